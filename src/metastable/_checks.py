@@ -1,0 +1,187 @@
+"""The one place where arguments that come from users are checked.
+
+Each function returns the value in the form the rest of the package works with (float64, C order, plain Python numbers), or
+raises a named exception that says what was wrong and how to fix it.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastable.errors import InvalidInputError, MetastableError, TimeError, TokenError
+
+FloatArray = NDArray[np.float64]
+
+UNIT_TOLERANCE = 1e-6
+"""How far from 1 the length of a token may be before it is refused (within it, tokens are renormalised)."""
+
+
+def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
+    """`value` as a finite float64 array in C order."""
+    try:
+        raw = np.asarray(value)
+    except (ValueError, TypeError) as reason:
+        raise error(f"{name} is not an array of numbers: {reason}") from None
+    if raw.dtype.kind not in "biuf":
+        raise error(f"{name} must hold real numbers, not {raw.dtype}")
+    array = np.array(raw, dtype=np.float64, order="C")
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise error(f"{name} holds NaN or infinity, first at index {where}; replace or drop those entries")
+    return array
+
+
+def matrix(
+    value: Any,
+    name: str,
+    rows: int | None = None,
+    columns: int | None = None,
+    error: type[MetastableError] = InvalidInputError,
+) -> FloatArray:
+    """`value` as a finite `rows` x `columns` matrix (None: any size)."""
+    array = real_array(value, name, error)
+    if array.ndim != 2:
+        raise error(f"{name} must be a matrix (2 axes), not an array of shape {array.shape}")
+    wanted = (array.shape[0] if rows is None else rows, array.shape[1] if columns is None else columns)
+    if array.shape != wanted:
+        raise error(f"{name} must have shape {wanted}, not {array.shape}")
+    return array
+
+
+def square(value: Any, name: str, dim: int, error: type[MetastableError] = InvalidInputError) -> FloatArray:
+    """`value` as a finite `dim` x `dim` matrix."""
+    array = real_array(value, name, error)
+    if array.shape != (dim, dim):
+        raise error(f"{name} must be a {dim} x {dim} matrix to act on tokens of dimension {dim}, not {array.shape}")
+    return array
+
+
+def vector(
+    value: Any, name: str, size: int | None = None, error: type[MetastableError] = InvalidInputError
+) -> FloatArray:
+    """`value` as a finite vector of `size` numbers (None: any size)."""
+    array = real_array(value, name, error)
+    if array.ndim != 1 or (size is not None and array.size != size):
+        wanted = "a vector" if size is None else f"a vector of {size} numbers"
+        raise error(f"{name} must be {wanted}, not an array of shape {array.shape}")
+    return array
+
+
+def tokens(value: Any, name: str = "start", dim: int | None = None, unit: bool = True) -> FloatArray:
+    """`value` as tokens: shape (tokens, dim), at least one token, unit rows.
+
+    Rows within `UNIT_TOLERANCE` of unit length are renormalised to rounding; anything else is refused by name.
+    """
+    array = real_array(value, name, TokenError)
+    if array.ndim != 2:
+        raise TokenError(f"{name} must have shape (tokens, dim), not {array.shape}; one token is a row: x[None, :]")
+    if array.shape[0] == 0:
+        raise TokenError(f"{name} holds no token; give at least one row")
+    if array.shape[1] < 2:
+        raise TokenError(f"{name} has tokens of dimension {array.shape[1]}; the sphere needs dimension 2 or more")
+    if dim is not None and array.shape[1] != dim:
+        raise TokenError(f"{name} has tokens of dimension {array.shape[1]}, but the model has dim={dim}")
+    if not unit:
+        return array
+    length = np.sqrt(np.einsum("ij,ij->i", array, array))
+    if (length == 0).any():
+        raise TokenError(f"{name}: token {int(np.argmin(length))} is the zero vector, which has no direction; drop it")
+    off = np.abs(length - 1)
+    if off.max() > UNIT_TOLERANCE:
+        worst = int(off.argmax())
+        raise TokenError(
+            f"{name}: token {worst} has length {length[worst]:.6g}, not 1; "
+            f"put tokens on the sphere with metastable.sphere.normalize({name})"
+        )
+    return array / length[:, None]
+
+
+def number(
+    value: Any,
+    name: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    *,
+    strict: bool = False,
+    error: type[MetastableError] = InvalidInputError,
+) -> float:
+    """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
+        raise error(f"{name} must be a number, not {value!r}")
+    result = float(value)
+    if not math.isfinite(result):
+        raise error(f"{name} must be finite, not {result}")
+    if minimum is not None and (result < minimum or (strict and result == minimum)):
+        raise error(f"{name} must be {'greater than' if strict else 'at least'} {minimum:g}, not {result:g}")
+    if maximum is not None and (result > maximum or (strict and result == maximum)):
+        raise error(f"{name} must be {'less than' if strict else 'at most'} {maximum:g}, not {result:g}")
+    return result
+
+
+def count(
+    value: Any,
+    name: str,
+    minimum: int = 1,
+    maximum: int | None = None,
+    error: type[MetastableError] = InvalidInputError,
+) -> int:
+    """`value` as a whole number of at least `minimum`."""
+    if isinstance(value, (bool, np.bool_)):
+        raise error(f"{name} must be a whole number, not {value!r}")
+    try:
+        result = operator.index(value)
+    except TypeError:
+        raise error(f"{name} must be a whole number, not {value!r}") from None
+    if result < minimum or (maximum is not None and result > maximum):
+        limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        raise error(f"{name} must be {limit}, not {result}")
+    return result
+
+
+def seed(value: Any, name: str = "seed") -> int:
+    """`value` as the integer seed of a random generator."""
+    return count(value, name, minimum=0)
+
+
+def choice(value: Any, name: str, allowed: Sequence[str], error: type[MetastableError] = InvalidInputError) -> str:
+    """`value` if it is one of the strings `allowed`."""
+    if not isinstance(value, str) or value not in allowed:
+        listed = ", ".join(repr(item) for item in allowed)
+        raise error(f"{name} must be one of {listed}, not {value!r}")
+    return value
+
+
+def output_times(value: Any, name: str = "times") -> FloatArray:
+    """`value` as strictly increasing, finite, non-negative output times (at least one)."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TimeError(f"{name} must be a list of numbers, not {value!r}")
+    array = real_array(value if isinstance(value, np.ndarray) else list(value), name, TimeError)
+    if array.ndim != 1 or array.size == 0:
+        raise TimeError(f"{name} must be a list of at least one number, not an array of shape {array.shape}")
+    if array[0] < 0:
+        raise TimeError(f"{name} must not be negative, but the first is {array[0]:g}; depth starts at 0")
+    if (np.diff(array) <= 0).any():
+        where = int(np.argmax(np.diff(array) <= 0))
+        raise TimeError(
+            f"{name} must increase, but entry {where + 1} ({array[where + 1]:g}) does not exceed entry {where} "
+            f"({array[where]:g}); use sorted(set({name}))"
+        )
+    return array
+
+
+def horizon(until: Any, name: str = "until") -> float:
+    """`until` as a positive finite time."""
+    return number(until, name, 0.0, strict=True, error=TimeError)
+
+
+def readonly(array: np.ndarray) -> np.ndarray:
+    """`array`, no longer writeable: what frozen dataclasses hold."""
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,59 @@
+"""Named exceptions. Every message says what was wrong and how to fix it.
+
+All of them derive from `MetastableError`, and from the built-in exception that a caller would expect (`ValueError`,
+`FileExistsError`, ...), so `except ValueError` keeps working.
+"""
+
+from __future__ import annotations
+
+
+class MetastableError(Exception):
+    """Base of every exception that metastable raises on purpose."""
+
+
+class InvalidInputError(MetastableError, ValueError):
+    """An argument has the wrong value, shape or type."""
+
+
+class TokenError(InvalidInputError):
+    """An array of tokens is not a list of unit vectors."""
+
+
+class ModelError(InvalidInputError):
+    """A model cannot be made from these fields."""
+
+
+class TimeError(InvalidInputError):
+    """A horizon or a list of output times makes no sense."""
+
+
+class UnsupportedError(MetastableError, NotImplementedError):
+    """A method or an engine cannot do this variant; the message names one that can."""
+
+
+class NumericalRangeError(MetastableError, ArithmeticError):
+    """The requested quantity leaves the range of double precision."""
+
+
+class StoreError(MetastableError, OSError):
+    """A store on disk cannot be read or written."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """Something is already stored there; it was left untouched."""
+
+
+class IncompleteStoreError(StoreError):
+    """A store was not finished (interrupted or damaged)."""
+
+
+class MissingExtraError(MetastableError, ImportError):
+    """An optional dependency is missing; the message names the extra to install."""
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error for a missing optional dependency, with the command that installs it."""
+    return MissingExtraError(
+        f"{purpose} needs the package {package!r}, which is not installed; install it with: "
+        f'pip install "metastable[{extra}]"'
+    )

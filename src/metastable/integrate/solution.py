@@ -1,0 +1,106 @@
+"""What every integrator returns: saved states, dense output, step statistics and a status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.errors import TimeError
+
+Status = Literal["success", "max_steps", "diverged"]
+Chart = Literal["ambient", "angle"]
+
+DEGREE = 4
+"""Degree of the dense output polynomial of Tsit5 and of Rodas5P."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Work done by an integrator."""
+
+    accepted: int = 0
+    rejected: int = 0
+    evaluations: int = 0
+    jacobians: int = 0
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.accepted + other.accepted,
+            self.rejected + other.rejected,
+            self.evaluations + other.evaluations,
+            self.jacobians + other.jacobians,
+        )
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Piecewise polynomial of degree 4, one piece per accepted step.
+
+    On step s and with u = (t - start[s]) / width[s] in [0, 1] the state is `sum_p coefficients[s, p] u^p`, read in `chart`:
+
+    - `"ambient"`: `(tokens, dim)` (or `(tokens, dim + 1)` with a radius in the last column), to be normalised to unit rows;
+    - `"angle"`: `(tokens, 1)`, the angle on the circle.
+
+    Shapes: `start`, `width` (steps,); `coefficients` (steps, 5, tokens, components). Widths are kept beside the starts because
+    late in a merge `start + width == start` in floating point.
+    """
+
+    chart: Chart
+    dim: int
+    start: FloatArray
+    width: FloatArray
+    coefficients: FloatArray
+
+    @property
+    def end(self) -> float:
+        """The last time that is covered."""
+        return float(self.start[-1] + self.width[-1])
+
+    def step_of(self, t: float) -> int:
+        """Index of the step that covers time t."""
+        last = self.start.size - 1
+        # Steps of zero width in floating point share a start: the last of them is the one that leaves it.
+        return int(np.clip(np.searchsorted(self.start, t, side="right") - 1, 0, last))
+
+    def __call__(self, t: float) -> FloatArray:
+        """Packed state `(tokens, dim)` or `(tokens, dim + 1)` at time t."""
+        if not self.start[0] <= t <= self.end * (1 + 1e-12):
+            raise TimeError(f"t = {t:g} is outside the run, which covers {self.start[0]:g} to {self.end:g}")
+        step = self.step_of(t)
+        return self.evaluate(step, float(np.clip((t - self.start[step]) / self.width[step], 0.0, 1.0)))
+
+    def evaluate(self, step: int, u: float) -> FloatArray:
+        """Packed state at the fraction u of one step."""
+        polynomial = self.coefficients[step]
+        value = polynomial[DEGREE]
+        for power in range(DEGREE - 1, -1, -1):
+            value = polynomial[power] + u * value
+        return unchart(value, self.chart, self.dim)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Times (m,) and packed states (m, tokens, width), with how they came about."""
+
+    times: FloatArray
+    states: FloatArray
+    status: Status
+    statistics: Statistics
+    dense: Dense | None = None
+    message: str = ""
+    notes: dict = field(default_factory=dict)
+    """Anything worth recording about the way (for example where an automatic method switched)."""
+
+
+def unchart(value: FloatArray, chart: Chart, dim: int) -> FloatArray:
+    """Packed states from values in `chart` (leading axes are kept)."""
+    if chart == "angle":
+        angle = value[..., 0]
+        return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    packed = np.array(value)
+    direction = packed[..., :dim]
+    direction /= np.sqrt(np.einsum("...j,...j->...", direction, direction))[..., None]
+    return packed

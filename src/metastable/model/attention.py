@@ -1,0 +1,228 @@
+"""`Attention`: what is simulated. A frozen, checked description of the dynamics; no loops, no numerics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import ModelError
+from metastable.model.masks import Causal, Visibility
+from metastable.model.norms import Norm, PostLN
+from metastable.model.parts import ALiBi, ArrayFields, FeedForward, Frozen
+
+Weights = Literal["softmax", "unnormalized", "hardmax"]
+WEIGHTS: tuple[str, ...] = get_args(Weights)
+
+
+def _matrix_or_identity(value: Any, name: str, dim: int) -> FloatArray | None:
+    return None if value is None else _checks.readonly(_checks.square(value, name, dim, error=ModelError))
+
+
+@dataclass(frozen=True, eq=False)
+class Head(ArrayFields):
+    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature."""
+
+    query: FloatArray | None = None
+    key: FloatArray | None = None
+    value: FloatArray | None = None
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", _checks.number(self.beta, "beta", 0.0, error=ModelError))
+        for name in ("query", "key", "value"):
+            given = getattr(self, name)
+            if given is not None:
+                array = _checks.matrix(given, name, error=ModelError)
+                if array.shape[0] != array.shape[1]:
+                    raise ModelError(f"{name} must be a square matrix, not of shape {array.shape}")
+                object.__setattr__(self, name, _checks.readonly(array))
+
+    @cached_property
+    def bilinear(self) -> FloatArray | None:
+        """`M = Q^T K` with `<Q x, K y> = x^T M y`; None for the identity. Only M matters, never Q and K alone."""
+        if self.query is None and self.key is None:
+            return None
+        if self.query is None:
+            return self.key
+        return _checks.readonly(np.ascontiguousarray(self.query.T if self.key is None else self.query.T @ self.key))
+
+    @property
+    def is_identity(self) -> bool:
+        """True for Q = K = V = I given as None."""
+        return self.query is None and self.key is None and self.value is None
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(ArrayFields):
+    """Self-attention dynamics of tokens on the unit sphere of R^dim.
+
+        dx_k/dt = P_{x_k} ( (1/Z_k) sum_j exp(beta <Q x_k, K x_j>) V x_j ),     Z_k = sum_j exp(beta <Q x_k, K x_j>),
+
+    sums over the tokens j that `mask` lets k see (arXiv:2411.04990; full attention: arXiv:2312.10794).
+
+    Fields
+    ------
+    dim : dimension d >= 2 of the tokens.
+    beta : inverse temperature >= 0 (of the single head; leave it out when `heads` is given).
+    query, key, value : d x d matrices, or None for the identity.
+    heads : tuple of `Head`, summed, instead of the four above.
+    mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number of visible tokens); "hardmax" (mean over the most attended).
+    norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
+    feedforward : None or `FeedForward(...)`, a drift added before the projection.
+    frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.
+    noise : sigma >= 0 of a Brownian motion on the sphere: + sigma P dB - (sigma^2/2)(d-1) X dt (Ito); kappa = 2/sigma^2.
+    bias : None or `ALiBi(slope)`.
+    tie_tolerance : "hardmax" only: logits within `tie_tolerance * max(1, |largest|)` of the largest count as ties.
+    """
+
+    dim: int
+    beta: float | None = None
+    query: FloatArray | None = None
+    key: FloatArray | None = None
+    value: FloatArray | None = None
+    heads: tuple[Head, ...] | None = None
+    mask: Visibility = Causal()
+    weights: Weights = "softmax"
+    norm: Norm = PostLN()
+    feedforward: FeedForward | None = None
+    frozen: Frozen | None = None
+    noise: float = 0.0
+    bias: ALiBi | None = None
+    tie_tolerance: float = 1e-12
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "dim", _checks.count(self.dim, "dim", minimum=2, error=ModelError))
+        if self.heads is None:
+            self._check_single_head()
+        else:
+            self._check_heads()
+        _checks.choice(self.weights, "weights", WEIGHTS, error=ModelError)
+        for name, kind in (("mask", Visibility), ("norm", Norm)):
+            if not isinstance(getattr(self, name), kind):
+                raise ModelError(
+                    f"{name} must be one of the {name}s of metastable (for example {kind.__name__.lower()} "
+                    f"objects such as Causal() or PostLN()), not {getattr(self, name)!r}"
+                )
+        for name, kind in (("feedforward", FeedForward), ("frozen", Frozen), ("bias", ALiBi)):
+            part = getattr(self, name)
+            if part is not None and not isinstance(part, kind):
+                raise ModelError(f"{name} must be None or a {kind.__name__}, not {part!r}")
+        if self.feedforward is not None and self.feedforward.dim != self.dim:
+            raise ModelError(f"feedforward acts on dimension {self.feedforward.dim}, but dim={self.dim}")
+        if self.frozen is not None and self.frozen.tokens.shape[1] != self.dim:
+            raise ModelError(f"frozen tokens have dimension {self.frozen.tokens.shape[1]}, but dim={self.dim}")
+        if self.bias is not None and len(self.bias.slopes(len(self.all_heads))) != len(self.all_heads):
+            raise ModelError(
+                f"bias has {len(self.bias.slopes(0))} slopes for {len(self.all_heads)} heads; give one each"
+            )
+        put(self, "noise", _checks.number(self.noise, "noise", 0.0, error=ModelError))
+        put(self, "tie_tolerance", _checks.number(self.tie_tolerance, "tie_tolerance", 0.0, error=ModelError))
+
+    def _check_single_head(self) -> None:
+        if self.beta is None:
+            raise ModelError("beta is missing: Attention(dim=2, beta=64.0), or give heads=(Head(...), ...)")
+        object.__setattr__(self, "beta", _checks.number(self.beta, "beta", 0.0, error=ModelError))
+        for name in ("query", "key", "value"):
+            object.__setattr__(self, name, _matrix_or_identity(getattr(self, name), name, self.dim))
+
+    def _check_heads(self) -> None:
+        if any(getattr(self, name) is not None for name in ("beta", "query", "key", "value")):
+            raise ModelError("give either heads=(Head(...), ...) or beta, query, key, value, not both")
+        try:
+            heads = tuple(self.heads or ())
+        except TypeError:
+            raise ModelError(f"heads must be a tuple of Head, not {self.heads!r}") from None
+        if not heads or not all(isinstance(head, Head) for head in heads):
+            raise ModelError("heads must be a tuple of at least one metastable.Head(query, key, value, beta)")
+        for number, head in enumerate(heads):
+            for name in ("query", "key", "value"):
+                _matrix_or_identity(getattr(head, name), f"heads[{number}].{name}", self.dim)
+        object.__setattr__(self, "heads", heads)
+
+    @cached_property
+    def all_heads(self) -> tuple[Head, ...]:
+        """The heads, also when the model was given as `beta, query, key, value`."""
+        if self.heads is not None:
+            return self.heads
+        assert self.beta is not None
+        return (Head(self.query, self.key, self.value, self.beta),)
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """ALiBi slope of each head (0 without bias)."""
+        heads = len(self.all_heads)
+        return (0.0,) * heads if self.bias is None else self.bias.slopes(heads)
+
+    @property
+    def is_identity(self) -> bool:
+        """True for one head with Q = K = V = I."""
+        return len(self.all_heads) == 1 and self.all_heads[0].is_identity
+
+    @property
+    def width(self) -> int:
+        """Columns of a packed state: dim, plus one when tokens carry a radius."""
+        return self.dim + (1 if self.norm.has_radius else 0)
+
+    def replace(self, **changes: Any) -> Attention:
+        """A copy with some fields changed, checked like a new one."""
+        return replace(self, **changes)
+
+    def check_tokens(self, start: Any, name: str = "start") -> FloatArray:
+        """`start` as tokens that fit this model (unit rows, dimension, mask size)."""
+        x = _checks.tokens(start, name, dim=self.dim)
+        self.mask.check(len(x))
+        return x
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of plain Python values (for JSON and TOML); fields at their default are left out."""
+        from metastable.model.serialize import to_dict
+
+        return to_dict(self)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Attention:
+        """The model that `to_dict` described."""
+        from metastable.model.serialize import from_dict
+
+        return from_dict(data)
+
+    def to_json(self) -> str:
+        """The model as JSON; floats survive exactly."""
+        import json
+
+        return json.dumps(self.to_dict())
+
+    @staticmethod
+    def from_json(text: str) -> Attention:
+        """The model that `to_json` wrote."""
+        import json
+
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as reason:
+            raise ModelError(f"this is not JSON: {reason}") from None
+        return Attention.from_dict(data)
+
+    def to_toml(self) -> str:
+        """The model as TOML; floats survive exactly."""
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
+
+    @staticmethod
+    def from_toml(text: str) -> Attention:
+        """The model that `to_toml` wrote (or that a person did)."""
+        import tomllib
+
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as reason:
+            raise ModelError(f"this is not TOML: {reason}") from None
+        return Attention.from_dict(data)

@@ -1,0 +1,124 @@
+"""Models as plain dictionaries: exact round trips through dict, JSON and TOML.
+
+Objects become tables with a `kind`; arrays become nested lists (repr of a float64 is exact, so nothing is lost); fields at
+their default are left out. TOML has no null, and none is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+
+from metastable.errors import InvalidInputError, ModelError
+from metastable.model.attention import Attention, Head
+from metastable.model.masks import Causal, Full, Mask, Prefix, Sink, Window
+from metastable.model.norms import NGPT, MixLN, PeriLN, PostLN, PreLN, SqrtScaling
+from metastable.model.parts import ALiBi, FeedForward, Frozen
+
+MASKS = {"causal": Causal, "full": Full, "window": Window, "sink": Sink, "prefix": Prefix, "matrix": Mask}
+NORMS = {
+    "post_ln": PostLN,
+    "pre_ln": PreLN,
+    "mix_ln": MixLN,
+    "peri_ln": PeriLN,
+    "ngpt": NGPT,
+    "sqrt_scaling": SqrtScaling,
+}
+PARTS = {"feedforward": FeedForward, "frozen": Frozen, "bias": ALiBi}
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, tuples and numbers as plain Python values."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _table(part: Any, kinds: dict[str, type] | None = None) -> dict[str, Any]:
+    """A dataclass as a table of its fields that differ from their default."""
+    table: dict[str, Any] = {}
+    if kinds is not None:
+        table["kind"] = next(kind for kind, cls in kinds.items() if type(part) is cls)
+    for field in fields(part):
+        value = getattr(part, field.name)
+        default = field.default
+        if value is None or (default is not MISSING and not isinstance(value, np.ndarray) and value == default):
+            continue
+        table[field.name] = _plain(value)
+    return table
+
+
+def to_dict(model: Attention) -> dict[str, Any]:
+    """`model` as a dictionary of plain Python values."""
+    table = {
+        field.name: _plain(getattr(model, field.name))
+        for field in fields(model)
+        if field.name not in ("heads", "mask", "norm", *PARTS)
+        and getattr(model, field.name) is not None
+        and not (field.default is not MISSING and getattr(model, field.name) is field.default)
+        and not (isinstance(field.default, (int, float, str)) and getattr(model, field.name) == field.default)
+    }
+    if model.mask != Causal():
+        table["mask"] = _table(model.mask, MASKS)
+    if model.norm != PostLN():
+        table["norm"] = _table(model.norm, NORMS)
+    for name in PARTS:
+        part = getattr(model, name)
+        if part is not None:
+            table[name] = _table(part)
+    if model.heads is not None:
+        # `beta` is always written: a head without it reads as an accident.
+        table["heads"] = [{**_table(head), "beta": head.beta} for head in model.heads]
+    return table
+
+
+def _build(cls: type, data: Any, where: str) -> Any:
+    """Make a dataclass from a table, refusing unknown and missing fields by name."""
+    if not isinstance(data, dict):
+        raise ModelError(f"{where} must be a table, not {data!r}")
+    known = [field.name for field in fields(cls)]
+    unknown = [name for name in data if name not in known]
+    if unknown:
+        raise ModelError(f"{where} has no field {unknown[0]!r}; its fields are: {', '.join(known) or 'none'}")
+    required = [field.name for field in fields(cls) if field.default is MISSING]
+    missing = [name for name in required if name not in data]
+    if missing:
+        raise ModelError(f"{where} needs the field {missing[0]!r}")
+    return cls(**data)
+
+
+def _build_kind(kinds: dict[str, type], data: Any, where: str) -> Any:
+    """Make the object that a table with a `kind` (or a bare name) describes."""
+    if isinstance(data, str):
+        data = {"kind": data}
+    if not isinstance(data, dict) or data.get("kind") not in kinds:
+        got = data.get("kind") if isinstance(data, dict) else data
+        raise ModelError(f"{where}: unknown kind {got!r}; known kinds are: {', '.join(kinds)}")
+    rest = {name: value for name, value in data.items() if name != "kind"}
+    return _build(kinds[data["kind"]], rest, f"{where} {data['kind']!r}")
+
+
+def from_dict(data: Any) -> Attention:
+    """The model that `to_dict` described."""
+    if not isinstance(data, dict):
+        raise ModelError(f"a model must be a table of fields, not {data!r}")
+    data = dict(data)
+    try:
+        if "mask" in data:
+            data["mask"] = _build_kind(MASKS, data["mask"], "mask")
+        if "norm" in data:
+            data["norm"] = _build_kind(NORMS, data["norm"], "norm")
+        for name, cls in PARTS.items():
+            if data.get(name) is not None:
+                data[name] = _build(cls, data[name], name)
+        if data.get("heads") is not None:
+            if not isinstance(data["heads"], (list, tuple)):
+                raise ModelError(f"heads must be a list of tables, not {data['heads']!r}")
+            data["heads"] = tuple(_build(Head, head, f"heads[{i}]") for i, head in enumerate(data["heads"]))
+        return _build(Attention, data, "a model")
+    except TypeError as reason:
+        raise InvalidInputError(f"a model cannot be made from this: {reason}") from None
