@@ -145,7 +145,8 @@ def theme(name: str = "print") -> Iterator[None]:
     import matplotlib
 
     _checks.choice(name, "theme", THEMES)
-    with matplotlib.rc_context({**_SHARED, **(_PRINT if name == "print" else _SCREEN)}):
+    settings: Any = {**_SHARED, **(_PRINT if name == "print" else _SCREEN)}
+    with matplotlib.rc_context(settings):
         yield
 
 
@@ -212,7 +213,8 @@ def theme_of_files() -> Iterator[None]:
     import matplotlib
 
     keys = ("savefig.bbox", "savefig.pad_inches", "savefig.facecolor", "pdf.fonttype", "svg.fonttype", "svg.hashsalt")
-    with matplotlib.rc_context({**{key: _SHARED[key] for key in keys}, "savefig.dpi": _PRINT["savefig.dpi"]}):
+    settings: Any = {**{key: _SHARED[key] for key in keys}, "savefig.dpi": _PRINT["savefig.dpi"]}
+    with matplotlib.rc_context(settings):
         yield
 
 

@@ -1,0 +1,163 @@
+"""The unit circle: tokens as dots (stacked outward where they coincide), centers, and world lines theta(t)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable.errors import InvalidInputError
+from metastable.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def angles_of(points: Any) -> np.ndarray:
+    """Angles in (-pi, pi] of points (..., 2) of the plane."""
+    array = _checks.real_array(points, "points")
+    if array.shape[-1] != 2:
+        raise InvalidInputError(
+            f"points must lie in the plane (last axis 2), not shape {array.shape}; use the sphere view"
+        )
+    return np.arctan2(array[..., 1], array[..., 0])
+
+
+def stacked_radii(angles: np.ndarray, width: float, gap: float) -> np.ndarray:
+    """Radii for dots at `angles` so that dots closer than `width` radians stack outward in steps of `gap`.
+
+    Within each bin of `width` radians the k-th token of the sequence gets radius 1 + k gap: a cluster reads as a
+    histogram.
+    """
+    bins = np.floor(np.mod(angles, 2 * np.pi) / width).astype(int)
+    radii = np.ones(len(angles))
+    counts: dict[int, int] = {}
+    for index, slot in enumerate(bins):
+        radii[index] = 1.0 + gap * counts.get(slot, 0)
+        counts[slot] = counts.get(slot, 0) + 1
+    return radii
+
+
+def draw_circle(ax: Axes, *, color: str = style.FAINT, width: float = 0.9, limit: float = 1.12) -> None:
+    """The circle itself, on a bare axis of half width `limit`."""
+    style.bare(ax)
+    turn = np.linspace(0, 2 * np.pi, 361)
+    ax.plot(np.cos(turn), np.sin(turn), color=color, linewidth=width, zorder=1)
+    ax.set_xlim(-limit, limit)
+    ax.set_ylim(-limit, limit)
+
+
+def draw_tokens(
+    ax: Axes,
+    points: Any,
+    *,
+    colors: Any = style.TOKEN,
+    size: float = 7.0,
+    opacity: float = 0.75,
+    stack: float = 0.0,
+    stack_width: float = 0.05,
+) -> np.ndarray:
+    """Tokens (tokens, 2) as dots; with `stack` > 0 coinciding dots pile up outward in steps of `stack`. Returns the
+    radii.
+    """
+    angles = angles_of(points)
+    radii = stacked_radii(angles, stack_width, stack) if stack > 0 else np.ones(len(angles))
+    ax.scatter(
+        radii * np.cos(angles),
+        radii * np.sin(angles),
+        s=size,
+        c=colors,
+        alpha=opacity,
+        linewidths=0,
+        zorder=2,
+        clip_on=False,
+    )
+    return radii
+
+
+def draw_centers(
+    ax: Axes,
+    points: Any,
+    renyi: Any,
+    strong: Any,
+    *,
+    size: float = 26.0,
+    radius: float = 1.0,
+    labels: bool = False,
+) -> None:
+    """Renyi centers black, strong ones red (and larger, square), as in the paper; `renyi`, `strong`: token indices."""
+    angles = angles_of(points)
+    weak = np.setdiff1d(np.asarray(renyi, dtype=int), np.asarray(strong, dtype=int))
+    for chosen, color, scale, marker, name in (
+        (weak, style.RENYI, 0.8, "o", "Rényi center"),
+        (np.asarray(strong, dtype=int), style.STRONG, 1.0, "D", "strong Rényi center"),
+    ):
+        ax.scatter(
+            radius * np.cos(angles[chosen]),
+            radius * np.sin(angles[chosen]),
+            s=size * scale,
+            c=color,
+            marker=marker,
+            edgecolors=style.PAPER,
+            linewidths=0.6,
+            zorder=4,
+            clip_on=False,
+            label=name if labels else None,
+        )
+
+
+def break_wraps(times: Any, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`times` and one token's `angles` with NaN inserted where the angle jumps across +-pi, so that lines do not
+    cross.
+    """
+    t = np.asarray(times, dtype=float)
+    jumps = np.flatnonzero(np.abs(np.diff(angles)) > np.pi) + 1
+    return np.insert(t, jumps, np.nan), np.insert(angles, jumps, np.nan)
+
+
+def draw_world_lines(
+    ax: Axes,
+    times: Any,
+    points: Any,
+    *,
+    colors: Any = None,
+    width: float = 0.5,
+    opacity: float = 0.8,
+    log: bool = False,
+    highlight: dict[int, str] | None = None,
+    highlight_width: float = 1.4,
+) -> None:
+    """Angle of every token against depth t: `times` (m,), `points` (m, tokens, 2).
+
+    `log` uses a logarithmic time axis (times <= 0 are left out). `highlight` maps token indices to colours of thicker
+    lines.
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba_array
+
+    t = np.asarray(times, dtype=float)
+    angles = angles_of(points)
+    if log:
+        keep = t > 0
+        t, angles = t[keep], angles[keep]
+    tokens = angles.shape[1]
+    rgba = style.token_colors(tokens) if colors is None else np.broadcast_to(to_rgba_array(colors), (tokens, 4))
+    lines, tints = [], []
+    for k in reversed(range(tokens)):  # early tokens on top: they are the leaders
+        steps, path = break_wraps(t, angles[:, k])
+        for piece in np.split(np.column_stack([steps, path]), np.flatnonzero(np.isnan(steps))):
+            inside = piece[~np.isnan(piece[:, 0])]
+            if len(inside) > 1:
+                lines.append(inside)
+                tints.append(rgba[k])
+    ax.add_collection(LineCollection(lines, colors=tints, linewidths=width, alpha=opacity, zorder=2))
+    for token, color in (highlight or {}).items():
+        steps, path = break_wraps(t, angles[:, token])
+        ax.plot(steps, path, color=color, linewidth=highlight_width, zorder=3, solid_capstyle="round")
+    style.angle_axis(ax)
+    if log:
+        style.log_time_axis(ax, float(t[0]), float(t[-1]))
+    else:
+        ax.set_xlim(float(t[0]), float(t[-1]))
+        ax.set_xlabel("depth $t$")
