@@ -1,0 +1,89 @@
+"""Discrete depth: x <- N(x + step A(x)), a transformer's own layers, and what the field's Euler scripts do.
+
+For the norms that keep a radius the residual stream is r theta and is not normalised (`PreLN`: y <- y + step A(theta);
+`PeriLN`: y <- y + step A/|A|). Every rule is consistent with the continuous dynamics: order one in `step`.
+Each layer may have a model of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable._progress import Report
+from metastable.integrate.solution import Solution, Statistics, Status
+from metastable.kernels import reference
+from metastable.model import Attention, MixLN, PeriLN, PreLN, SqrtScaling
+from metastable.model.norms import NGPT, Norm
+
+
+def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
+    """One layer on a packed state (tokens, width): the packed state after it."""
+    dim = model.dim
+    x = y[:, :dim]
+    update = _update(model.norm, reference.attention_sum(model, x), t)
+    if not keeps_length(model.norm, t):
+        moved = x + step * update
+        new = y.copy()
+        new[:, :dim] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        return new
+    stream = y[:, dim:] * x + step * update
+    radius = np.linalg.norm(stream, axis=1, keepdims=True)
+    return np.concatenate([stream / radius, radius], axis=1)
+
+
+def keeps_length(norm: Norm, t: float) -> bool:
+    """True when the residual stream is not normalised after the layer at depth t."""
+    return isinstance(norm, (PreLN, PeriLN)) or (isinstance(norm, MixLN) and t >= norm.tau)
+
+
+def _update(norm: Norm, A: FloatArray, t: float) -> FloatArray:
+    """What a layer of this norm adds to the residual stream, per unit of step."""
+    if isinstance(norm, (PeriLN, NGPT)):
+        length = np.linalg.norm(A, axis=1, keepdims=True)
+        size = norm.alpha if isinstance(norm, NGPT) else 1.0
+        return size * A / np.where(length == 0, 1.0, length)
+    return A / np.sqrt(t + 1.0) if isinstance(norm, SqrtScaling) else A
+
+
+def solve(
+    models: Sequence[Attention],
+    start: FloatArray,
+    step: float,
+    *,
+    times: FloatArray | None = None,
+    progress: Report | None = None,
+) -> Solution:
+    """Apply one layer per entry of `models` (all of one dimension and norm) to the packed state `start` (tokens, width).
+
+    Layer i takes depth i step to (i + 1) step. `times` None saves after every layer; else the depths nearest to `times`
+    (which the caller has checked to be multiples of the step) are saved.
+    """
+    y = np.array(start)
+    wanted = None if times is None else set(np.rint(times / step).astype(int).tolist())
+    saved_times, saved_states = [], []
+    status: Status = "success"
+    message = ""
+    done = 0
+    for number in range(len(models) + 1):
+        if wanted is None or number in wanted:
+            saved_times.append(number * step)
+            saved_states.append(y)
+        if number == len(models):
+            break
+        y = layer(models[number], y, number * step, step)
+        done += 1
+        if not np.isfinite(y).all():
+            status, message = "diverged", f"layer {number} left the range of double precision"
+            break
+        if progress is not None:
+            progress((number + 1) * step)
+    return Solution(
+        np.array(saved_times, dtype=float),
+        np.array(saved_states).reshape(-1, *y.shape),
+        status,
+        Statistics(accepted=done, evaluations=done),
+        message=message,
+    )

@@ -1,0 +1,224 @@
+"""The readable engine: every variant of the dynamics in NumPy. The oracle that the fast engines are tested against.
+
+Notation: `x` (n, d) unit tokens, `A` (n, d) the attention sum, P the tangent projection. With M = Q^T K the logit of tokens k, j
+is `beta x_k^T M x_j - slope |k - j|`. The row maximum is subtracted before exponentials, so nothing overflows.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.model import NGPT, Attention, Head, MixLN, PeriLN, PostLN, PreLN, SqrtScaling
+from metastable.model.norms import Norm
+
+if TYPE_CHECKING:
+    from metastable.kernels.protocol import RightHandSide
+
+LOG_MAX = 709.0
+"""exp of anything larger leaves double precision."""
+
+
+def refusal(model: Attention, tokens: int) -> str | None:
+    """Why this engine cannot do the model: never, it does them all."""
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- attention
+
+
+def logits(head: Head, slope: float, queries: FloatArray, keys: FloatArray, rows: FloatArray) -> FloatArray:
+    """`beta <Q x_k, K x_j> - slope |k - j|`, shape (queries, keys); `rows` holds the positions k of the queries."""
+    projected = queries if head.bilinear is None else queries @ head.bilinear
+    result = head.beta * (projected @ keys.T)
+    if slope:
+        result -= slope * np.abs(rows[:, None] - np.arange(len(keys)))
+    return result
+
+
+def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[tuple[FloatArray, FloatArray]]:
+    """Per head: weights on the tokens, (rows, n), and on the frozen tokens, (rows, m), for the tokens from `first` on.
+
+    The weights are those that multiply V x_j: softmax probabilities, `exp(logit)/count` for "unnormalized", or equal shares of
+    the most attended for "hardmax".
+    """
+    visible = model.mask.matrix(len(x))[first:]
+    rows = np.arange(first, len(x), dtype=float)
+    anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
+    mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
+    result = []
+    for head, slope in zip(model.all_heads, model.slopes):
+        moving = np.where(visible, logits(head, slope, x[first:], x, rows), -np.inf)
+        fixed = np.where(mass > 0, logits(head, 0.0, x[first:], anchors, rows), -np.inf)
+        result.append(_normalise(model, visible, moving, fixed, mass))
+    return result
+
+
+def _normalise(
+    model: Attention, visible: np.ndarray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Turn logits (minus infinity where invisible) into the weights of `model.weights`."""
+    top = np.maximum(moving.max(axis=1), fixed.max(axis=1, initial=-np.inf))[:, None]
+    if model.weights == "hardmax":
+        least = top - model.tie_tolerance * np.maximum(1.0, np.abs(top))
+        moving, fixed = (moving >= least).astype(float), (fixed >= least) * mass
+    else:
+        moving, fixed = np.exp(moving - top), np.exp(fixed - top) * mass
+    if model.weights == "unnormalized":
+        if top.max() > LOG_MAX:
+            raise NumericalRangeError(
+                f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
+                "double precision; lower beta or use weights='softmax'"
+            )
+        scale = np.exp(top) / (visible.sum(axis=1, keepdims=True) + mass.sum())
+        return scale * moving, scale * fixed
+    total = moving.sum(axis=1, keepdims=True) + fixed.sum(axis=1, keepdims=True)
+    return moving / total, fixed / total
+
+
+def _apply(matrix: FloatArray | None, x: FloatArray) -> FloatArray:
+    """Rows of x mapped by a matrix (None: the identity)."""
+    return x if matrix is None else x @ matrix.T
+
+
+def attention_sum(model: Attention, x: FloatArray, first: int = 0) -> FloatArray:
+    """A_k, the drift before projection and norm (attention of all heads plus feed-forward), for the tokens from `first` on."""
+    total = np.zeros((len(x) - first, model.dim))
+    for head, (moving, fixed) in zip(model.all_heads, attention_weights(model, x, first)):
+        total += moving @ _apply(head.value, x)
+        if model.frozen is not None:
+            total += fixed @ _apply(head.value, model.frozen.tokens)
+    if model.feedforward is not None:
+        layer = model.feedforward
+        total += activate(layer.activation, x[first:] @ layer.w1.T + layer.b1) @ layer.w2.T + layer.b2
+    return total
+
+
+def activate(name: str, z: FloatArray) -> FloatArray:
+    """The activation functions of `FeedForward`."""
+    if name == "relu":
+        return np.maximum(z, 0.0)
+    if name == "tanh":
+        return np.tanh(z)
+    if name == "identity":
+        return z
+    from scipy.special import erf, expit
+
+    return z * expit(z) if name == "silu" else 0.5 * z * (1.0 + erf(z / np.sqrt(2.0)))
+
+
+# --------------------------------------------------------------------------------------------------------- norms
+
+
+def _lengths(A: FloatArray) -> FloatArray:
+    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion."""
+    length = np.sqrt(np.einsum("ij,ij->i", A, A))[:, None]
+    return np.where(length == 0, 1.0, length)
+
+
+@singledispatch
+def scaling(norm: Norm, A: FloatArray, x: FloatArray, radius: FloatArray | None, t: float) -> tuple:
+    """`(1/s, dr/dt)` of a norm, as columns (n, 1); dr/dt is None for norms without radius. See `metastable.model.norms`."""
+    raise UnsupportedError(f"the reference engine does not know the norm {norm!r}")
+
+
+@scaling.register
+def _(norm: PostLN, A, x, radius, t):
+    return 1.0, None
+
+
+@scaling.register
+def _(norm: PreLN, A, x, radius, t):
+    return 1.0 / radius, np.einsum("ij,ij->i", x, A)[:, None]
+
+
+@scaling.register
+def _(norm: MixLN, A, x, radius, t):
+    if t < norm.tau:
+        return 1.0, np.zeros_like(radius)
+    return scaling(PreLN(), A, x, radius, t)
+
+
+@scaling.register
+def _(norm: PeriLN, A, x, radius, t):
+    length = _lengths(A)
+    return 1.0 / (radius * length), np.einsum("ij,ij->i", x, A)[:, None] / length
+
+
+@scaling.register
+def _(norm: NGPT, A, x, radius, t):
+    return norm.alpha / _lengths(A), None
+
+
+@scaling.register
+def _(norm: SqrtScaling, A, x, radius, t):
+    return 1.0 / np.sqrt(t + 1.0), None
+
+
+# ----------------------------------------------------------------------------------------------- right-hand side
+
+
+def right_hand_side(model: Attention, tokens: int, first: int = 0) -> RightHandSide:
+    """The velocity on packed states as a callable `f(t, y, out)`; rows of `out` below `first` are left alone."""
+    model.mask.check(tokens)
+    dim = model.dim
+
+    def velocity(t: float, y: FloatArray, out: FloatArray) -> None:
+        x = y[:, :dim] / np.sqrt(np.einsum("ij,ij->i", y[:, :dim], y[:, :dim]))[:, None]
+        radius = y[first:, dim:] if model.norm.has_radius else None
+        A = attention_sum(model, x, first)
+        moving = x[first:]
+        inverse_speed, radial = scaling(model.norm, A, moving, radius, t)
+        tangent = A - np.einsum("ij,ij->i", moving, A)[:, None] * moving
+        out[first:, :dim] = inverse_speed * tangent
+        if radial is not None:
+            out[first:, dim:] = radial
+
+    return velocity
+
+
+# ------------------------------------------------------------------------------------------------------ Jacobian
+
+
+def jacobian(model: Attention, x: FloatArray) -> FloatArray:
+    """Derivative of the velocity, shape (n, d, n, d), for softmax weights and `PostLN`, any mask, heads, Q, K, V, frozen tokens.
+
+    With p the softmax weights of one head, `J_kj = dA_k/dx_j` is
+
+        p_kj [V + beta (V x_j - A_k)(M^T x_k)^T]  +  delta_kj beta sum_i p_ki (V x_i - A_k)(M x_i)^T,
+
+    and the velocity's derivative is `P_k J_kj P_j - delta_kj (<x_k, A_k> P_k + x_k (P_k A_k)^T)`: as for the right-hand side, x is
+    normalised first, so moving a token along itself changes nothing.
+    """
+    if model.weights != "softmax" or not isinstance(model.norm, PostLN) or model.feedforward is not None:
+        raise UnsupportedError(
+            "the analytic Jacobian covers softmax weights with PostLN() and no feed-forward; "
+            "for other variants difference metastable.velocity numerically"
+        )
+    n, d = x.shape
+    anchors = np.empty((0, d)) if model.frozen is None else model.frozen.tokens
+    everyone = np.concatenate([x, anchors])
+    full = np.zeros((n, d, n, d))
+    diagonal = np.arange(n)
+    total = np.zeros((n, d))
+    for head, weights in zip(model.all_heads, attention_weights(model, x)):
+        p = np.concatenate(weights, axis=1)
+        V = np.eye(d) if head.value is None else head.value
+        M = np.eye(d) if head.bilinear is None else head.bilinear
+        values = everyone @ V.T
+        A = p @ values
+        total += A
+        spread = values[None, :, :] - A[:, None, :]  # V x_j - A_k
+        weighted = p[:, :, None] * spread
+        full += np.einsum("kj,ab->kajb", p[:, :n], V)
+        full += head.beta * np.einsum("kja,kb->kajb", weighted[:, :n], x @ M)
+        full[diagonal, :, diagonal, :] += head.beta * np.einsum("kia,ib->kab", weighted, everyone @ M.T)
+    project = np.eye(d) - x[:, :, None] * x[:, None, :]
+    result = np.einsum("kac,kcjb,jbe->kaje", project, full, project, optimize=True)
+    radial = np.einsum("kc,kc->k", x, total)[:, None]
+    result[diagonal, :, diagonal, :] -= radial[:, :, None] * project + x[:, :, None] * (total - radial * x)[:, None, :]
+    return result
