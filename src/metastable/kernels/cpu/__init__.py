@@ -1,0 +1,1 @@
+"""Compiled right-hand sides for the CPU (Numba, float64)."""

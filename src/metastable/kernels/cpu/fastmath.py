@@ -1,0 +1,128 @@
+"""Exponential and sine for compiled loops: `exp2`, `sincos`.
+
+Numba as installed by pip has no vectorised mathematics, so `math.exp` in a pair loop costs four to five times the rest of
+the pair. The functions here are branch-free polynomials that LLVM turns into vector instructions. `vector.py` holds the
+same formulas on explicit vectors; both read their coefficients from this file.
+
+Only `fastmath={"contract"}` (fused multiply-add) may be switched on inside them. Reassociation would delete the rounding
+trick `(y + MAGIC) - MAGIC`, so do not inline them by `inline="always"` into a function compiled with `"reassoc"`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+CONTRACT = {"contract"}
+
+LOG2E = 1.4426950408889634
+"""log2(e): exp(x) = exp2(LOG2E * x)."""
+
+MAGIC = 6755399441055744.0
+"""1.5 * 2^52: adding it rounds to the nearest integer, which then sits in the low bits of the mantissa."""
+
+LOWEST_EXPONENT = -1021.0
+"""Smallest exponent that `exp2` distinguishes; below it the result stays at 2^-1021 (about 4e-308)."""
+
+# Minimax polynomials (Remez exchange in 50 digits). 2^f = 1 + f * sum_i EXP2[i] f^i on [-1/2, 1/2], relative error 3.0e-16;
+# the constant term is exactly 1, so that exp2(0) = 1 and a token weighs itself exactly.
+EXP2 = (
+    0.69314718055995161607,
+    0.24022650695910472143,
+    0.0555041086643465926,
+    0.0096181291073807209627,
+    0.0013333558246479465083,
+    0.00015403530800809789214,
+    0.000015252647748364982741,
+    1.3215235638319614064e-6,
+    1.0210506341142341417e-7,
+    7.1117582158443209683e-9,
+)
+# sin(r) = r + r z (sum_i SIN[i] z^i) and cos(r) = 1 - z/2 + z^2 (sum_i COS[i] z^i) with z = r^2 on |r| <= pi/4;
+# errors 3.4e-18 and 4.7e-20.
+SIN = (
+    -0.16666666666666632067,
+    0.0083333333333224242749,
+    -0.00019841269829816773605,
+    2.7557313695173797478e-6,
+    -2.5050758646146465849e-8,
+    1.5896827566397798952e-10,
+)
+COS = (
+    0.041666666666666599555,
+    -0.0013888888888874138527,
+    0.000024801587289491759005,
+    -2.7557314355221535258e-7,
+    2.0875723681563456833e-9,
+    -1.1359669712495382506e-11,
+)
+
+TWO_OVER_PI = 0.63661977236758134308
+# pi/2 in three parts of 33 bits (Cody and Waite): k * part is exact for |k| < 2^20, so angles up to about 1e6 are reduced
+# to full accuracy.
+HALF_PI = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
+
+E0, E1, E2, E3, E4, E5, E6, E7, E8, E9 = EXP2
+S0, S1, S2, S3, S4, S5 = SIN
+C0, C1, C2, C3, C4, C5 = COS
+P0, P1, P2 = HALF_PI
+
+
+@intrinsic
+def bits(typing_context, value):
+    """The 64 bits of a float64 as an int64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def from_bits(typing_context, value):
+    """The float64 whose 64 bits are those of an int64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@njit(fastmath=CONTRACT, cache=True)
+def exp2(y):
+    """2^y for y < 1023, relative error below 5e-16; y below -1021 gives 2^-1021.
+
+    y = i + f with |f| <= 1/2; 2^f by a polynomial of degree 10, 2^i by adding i to the exponent bits.
+    """
+    y = y if y > LOWEST_EXPONENT else LOWEST_EXPONENT
+    shifted = y + MAGIC
+    f = y - (shifted - MAGIC)
+    g = f * f
+    even = E1 + g * (E3 + g * (E5 + g * (E7 + g * E9)))
+    odd = E0 + g * (E2 + g * (E4 + g * (E6 + g * E8)))
+    power = 1.0 + f * (odd + f * even)
+    return from_bits(bits(power) + (bits(shifted) << 52))
+
+
+@njit(fastmath=CONTRACT, cache=True)
+def sincos(x):
+    """(sin x, cos x) for |x| < 1e6, absolute error below 2e-16.
+
+    x = k pi/2 + r with |r| <= pi/4 (Cody and Waite reduction), polynomials in r, then the quadrant k mod 4.
+    """
+    shifted = x * TWO_OVER_PI + MAGIC
+    k = shifted - MAGIC
+    r = x - k * P0
+    r = r - k * P1
+    r = r - k * P2
+    z = r * r
+    sine = r + r * z * (S0 + z * (S1 + z * (S2 + z * (S3 + z * (S4 + z * S5)))))
+    cosine = 1.0 + z * (-0.5 + z * (C0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5))))))
+    quadrant = bits(shifted)
+    swap = (quadrant & 1) != 0
+    a = cosine if swap else sine
+    b = sine if swap else cosine
+    a = -a if (quadrant & 2) != 0 else a
+    b = -b if ((quadrant + 1) & 2) != 0 else b
+    return a, b
