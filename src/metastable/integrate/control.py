@@ -1,6 +1,7 @@
 """Step size control shared by the explicit integrators.
 
-PI controller of Hairer and Wanner, *Solving Ordinary Differential Equations II*, section IV.2: after an accepted step of scaled error e (previous one e_old) the step is multiplied by
+PI controller of Hairer and Wanner, *Solving Ordinary Differential Equations II*, section IV.2: after an accepted step
+of scaled error e (previous one e_old) the step is multiplied by
 
     SAFETY * e^(-PROPORTIONAL) * e_old^INTEGRAL      clipped to [SHRINK, GROW],
 

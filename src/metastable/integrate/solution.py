@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,6 +60,11 @@ class Dense:
         """The last time that is covered."""
         return float(self.start[-1] + self.width[-1])
 
+    @property
+    def parts(self) -> tuple[Dense, ...]:
+        """The polynomials behind it, in token order (one here; more after tokens were appended)."""
+        return (self,)
+
     def step_of(self, t: float) -> int:
         """Index of the step that covers time t."""
         last = self.start.size - 1
@@ -82,6 +88,53 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class JoinedDense:
+    """Dense output of a run to which tokens were appended: `earlier` tokens, then `later` ones on a finer grid of steps."""
+
+    earlier: Dense | JoinedDense
+    later: Dense
+
+    @property
+    def dim(self) -> int:
+        return self.later.dim
+
+    @property
+    def start(self) -> FloatArray:
+        return self.later.start
+
+    @property
+    def width(self) -> FloatArray:
+        return self.later.width
+
+    @property
+    def end(self) -> float:
+        """The last time that is covered."""
+        return self.later.end
+
+    @property
+    def parts(self) -> tuple[Dense, ...]:
+        """The polynomials behind it, in token order."""
+        return (*self.earlier.parts, self.later)
+
+    def __call__(self, t: float) -> FloatArray:
+        """Packed state of all tokens at time t."""
+        return np.concatenate([self.earlier(min(t, self.earlier.end)), self.later(t)])
+
+    def evaluate(self, step: int, u: float) -> FloatArray:
+        """Packed state at the fraction u of one step of the finer grid."""
+        t = float(self.start[step] + u * self.width[step])
+        return np.concatenate([self.earlier(min(t, self.earlier.end)), self.later.evaluate(step, u)])
+
+
+def join(parts: Sequence[Dense]) -> Dense | JoinedDense | None:
+    """The dense output whose `parts` these are (None when there are none)."""
+    joined: Dense | JoinedDense | None = None
+    for part in parts:
+        joined = part if joined is None else JoinedDense(joined, part)
+    return joined
+
+
+@dataclass(frozen=True)
 class Solution:
     """Times (m,) and packed states (m, tokens, width), with how they came about."""
 
@@ -89,7 +142,7 @@ class Solution:
     states: FloatArray
     status: Status
     statistics: Statistics
-    dense: Dense | None = None
+    dense: Dense | JoinedDense | None = None
     message: str = ""
     notes: dict = field(default_factory=dict)
     """Anything worth recording about the way (for example where an automatic method switched)."""

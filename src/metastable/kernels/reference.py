@@ -191,8 +191,8 @@ def jacobian(model: Attention, x: FloatArray) -> FloatArray:
 
         p_kj [V + beta (V x_j - A_k)(M^T x_k)^T]  +  delta_kj beta sum_i p_ki (V x_i - A_k)(M x_i)^T,
 
-    and the velocity's derivative is `P_k J_kj P_j - delta_kj (<x_k, A_k> P_k + x_k (P_k A_k)^T)`: as for the right-hand side, x is
-    normalised first, so moving a token along itself changes nothing.
+    and the velocity's derivative is `P_k J_kj P_j - delta_kj (<x_k, A_k> P_k + x_k (P_k A_k)^T)`: as for the right-hand
+    side, x is normalised first, so moving a token along itself changes nothing.
     """
     if model.weights != "softmax" or not isinstance(model.norm, PostLN) or model.feedforward is not None:
         raise UnsupportedError(

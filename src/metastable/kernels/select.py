@@ -1,0 +1,130 @@
+"""Who can do what: the one place that compares engines and turns "auto" into a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Literal, get_args
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.kernels import reference
+from metastable.kernels.protocol import RightHandSide
+from metastable.model import Attention
+
+Engine = Literal["reference", "cpu", "cuda"]
+Interaction = Literal["direct", "series"]
+ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
+INTERACTIONS: tuple[str, ...] = ("auto", *get_args(Interaction))
+
+LONG_HORIZON = 1e3
+"""Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What does the work: the engine, how it sums interactions, and on how many threads (None: all)."""
+
+    engine: Engine
+    interaction: Interaction = "direct"
+    threads: int | None = None
+
+
+def engine_module(engine: str) -> ModuleType:
+    """The module of an engine (imported when first used: Numba takes a while)."""
+    return reference if engine == "reference" else import_module(f"metastable.kernels.{engine}")
+
+
+def choose(
+    model: Attention,
+    tokens: int,
+    engine: str = "auto",
+    interaction: str = "auto",
+    horizon: float = 0.0,
+    threads: int | None = None,
+) -> Choice:
+    """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
+
+    `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`.
+    """
+    _checks.choice(engine, "engine", ENGINES)
+    _checks.choice(interaction, "interaction", INTERACTIONS)
+    if threads is not None:
+        threads = _checks.count(threads, "threads")
+    chosen = _choose_engine(model, tokens, engine)
+    return Choice(chosen, _choose_interaction(model, tokens, chosen, interaction, horizon), threads)  # type: ignore[arg-type]
+
+
+def _choose_engine(model: Attention, tokens: int, engine: str) -> str:
+    if engine != "auto":
+        reason = engine_module(engine).refusal(model, tokens)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return engine
+    return "reference" if engine_module("cpu").refusal(model, tokens) is not None else "cpu"
+
+
+def _choose_interaction(model: Attention, tokens: int, engine: str, interaction: str, horizon: float) -> str:
+    if engine == "reference":
+        if interaction == "series":
+            raise UnsupportedError("engine='reference' has no series interaction; use engine='cpu'")
+        return "direct"
+    module = engine_module(engine)
+    if interaction == "series":
+        if horizon > LONG_HORIZON:
+            raise InvalidInputError(
+                f"interaction='series' is accurate to about 1e-16 times the number of tokens, which is more than the forces "
+                f"that matter beyond t = {LONG_HORIZON:g}; use interaction='direct'"
+            )
+        reason = module.series_refusal(model, tokens)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return "series"
+    wins = interaction == "auto" and horizon <= LONG_HORIZON and module.series_wins(model, tokens)
+    return "series" if wins else "direct"
+
+
+def right_hand_side(model: Attention, tokens: int, choice: Choice, first: int = 0) -> RightHandSide:
+    """The velocity on packed states from the chosen engine; rows below `first` are inputs only."""
+    if choice.engine == "reference":
+        return reference.right_hand_side(model, tokens, first)
+    return engine_module(choice.engine).right_hand_side(
+        model, tokens, first, interaction=choice.interaction, threads=choice.threads
+    )
+
+
+def velocity(
+    model: Attention,
+    x: FloatArray,
+    engine: str = "auto",
+    *,
+    t: float = 0.0,
+    radius: FloatArray | None = None,
+    interaction: str = "direct",
+    threads: int | None = None,
+) -> FloatArray:
+    """The right-hand side at x: dx_k/dt of every token (of its direction, for norms with a radius), shape (tokens, dim).
+
+    `radius` (tokens,) is for `PreLN`, `MixLN` and `PeriLN` (default: ones); `t` for norms that depend on depth.
+
+    >>> velocity(Attention(dim=2, beta=1.0), [[1.0, 0.0], [0.0, 1.0]], engine="reference").round(3)
+    array([[ 0.   ,  0.   ],
+           [ 0.269,  0.   ]])
+    """
+    import numpy as np
+
+    tokens = model.check_tokens(x, "x")
+    choice = choose(model, len(tokens), engine, interaction, threads=threads)
+    packed = tokens
+    if model.norm.has_radius:
+        column = np.ones(len(tokens)) if radius is None else _checks.vector(radius, "radius", len(tokens))
+        if (column <= 0).any():
+            raise InvalidInputError(f"radius must be positive, but entry {int(column.argmin())} is {column.min():g}")
+        packed = np.concatenate([tokens, column[:, None]], axis=1)
+    elif radius is not None:
+        raise InvalidInputError(f"{type(model.norm).__name__} has no radius; leave radius out")
+    out = np.zeros_like(packed)
+    right_hand_side(model, len(tokens), choice)(float(t), packed, out)
+    return out[:, : model.dim] + 0.0
