@@ -1,0 +1,260 @@
+"""Films of a run: .mp4 (ffmpeg from the `imageio-ffmpeg` package) or .gif (pillow), in linear or log time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._progress import progress_bar
+from metastable.analysis import cluster_labels, renyi_centers
+from metastable.errors import InvalidInputError, StoreError
+from metastable.figures import style
+from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
+from metastable.figures.run_view import RunLike, describe, draw_gram, sample, wants_log_time
+from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".mp4", ".gif")
+CLUSTER_RADIUS = 1e-2
+"""Tokens within this geodesic distance are coloured as one cluster."""
+
+Update = Callable[[int], None]
+
+
+def animate(
+    run: RunLike,
+    path: str | Path,
+    *,
+    seconds: float = 8.0,
+    frames_per_second: int = 30,
+    log: bool | None = None,
+    trail: float = 0.12,
+    delta: float | None = None,
+    radius: float = CLUSTER_RADIUS,
+    view: View | None = None,
+    progress: bool | None = None,
+) -> Path:
+    """Write a film of `run` to `path` (.mp4 or .gif) and return the path.
+
+    Tokens keep the colour of the cluster (`radius`) that they end in. d = 2: circle and world lines with a moving clock; d = 3:
+    the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
+    centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
+    `progress`: show a bar (None: on a terminal). The film is written beside the target and moved there when complete.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise InvalidInputError(
+            f"a film must end in {' or '.join(SUFFIXES)}, not {target.name!r}; for example run{SUFFIXES[0]}"
+        )
+    _checks.number(seconds, "seconds", 0.0, strict=True)
+    _checks.count(frames_per_second, "frames_per_second")
+    if not target.parent.is_dir():
+        raise StoreError(f"the folder {target.parent} does not exist; make it first")
+    count = max(2, round(seconds * frames_per_second))
+    with style.theme("screen"):
+        times, states = sample(run, count, log)
+        page, update = _scene(run, times, states, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
+        _write(page, update, len(times), target, frames_per_second, progress)
+    return target
+
+
+def _scene(
+    run: RunLike,
+    times: np.ndarray,
+    states: np.ndarray,
+    log: bool,
+    trail: float,
+    delta: float | None,
+    radius: float,
+    view: View,
+) -> tuple[Figure, Update]:
+    dim = states.shape[2]
+    if dim > 3:
+        return _gram_scene(run, times, states)
+    colors = style.cluster_colors(cluster_labels(states[-1], radius=radius))
+    marks = _center_marks(states[0], delta)
+    if dim == 2:
+        return _circle_scene(run, times, states, log, colors, marks)
+    return _sphere_scene(run, times, states, max(1, round(trail * len(times))), colors, marks, view)
+
+
+def _center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, list[str]]:
+    """Indices of the Renyi centers and their colours (strong ones red)."""
+    if delta is None:
+        return np.zeros(0, dtype=int), []
+    renyi = np.asarray(renyi_centers(start, delta), dtype=int)
+    strong = set(np.asarray(renyi_centers(start, delta, strong=True)).tolist())
+    return renyi, [style.STRONG if k in strong else style.RENYI for k in renyi.tolist()]
+
+
+def _circle_scene(
+    run: RunLike,
+    times: np.ndarray,
+    states: np.ndarray,
+    log: bool,
+    colors: np.ndarray,
+    marks: tuple[np.ndarray, list[str]],
+) -> tuple[Figure, Update]:
+    page, axes = style.figure(9.6, 4.4, 1, 2, width_ratios=[1, 1.45])
+    tokens = states.shape[1]
+    angles = angles_of(states)
+    gap = min(0.035, 5.0 / tokens)
+    draw_circle(axes[0], limit=1.75)
+    dots = axes[0].scatter(np.zeros(tokens), np.zeros(tokens), s=13, c=colors, linewidths=0, alpha=0.85, zorder=2)
+    centers, tints = marks
+    rings = axes[0].scatter(
+        np.zeros(len(centers)),
+        np.zeros(len(centers)),
+        s=42,
+        c=tints or None,
+        edgecolors=style.PAPER,
+        linewidths=0.8,
+        zorder=4,
+    )
+    clock = axes[0].text(0, 0, "", ha="center", va="center", fontsize="large")
+    highlight = {int(k): tint for k, tint in zip(centers, tints)}
+    draw_world_lines(axes[1], times, states, log=log, colors=colors, width=0.7, highlight=highlight)
+    style.panel(axes[1], "", describe(run.model, tokens))
+    left, right = axes[1].get_xlim()
+    now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
+    veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)
+
+    def update(frame: int) -> None:
+        radii = stacked_radii(angles[frame], 0.05, gap)
+        dots.set_offsets(np.column_stack([radii * np.cos(angles[frame]), radii * np.sin(angles[frame])]))
+        if len(centers):
+            rings.set_offsets(states[frame, centers])
+        moment = float(np.clip(times[frame], left, right))
+        now.set_xdata([moment, moment])
+        veil.set_x(moment)
+        veil.set_width(right - moment)
+        clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
+
+    return page, update
+
+
+def _sphere_scene(
+    run: RunLike,
+    times: np.ndarray,
+    states: np.ndarray,
+    memory: int,
+    colors: np.ndarray,
+    marks: tuple[np.ndarray, list[str]],
+    view: View,
+) -> tuple[Figure, Update]:
+    from matplotlib.collections import LineCollection
+
+    page, ax = style.figure(5.4, 5.6)
+    draw_ball(ax, view)
+    projected = view.project(states)
+    tokens = states.shape[1]
+    layers = {}
+    for name, order, opacity in (("back", 1.0, 0.5), ("front", 3.0, 1.0)):
+        lines = LineCollection([], linewidths=1.2, zorder=order)
+        ax.add_collection(lines)
+        dots = ax.scatter(
+            np.zeros(tokens), np.zeros(tokens), s=30, linewidths=0.6, edgecolors=style.PAPER, zorder=order + 0.3
+        )
+        layers[name] = (lines, dots, opacity)
+    centers, tints = marks
+    rings = ax.scatter([], [], s=90, facecolors="none", linewidths=1.4, zorder=3.5)
+    clock = ax.text(0.02, 0.02, "", transform=ax.transAxes)
+    style.panel(ax, "", describe(run.model, tokens))
+
+    def update(frame: int) -> None:
+        past = projected[max(0, frame - memory) : frame + 1]
+        for name, (lines, dots, opacity) in layers.items():
+            sign = 1.0 if name == "front" else -1.0
+            _set_trails(lines, past, colors, sign, opacity)
+            shown = sign * projected[frame, :, 2] >= 0
+            dots.set_offsets(projected[frame, shown, :2])
+            dots.set_facecolor(np.column_stack([colors[shown, :3], np.full(shown.sum(), opacity)]))  # pyright: ignore
+        if len(centers):
+            visible = projected[frame, centers, 2] >= 0
+            rings.set_offsets(projected[frame, centers[visible], :2])
+            rings.set_edgecolor([tint for tint, seen in zip(tints, visible) if seen])
+        clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
+
+    return page, update
+
+
+def _set_trails(lines: Any, past: np.ndarray, colors: np.ndarray, sign: float, opacity: float) -> None:
+    """Segments of the last moments `past` (m, tokens, 3) on one side of the ball, older ones paler."""
+    if len(past) < 2:
+        lines.set_segments([])
+        return
+    segments = np.stack([past[:-1], past[1:]], axis=2)
+    shown = sign * segments[..., 2].mean(axis=2) >= 0
+    tint = np.broadcast_to(colors, (*shown.shape, 4)).copy()
+    tint[..., 3] = opacity * np.linspace(0.1, 0.9, len(shown))[:, None]
+    lines.set_segments(segments[shown][:, :, :2])
+    lines.set_color(tint[shown])
+
+
+def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> tuple[Figure, Update]:
+    page, ax = style.figure(5.4, 5.4)
+    image = draw_gram(ax, states[0])
+    ax.set_ylabel("token")
+    page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
+    name = describe(run.model, states.shape[1])
+
+    def update(frame: int) -> None:
+        image.set_data(states[frame] @ states[frame].T)
+        style.panel(ax, "", f"{name}, {style.time_label(float(f'{times[frame]:.3g}'))}")
+
+    return page, update
+
+
+def _writer(suffix: str, frames_per_second: int) -> Any:
+    import matplotlib
+    from matplotlib import animation
+
+    if suffix == ".gif":
+        return animation.PillowWriter(fps=frames_per_second)
+    import imageio_ffmpeg
+
+    matplotlib.rcParams["animation.ffmpeg_path"] = imageio_ffmpeg.get_ffmpeg_exe()
+    # yuv420p and even sides: what browsers and phones play.
+    arguments = ["-pix_fmt", "yuv420p", "-crf", "20", "-movflags", "+faststart", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+    return animation.FFMpegWriter(fps=frames_per_second, codec="libx264", extra_args=arguments)
+
+
+def _write(
+    page: Figure,
+    update: Update,
+    frames: int,
+    target: Path,
+    frames_per_second: int,
+    progress: bool | None,
+    dpi: int = 120,
+) -> None:
+    import matplotlib
+
+    suffix = target.suffix.lower()
+    writer = _writer(suffix, frames_per_second)
+    partial = target.with_name(f".{target.stem}.partial-{os.getpid()}{suffix}")
+    try:
+        # A tight box would make every frame another size.
+        with (
+            matplotlib.rc_context({"savefig.bbox": None}),
+            writer.saving(page, str(partial), dpi),
+            progress_bar(f"writing {target.name}", frames, progress) as report,
+        ):
+            for frame in range(frames):
+                update(frame)
+                writer.grab_frame()
+                report(frame + 1)
+            for _ in range(frames_per_second):  # hold the last picture for a second
+                writer.grab_frame()
+        partial.replace(target)
+    except OSError as reason:
+        raise StoreError(f"cannot write {target}: {reason}; choose another folder or free some space") from reason
+    finally:
+        partial.unlink(missing_ok=True)

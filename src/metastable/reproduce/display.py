@@ -1,0 +1,99 @@
+"""What the terminal shows while recipes run: a live bar on a terminal, one line per item everywhere, a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from metastable.reproduce.recipe import Recipe, Report
+from metastable.reproduce.runner import Watch
+from metastable.reproduce.store import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLORS = {
+    "agrees": "green",
+    "agrees under a condition": "yellow",
+    "disagrees": "red",
+    "not available": "bright_black",
+    "failed": "bold red",
+}
+
+
+def format_seconds(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `2 min 05 s`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+@contextmanager
+def terminal(console: Console, show: bool | None = None) -> Iterator[Watch]:
+    """A `Watch` that draws progress on `console`; `show=None` draws bars only where there is a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    live = console.is_terminal if show is None else show
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not live,
+    ) as bars:
+        everything = bars.add_task("[bold]reproduce", total=None)
+        current = bars.add_task("", total=100)
+
+        def started(recipe: Recipe, number: int, total: int) -> Report:
+            bars.update(everything, total=total, completed=number - 1)
+            bars.reset(current, description=recipe.name, total=100)
+            return lambda fraction: bars.update(current, completed=round(100 * fraction))
+
+        def ended(result: Result, number: int, total: int) -> None:
+            bars.update(everything, completed=number)
+            when = "done before" if result.resumed else format_seconds(result.seconds)
+            color = COLORS[result.verdict]
+            bars.console.print(
+                f"[bright_black]\\[{number:>2}/{total}][/] {result.name:<16} [{color}]{result.verdict}[/] [bright_black]{when}[/]",
+                highlight=False,
+            )
+            if result.error:
+                bars.console.print(f"         {result.error}", highlight=False, markup=False)
+
+        yield Watch(started, ended)
+
+
+def print_catalogue(console: Console, recipes: Sequence[Recipe]) -> None:
+    """Every item with one line."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for recipe in recipes:
+        table.add_row(recipe.name, recipe.title)
+    console.print(table)
+
+
+def print_verdicts(console: Console, results: Sequence[Result]) -> None:
+    """The table of verdicts."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("item", style="bold", no_wrap=True)
+    table.add_column("verdict")
+    table.add_column("measured")
+    table.add_column("time", justify="right", no_wrap=True)
+    for result in results:
+        shown = result.error or (result.findings[0].measured if result.findings else "")
+        verdict = f"[{COLORS[result.verdict]}]{result.verdict}[/]"
+        from rich.text import Text
+
+        table.add_row(result.name, verdict, Text(shown), format_seconds(result.seconds))
+    console.print(table)

@@ -1,0 +1,101 @@
+"""Runs recipes one after the other, skips what is already done, and writes the report."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metastable.errors import InvalidInputError, MetastableError, StoreError
+from metastable.reproduce import store
+from metastable.reproduce.recipe import Recipe, Report, Settings
+from metastable.reproduce.store import Result
+
+FORMATS = ("png", "pdf", "svg")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a display may listen to; every function has a default that does nothing."""
+
+    started: Callable[[Recipe, int, int], Report] = lambda recipe, number, total: lambda fraction: None
+    ended: Callable[[Result, int, int], None] = lambda result, number, total: None
+
+
+def choose(names: Sequence[str], recipes: Sequence[Recipe]) -> list[Recipe]:
+    """The recipes with these names, in the catalogue's order (all of them when none is named)."""
+    known = {recipe.name: recipe for recipe in recipes}
+    wanted = [name.strip().lower().replace("_", "-").replace(" ", "-") for name in names]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        raise InvalidInputError(
+            f"there is no item {unknown[0]!r}{hint} `metastable reproduce --list` shows all {len(known)} items"
+        )
+    return [recipe for recipe in recipes if not wanted or recipe.name in wanted]
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Formats of figures, checked."""
+    kinds = tuple(dict.fromkeys(kind.strip().lower().lstrip(".") for kind in formats))
+    wrong = [kind for kind in kinds if kind not in FORMATS]
+    if wrong or not kinds:
+        raise InvalidInputError(
+            f"format must be among {', '.join(FORMATS)} (comma separated), not {', '.join(wrong) or 'empty'}"
+        )
+    return kinds
+
+
+def run_recipes(
+    recipes: Sequence[Recipe],
+    settings: Settings,
+    out: str | Path,
+    formats: Sequence[str] = ("png",),
+    watch: Watch | None = None,
+) -> list[Result]:
+    """Compute, judge, draw and store each recipe; one that fails is recorded and the others go on.
+
+    An item whose stored result has the same fingerprint is not computed again (only drawn again, from its data, if a new format
+    is asked for). Errors of the disk stop the whole run, since nothing after them could be kept.
+    """
+    kinds = check_formats(formats)
+    folder = store.prepare(out)
+    display = watch or Watch()
+    results = []
+    for number, recipe in enumerate(recipes, start=1):
+        report = display.started(recipe, number, len(recipes))
+        result = _one(recipe, settings, folder, kinds, report)
+        display.ended(result, number, len(recipes))
+        results.append(result)
+    return results
+
+
+def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...], report: Report) -> Result:
+    done = store.finished(recipe, settings, folder)
+    if done is not None:
+        return _complete_formats(recipe, done, kinds)
+    begun = time.perf_counter()
+    try:
+        dataset = recipe.measure(recipe.parameters, settings, report)
+        return store.store(recipe, settings, dataset, time.perf_counter() - begun, folder, kinds)
+    except StoreError:
+        raise
+    except MetastableError as reason:
+        return store.failure(recipe, settings, str(reason), time.perf_counter() - begun)
+    except Exception as reason:  # one broken item must not cost the others their results; the report shows it as failed
+        return store.failure(recipe, settings, f"{type(reason).__name__}: {reason}", time.perf_counter() - begun)
+
+
+def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> Result:
+    assert done.folder is not None
+    missing = [kind for kind in ("png", *kinds) if not (done.folder / f"figure.{kind}").is_file()]
+    if not missing:
+        return done
+    with store.explain_disk_errors(done.folder):
+        store.draw(recipe, store.read_data(done.folder), done.folder, missing)
+        result = replace(done, formats=tuple(dict.fromkeys((*done.formats, *missing))))
+        store.write_marker(result, done.folder)
+    return result
