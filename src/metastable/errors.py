@@ -47,6 +47,18 @@ class IncompleteStoreError(StoreError):
     """A store was not finished (interrupted or damaged)."""
 
 
+class CheckpointError(MetastableError, OSError):
+    """A checkpoint cannot be read: missing, incomplete, damaged, or in a format that is not safe to open."""
+
+
+class UnknownArchitectureError(CheckpointError, ValueError):
+    """No adapter knows this architecture; the message lists the known ones and how to add one."""
+
+
+class ContextLengthError(InvalidInputError):
+    """A text has more tokens than the model's context holds."""
+
+
 class MissingExtraError(MetastableError, ImportError):
     """An optional dependency is missing; the message names the extra to install."""
 
