@@ -58,10 +58,9 @@ def terminal(console: Console, show: bool | None = None) -> Iterator[Watch]:
             bars.update(everything, completed=number)
             when = "done before" if result.resumed else format_seconds(result.seconds)
             color = COLORS[result.verdict]
-            bars.console.print(
-                f"[bright_black]\\[{number:>2}/{total}][/] {result.name:<16} [{color}]{result.verdict}[/] [bright_black]{when}[/]",
-                highlight=False,
-            )
+            place = f"[bright_black]\\[{number:>2}/{total}][/]"
+            line = f"{place} {result.name:<16} [{color}]{result.verdict}[/] [bright_black]{when}[/]"
+            bars.console.print(line, highlight=False)
             if result.error:
                 bars.console.print(f"         {result.error}", highlight=False, markup=False)
 

@@ -8,6 +8,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +19,6 @@ from metastable.reproduce.store import Result, explain_disk_errors
 
 PAPER = "N. Karagodin, Y. Polyanskiy, P. Rigollet, Clustering in Causal Attention Masking, NeurIPS 2024"
 LINK = "https://arxiv.org/abs/2411.04990"
-
-STYLE = """
-:root{--ink:#16191d;--soft:#5b6470;--line:#e2e6eb;--page:#f6f7f9;--card:#fff;--good:#00734f;--cond:#8a5a00;--bad:#b3261e;--none:#5b6470}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 Georgia,"Times New Roman",serif}
-main{max-width:60rem;margin:0 auto;padding:1.2rem 1rem 4rem}
-h1{font-size:1.9rem;line-height:1.2;margin:1rem 0 .4rem}
-h2{font-size:1.25rem;line-height:1.3;margin:0}
-a{color:#0b5d8f}
-.lead{color:var(--soft);margin:.2rem 0 1.2rem}
-section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1.1rem 1.2rem;margin:1.2rem 0}
-section>header{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:baseline;justify-content:space-between}
-.name{font:0.8rem ui-monospace,Menlo,Consolas,monospace;color:var(--soft);display:block;margin-bottom:.15rem}
-.chip{font:600 .8rem system-ui,sans-serif;padding:.15rem .6rem;border-radius:99px;border:1px solid currentColor;white-space:nowrap}
-.agrees{color:var(--good)}.condition{color:var(--cond)}.disagrees,.failed{color:var(--bad)}.none{color:var(--none)}
-figure{margin:1rem 0;text-align:center}
-figure img{max-width:100%;height:auto;background:#fff}
-.finding{border-left:3px solid var(--line);padding:.1rem 0 .1rem .9rem;margin:.9rem 0}
-.finding.agrees{border-color:var(--good)}.finding.condition{border-color:var(--cond)}.finding.disagrees{border-color:var(--bad)}
-.finding dl{margin:0;color:var(--ink);display:grid;grid-template-columns:8.5rem 1fr;gap:.15rem .8rem}
-.finding dt{color:var(--soft);font:600 .8rem/1.9 system-ui,sans-serif}
-.finding dd{margin:0;overflow-wrap:anywhere}
-.finding dd.verdict{font-weight:bold}
-details{margin:.6rem 0 0;color:var(--soft);font-size:.92rem}
-summary{cursor:pointer}
-code,pre{font:0.82rem ui-monospace,Menlo,Consolas,monospace;background:var(--page);border-radius:4px;padding:.1rem .3rem;overflow-wrap:anywhere;white-space:pre-wrap}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:.95rem}
-td,th{text-align:left;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.time{white-space:nowrap;text-align:right;color:var(--soft)}
-@media(max-width:36rem){body{font-size:15px}section{padding:.9rem .8rem}.finding dl{grid-template-columns:1fr}.finding dt{line-height:1.4;margin-top:.35rem}td.optional,th.optional{display:none}}
-@media print{body{background:#fff}section{break-inside:avoid}}
-"""
 
 _CLASS = {
     "agrees": "agrees",
@@ -79,18 +47,19 @@ def render(results: Sequence[Result], command: str) -> str:
     counts = Counter(result.verdict for result in results)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*VERDICTS, "failed") if counts[verdict])
     total = format_seconds(sum(result.seconds for result in results))
+    css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Clustering in causal attention masking, recomputed</title><style>{STYLE}</style></head><body><main>
+<title>Clustering in causal attention masking, recomputed</title><style>{css}</style></head><body><main>
 <h1>Clustering in causal attention masking, recomputed</h1>
-<p class="lead">Every figure, table, lemma and theorem of <a href="{LINK}">{_text(PAPER)}</a>, simulated again and compared with what
-the paper says. {len(results)} items: {_text(summary)}. Computing time {total}; {_text(version)}.</p>
+<p class="lead">Every figure, table, lemma and theorem of <a href="{LINK}">{_text(PAPER)}</a>, simulated again and compared
+with what the paper says. {len(results)} items: {_text(summary)}. Computing time {total}; {_text(version)}.</p>
 <p><code>{_text(command)}</code></p>
 {_overview(results)}
 {"".join(_section(result) for result in results)}
-<p class="lead">Each item's folder beside this page holds its data (zarr and CSV), its figure and <code>result.json</code>. A verdict is
-decided by the test named in its line; tests use the level 0.001, intervals are 95 %.</p>
+<p class="lead">Each item's folder beside this page holds its data (zarr and CSV), its figure and <code>result.json</code>.
+A verdict is decided by the test named in its line; tests use the level 0.001, intervals are 95 %.</p>
 </main></body></html>
 """
 
@@ -109,7 +78,8 @@ def _overview(results: Sequence[Result]) -> str:
         f'<td class="time optional">{format_seconds(r.seconds)}</td></tr>'
         for r in results
     )
-    return f'<section><div class="scroll"><table><tr><th>item</th><th>verdict</th><th class="optional"></th></tr>{rows}</table></div></section>'
+    head = '<tr><th>item</th><th>verdict</th><th class="optional"></th></tr>'
+    return f'<section><div class="scroll"><table>{head}{rows}</table></div></section>'
 
 
 def _section(result: Result) -> str:
@@ -119,12 +89,14 @@ def _section(result: Result) -> str:
         if result.error
         else "".join(_finding(f, result.origin) for f in result.findings)
     )
-    return f"""<section id="{_text(result.name)}"><header><h2><span class="name">{_text(result.name)}{origin}</span>{_text(result.title)}</h2>
+    label = f'<span class="name">{_text(result.name)}{origin}</span>'
+    return f"""<section id="{_text(result.name)}"><header><h2>{label}{_text(result.title)}</h2>
 {_chip(result.verdict)}</header>
 <p>{_text(result.statement)}</p>
 {_image(result)}
 {body}
-<details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>{_parameters(result)}</details></section>
+<details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
+{_parameters(result)}</details></section>
 """
 
 
@@ -148,6 +120,7 @@ def _parameters(result: Result) -> str:
     rows = "".join(f"<tr><td>{_text(key)}</td><td>{_text(value)}</td></tr>" for key, value in result.parameters.items())
     chosen = ", ".join(f"{key} {value}" for key, value in result.settings.items())
     return (
-        f'<p><code>{_text(result.command)}</code></p><div class="scroll"><table>{rows}<tr><td>settings</td><td>{_text(chosen)}</td></tr>'
+        f'<p><code>{_text(result.command)}</code></p><div class="scroll"><table>{rows}'
+        f"<tr><td>settings</td><td>{_text(chosen)}</td></tr>"
         f"<tr><td>fingerprint</td><td>{_text(result.fingerprint)}</td></tr></table></div>"
     )
