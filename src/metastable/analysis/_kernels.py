@@ -1,0 +1,313 @@
+"""Compiled loops of `analysis`: brute force for few tokens, a tree with removal for many.
+
+The tree is a balanced k-d tree over the tokens in which every node knows how many of its tokens are still there. Taking all
+tokens out of a ball costs O(log n) plus what is taken, and empty regions are skipped at once; with that one operation Renyi
+centers, strong centers and connected components are all found in about n log n steps and O(n) memory, however dense the
+clusters are.
+
+Only ever imported inside functions: Numba takes half a second to load.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+LEAF = 16
+"""Tokens per leaf of the tree."""
+FEW = 400
+"""Up to this many tokens brute force is faster than building a tree."""
+
+compiled = numba.njit(cache=True, error_model="numpy", nogil=True)
+inlined = numba.njit(cache=True, error_model="numpy", nogil=True, inline="always")
+
+
+@inlined
+def near(x, i, y, j, bound):
+    """|x_i - y_j|^2 <= bound, summed in coordinate order; stops as soon as the partial sum decides."""
+    total = 0.0
+    for q in range(x.shape[1]):
+        difference = x[i, q] - y[j, q]
+        total += difference * difference
+        if total > bound:
+            return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------- few tokens
+
+
+@compiled
+def centers_few(x, bound, strong):
+    """Renyi centers by the definition: a double loop."""
+    n = x.shape[0]
+    found = np.empty(n, np.int64)
+    count = 0
+    for s in range(n):
+        free = True
+        for c in range(s if strong else count):
+            if near(x, s, x, c if strong else found[c], bound):
+                free = False
+                break
+        if free:
+            found[count] = s
+            count += 1
+    return found[:count].copy()
+
+
+@compiled
+def centers_bilinear(x, pulled, bound, strong):
+    """Renyi centers in the geometry of a bilinear form; `pulled` holds the rows M^T x_s."""
+    n, d = x.shape
+    found = np.empty(n, np.int64)
+    count = 0
+    for s in range(n):
+        free = True
+        for c in range(s if strong else count):
+            i = c if strong else found[c]
+            total = 0.0
+            for q in range(d):
+                total += pulled[s, q] * (x[s, q] - x[i, q])
+            if 2.0 * total <= bound:
+                free = False
+                break
+        if free:
+            found[count] = s
+            count += 1
+    return found[:count].copy()
+
+
+@compiled
+def labels_few(x, bound):
+    """Connected components by breadth-first search over the tokens that have no label yet."""
+    n = x.shape[0]
+    labels = np.full(n, -1, np.int64)
+    queue = np.empty(n, np.int64)
+    rest = np.arange(n)
+    left = n
+    label = 0
+    for s in range(n):
+        if labels[s] >= 0:
+            continue
+        labels[s] = label
+        queue[0] = s
+        head, tail = 0, 1
+        while head < tail:
+            k = queue[head]
+            head += 1
+            position = 0
+            while position < left:
+                j = rest[position]
+                if labels[j] >= 0 or near(x, k, x, j, bound):
+                    if labels[j] < 0:
+                        labels[j] = label
+                        queue[tail] = j
+                        tail += 1
+                    left -= 1
+                    rest[position] = rest[left]
+                else:
+                    position += 1
+        label += 1
+    return labels
+
+
+@compiled
+def count_clusters(states, bound):
+    """Number of connected components at each time; states (times, n, d)."""
+    result = np.empty(states.shape[0], np.int64)
+    for t in range(states.shape[0]):
+        result[t] = labels_few(states[t], bound).max() + 1
+    return result
+
+
+@compiled
+def consumed_fraction(states, centers, positions, moving, bound):
+    """Fraction of tokens within the ball of some center, at each time.
+
+    `centers` are indices into the tokens; with `moving` their current positions count, otherwise the rows of `positions`.
+    """
+    times, n = states.shape[0], states.shape[1]
+    result = np.empty(times)
+    for t in range(times):
+        x = states[t]
+        taken = 0
+        for k in range(n):
+            for c in range(positions.shape[0]):
+                if near(x, k, x, centers[c], bound) if moving else near(x, k, positions, c, bound):
+                    taken += 1
+                    break
+        result[t] = taken / n
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ many tokens
+
+
+@compiled
+def _select(order, x, axis, low, high, middle):
+    """Rearrange order[low:high] so that position `middle` splits it by coordinate `axis` (Hoare's selection)."""
+    right = high - 1
+    while low < right:
+        pivot = x[order[(low + right) // 2], axis]
+        i, j = low, right
+        while i <= j:
+            while x[order[i], axis] < pivot:
+                i += 1
+            while x[order[j], axis] > pivot:
+                j -= 1
+            if i <= j:
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if middle <= j:
+            right = j
+        elif middle >= i:
+            low = i
+        else:
+            return
+
+
+@compiled
+def build(x):
+    """Tree over the rows of x: (points in tree order, their indices, first, live, lowest, highest)."""
+    n, d = x.shape
+    depth = 0
+    while (n >> depth) > LEAF:
+        depth += 1
+    nodes = 2 ** (depth + 1) - 1
+    order = np.arange(n)
+    first = np.empty(nodes, np.int64)
+    live = np.empty(nodes, np.int64)
+    lowest = np.empty((nodes, d))
+    highest = np.empty((nodes, d))
+    first[0], live[0] = 0, n
+    for node in range(nodes):
+        low, high = first[node], first[node] + live[node]
+        for q in range(d):
+            smallest, largest = np.inf, -np.inf
+            for k in range(low, high):
+                value = x[order[k], q]
+                smallest = min(smallest, value)
+                largest = max(largest, value)
+            lowest[node, q], highest[node, q] = smallest, largest
+        if 2 * node + 2 < nodes:
+            axis = 0
+            for q in range(1, d):
+                if highest[node, q] - lowest[node, q] > highest[node, axis] - lowest[node, axis]:
+                    axis = q
+            middle = (low + high) // 2
+            if highest[node, axis] > lowest[node, axis]:
+                _select(order, x, axis, low, high, middle)
+            first[2 * node + 1], live[2 * node + 1] = low, middle - low
+            first[2 * node + 2], live[2 * node + 2] = middle, high - middle
+    points = np.empty((n, d))
+    for k in range(n):
+        points[k] = x[order[k]]
+    return points, order, first, live, lowest, highest
+
+
+@compiled
+def take(x, s, bound, points, order, first, live, lowest, highest, stack, out, count):
+    """Remove every token of the tree within the ball around x_s; their indices go to out[count:]; the new count."""
+    nodes, d = lowest.shape
+    top = 1
+    stack[0] = 0
+    while top > 0:
+        top -= 1
+        node = stack[top]
+        if live[node] == 0:
+            continue
+        # Every operation is monotone in floating point, so this is never more than the squared chord of any token inside.
+        gap = 0.0
+        for q in range(d):
+            value = x[s, q]
+            difference = max(lowest[node, q] - value, value - highest[node, q])
+            if difference > 0.0:
+                gap += difference * difference
+                if gap > bound:
+                    break
+        if gap > bound:
+            continue
+        if 2 * node + 2 < nodes:
+            stack[top] = 2 * node + 2
+            stack[top + 1] = 2 * node + 1
+            top += 2
+            continue
+        begin = first[node]
+        end = begin + live[node]
+        removed = 0
+        k = begin
+        while k < end:
+            if near(x, s, points, k, bound):
+                out[count] = order[k]
+                count += 1
+                removed += 1
+                end -= 1
+                order[k] = order[end]
+                for q in range(d):
+                    points[k, q] = points[end, q]
+            else:
+                k += 1
+        if removed > 0:
+            live[node] -= removed
+            while node > 0:
+                node = (node - 1) // 2
+                live[node] -= removed
+    return count
+
+
+@compiled
+def centers_many(x, bound, strong):
+    """Renyi centers with the tree: each accepted center (strong: each token) takes its ball out of the candidates."""
+    n = x.shape[0]
+    points, order, first, live, lowest, highest = build(x)
+    stack = np.empty(128, np.int64)
+    out = np.empty(n, np.int64)
+    candidate = np.ones(n, np.bool_)
+    found = np.empty(n, np.int64)
+    centers = 0
+    taken = 0
+    for s in range(n):
+        if candidate[s]:
+            found[centers] = s
+            centers += 1
+        elif not strong:
+            continue
+        if live[0] == 0:
+            break
+        before = taken
+        taken = take(x, s, bound, points, order, first, live, lowest, highest, stack, out, taken)
+        for k in range(before, taken):
+            candidate[out[k]] = False
+    return found[:centers].copy()
+
+
+@compiled
+def labels_many(x, bound):
+    """Connected components with the tree: every token takes its unlabelled neighbours out and passes the label on."""
+    n = x.shape[0]
+    points, order, first, live, lowest, highest = build(x)
+    stack = np.empty(128, np.int64)
+    queue = np.empty(n, np.int64)
+    labels = np.full(n, -1, np.int64)
+    head, tail = 0, 0
+    label = 0
+    for s in range(n):
+        if labels[s] >= 0:
+            continue
+        before = tail
+        tail = take(x, s, bound, points, order, first, live, lowest, highest, stack, queue, tail)
+        for k in range(before, tail):
+            labels[queue[k]] = label
+        while head < tail:
+            if live[0] == 0:
+                return labels
+            k = queue[head]
+            head += 1
+            before = tail
+            tail = take(x, k, bound, points, order, first, live, lowest, highest, stack, queue, tail)
+            for j in range(before, tail):
+                labels[queue[j]] = label
+        label += 1
+    return labels

@@ -1,0 +1,99 @@
+"""Clusters: connected components of the graph of pairs of tokens closer than a radius."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metastable import _checks, sphere
+from metastable.analysis import _balls
+from metastable.errors import InvalidInputError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def cluster_labels(x: ArrayLike, radius: float) -> IntArray:
+    """Cluster of each token: 0, 1, ..., numbered by the first token of each cluster.
+
+    Clusters are the connected components of the graph that links tokens closer than `radius` (single linkage). Exact, in
+    about n log n time and O(n) memory also for dense clusters: a breadth-first search that takes tokens out of a k-d tree.
+
+    Args:
+        x: unit tokens, shape (n, d).
+        radius: geodesic distance > 0 below which two tokens are linked.
+
+    Returns:
+        Labels, shape (n,), int64. Token 0 has label 0.
+    """
+    from metastable.analysis import _kernels
+
+    tokens = _checks.tokens(x, "x")
+    return labels_of_unit_tokens(tokens, link_bound(radius), _kernels)
+
+
+def link_bound(radius: float) -> float:
+    """Largest squared chord of a link, from a checked radius."""
+    return _balls.closer_than(_checks.number(radius, "radius", 0.0, strict=True))
+
+
+def labels_of_unit_tokens(tokens: FloatArray, bound: float, kernels: object) -> IntArray:
+    """`cluster_labels` without checks, for loops over many states."""
+    few = len(tokens) <= kernels.FEW  # type: ignore[attr-defined]
+    return (kernels.labels_few if few else kernels.labels_many)(tokens, bound)  # type: ignore[attr-defined]
+
+
+def _labels(labels: ArrayLike, tokens: int | None = None) -> IntArray:
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
+        raise InvalidInputError("labels must be what cluster_labels returns: one whole number >= 0 per token")
+    if tokens is not None and array.size != tokens:
+        raise InvalidInputError(f"there are {array.size} labels for {tokens} tokens")
+    return array.astype(np.int64)
+
+
+def cluster_count(x: ArrayLike, radius: float) -> int:
+    """Number of clusters (see `cluster_labels`)."""
+    return int(cluster_labels(x, radius).max()) + 1
+
+
+def cluster_sizes(labels: ArrayLike) -> IntArray:
+    """Tokens per cluster, shape (clusters,)."""
+    return np.bincount(_labels(labels))
+
+
+def cluster_leaders(labels: ArrayLike) -> IntArray:
+    """Index of the first token of each cluster, shape (clusters,).
+
+    Under the causal mask the leader is the token that the rest of its cluster follows.
+    """
+    array = _labels(labels)
+    leaders = np.full(array.max() + 1, array.size, dtype=np.int64)
+    np.minimum.at(leaders, array, np.arange(array.size))
+    return leaders
+
+
+def cluster_means(x: ArrayLike, labels: ArrayLike) -> FloatArray:
+    """Mean direction of each cluster: the normalised sum of its tokens, shape (clusters, d).
+
+    A cluster whose tokens cancel exactly has no mean direction; its row is that of its first token.
+    """
+    tokens = _checks.tokens(x, "x")
+    array = _labels(labels, len(tokens))
+    total = np.zeros((array.max() + 1, tokens.shape[1]))
+    np.add.at(total, array, tokens)
+    length = np.linalg.norm(total, axis=1, keepdims=True)
+    return np.where(length > 0, total / np.where(length > 0, length, 1.0), tokens[cluster_leaders(array)])
+
+
+def cluster_spread(x: ArrayLike, labels: ArrayLike) -> FloatArray:
+    """Inner spread of each cluster: the largest geodesic distance of a token from its cluster's mean, shape (clusters,).
+
+    The diameter of a cluster is between its spread and twice its spread.
+    """
+    tokens = _checks.tokens(x, "x")
+    array = _labels(labels, len(tokens))
+    away = sphere.distance(tokens, cluster_means(tokens, array)[array])
+    spread = np.zeros(array.max() + 1)
+    np.maximum.at(spread, array, away)
+    return spread
