@@ -158,6 +158,9 @@ class _March:
         return True
 
     def _error(self, step: float, new: FloatArray) -> float:
+        """Scaled error of a step; NaN for a step that must not be taken."""
+        if (new[:, self.dim :] <= 0).any():
+            return math.nan  # a radius that reaches zero has no direction: the solution ends there
         if self.fixed:
             return 0.0 if np.isfinite(new).all() else math.nan
         estimate = step * np.einsum("i,i...->...", TSIT5.error, self.stages)

@@ -1,0 +1,292 @@
+"""`metastable simulate`: one run from flags or a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from metastable.errors import InvalidInputError, ModelError, StoreError
+
+MODEL = "Model"
+START = "Start"
+SOLVER = "Solver"
+OUTPUT = "Output"
+
+MASK_HELP = "Who sees whom: causal, full, window:W, sink:S,W, prefix:P."
+NORM_HELP = "post_ln, pre_ln, mix_ln:TAU, peri_ln, ngpt:ALPHA, sqrt_scaling."
+
+
+def simulate(
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML file with [model], [start] and [run] tables; flags override it.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", "-n", help="Number of tokens.", rich_help_panel=START)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the start and the noise.", rich_help_panel=START)] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Tokens from a .npy or .csv file (one row each).", rich_help_panel=START)
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option("--dim", "-d", help="Dimension of the tokens (default 2).", rich_help_panel=MODEL)
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option("--beta", "-b", help="Inverse temperature.", rich_help_panel=MODEL)
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(help="V: 'diag:1,0.5,-1', or a .npy file. Default: the identity.", rich_help_panel=MODEL),
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="Q, given like V.", rich_help_panel=MODEL)] = None,
+    key: Annotated[str | None, typer.Option(help="K, given like V.", rich_help_panel=MODEL)] = None,
+    mask: Annotated[str | None, typer.Option(help=MASK_HELP, rich_help_panel=MODEL)] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="softmax, unnormalized or hardmax.", rich_help_panel=MODEL)
+    ] = None,
+    norm: Annotated[str | None, typer.Option(help=NORM_HELP, rich_help_panel=MODEL)] = None,
+    noise: Annotated[float | None, typer.Option(help="sigma of Brownian motion.", rich_help_panel=MODEL)] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", "-t", help="Time to reach, or 'settled'.", rich_help_panel=SOLVER)
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(help="Output times: '1,10,100' or 'log:0.1,1e6,50'. Default: every step.", rich_help_panel=SOLVER),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="auto, tsit5, rodas, layers or sde.", rich_help_panel=SOLVER)
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, reference, cpu or cuda.", rich_help_panel=SOLVER)] = None,
+    interaction: Annotated[str | None, typer.Option(help="auto, direct or series.", rich_help_panel=SOLVER)] = None,
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance.", rich_help_panel=SOLVER)] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance.", rich_help_panel=SOLVER)] = None,
+    step: Annotated[float | None, typer.Option(help="Step of layers and sde.", rich_help_panel=SOLVER)] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Give up after this many steps.", rich_help_panel=SOLVER)
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=SOLVER)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to keep the run (a zarr store).", rich_help_panel=OUTPUT)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing run at --out.", rich_help_panel=OUTPUT)] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the run into this picture (.png, .pdf, .svg).", rich_help_panel=OUTPUT)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Simulate one sequence of tokens, print a summary, keep the run.
+
+    [bold]Examples[/]
+
+    200 tokens on the circle, as in Figure 2 of the paper:
+
+        metastable simulate --tokens 200 --dim 2 --beta 64 --until 200 --out run.zarr
+
+    Down to a single cluster (fifty decades of time):
+
+        metastable simulate -n 200 -d 2 -b 64 --until settled
+
+    A value matrix with two opposite end points:
+
+        metastable simulate -n 32 -d 3 -b 9 --value diag:1,0.5,-1 --until 5000 --plot sphere.png
+
+    The field's Euler script, and full attention:
+
+        metastable simulate -n 200 -d 2 -b 64 --until 20 --method layers --step 0.05 --mask full
+
+    The same from a file (run.toml):
+
+        [model]
+        dim = 3
+        beta = 9.0
+        mask = {kind = "window", width = 8}
+        [start]
+        tokens = 64
+        seed = 1
+        [run]
+        until = 100.0
+        out = "run.zarr"
+    """
+    from metastable import run as runs
+    from metastable import sphere
+    from metastable.dataset import check_destination
+
+    tables = _read(config)
+    model_table, start_table, run_table = tables["model"], tables["start"], tables["run"]
+    matrices = {"value": value, "query": query, "key": key}
+    given = {"dim": dim, "beta": beta, "weights": weights, "noise": noise}
+    model = _model(model_table, given, matrices, mask, norm)
+    count = tokens if tokens is not None else start_table.pop("tokens", None)
+    number = seed if seed is not None else start_table.pop("seed", 0)
+    file = start if start is not None else start_table.pop("file", None)
+    _leftover(start_table, "start")
+    if (count is None) == (file is None):
+        raise InvalidInputError("say where the tokens start: either --tokens N (uniform on the sphere) or --start FILE")
+    flags = {
+        "method": method,
+        "engine": engine,
+        "interaction": interaction,
+        "rtol": rtol,
+        "atol": atol,
+        "step": step,
+        "max_steps": max_steps,
+        "threads": threads,
+        "until": _until(until),
+        "times": _times(times),
+    }
+    options = {**run_table, **{name: flag for name, flag in flags.items() if flag is not None}}
+    destination = out if out is not None else options.pop("out", None)
+    replace = bool(options.pop("overwrite", False)) or overwrite
+    _leftover({name: v for name, v in options.items() if name not in flags}, "run")
+    if destination is not None:
+        check_destination(destination, replace)
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise StoreError(f"the folder {plot.absolute().parent} does not exist; create it before drawing into it")
+    x = _tokens_from(Path(file)) if file is not None else sphere.uniform(count, dim=model.dim, seed=number)
+    if options.get("method") == "sde" or model.noise > 0:
+        options["seed"] = number
+    run = runs.simulate(model, x, progress=False if quiet else None, **options)
+    if destination is not None:
+        run.save(destination, overwrite=replace)
+    if plot is not None:
+        run.plot().savefig(plot)
+    _summary(run, destination, plot)
+
+
+def _read(path: Path | None) -> dict[str, dict[str, Any]]:
+    """The three tables of a TOML file (empty without a file)."""
+    tables: dict[str, dict[str, Any]] = {"model": {}, "start": {}, "run": {}}
+    if path is None:
+        return tables
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as reason:
+        raise StoreError(f"{path} cannot be read: {reason.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise InvalidInputError(f"{path} is not TOML: {reason}") from None
+    unknown = [name for name in data if name not in tables]
+    if unknown:
+        raise InvalidInputError(f"{path} has a table or key {unknown[0]!r}; it may hold [model], [start] and [run]")
+    return {name: dict(data.get(name, {})) for name in tables}
+
+
+def _leftover(table: dict[str, Any], name: str) -> None:
+    if table:
+        raise InvalidInputError(f"[{name}] has no key {next(iter(table))!r}")
+
+
+def _model(table: dict, given: dict, matrices: dict, mask: str | None, norm: str | None) -> Any:
+    """The model of the file, with the flags that were given put over it."""
+    from metastable.model import Attention
+
+    table = {**table, **{name: flag for name, flag in given.items() if flag is not None}}
+    for name, text in matrices.items():
+        if text is not None:
+            table[name] = _matrix(text, name)
+    if mask is not None:
+        table["mask"] = _kind(mask, {"window": ("width",), "sink": ("sinks", "width"), "prefix": ("length",)}, int)
+    if norm is not None:
+        table["norm"] = _kind(norm, {"mix_ln": ("tau",), "ngpt": ("alpha",)}, float)
+    table.setdefault("dim", 2)
+    if "beta" not in table and "heads" not in table:
+        raise ModelError("the model needs beta; give --beta 64 or a TOML file with a [model] table")
+    return Attention.from_dict(table)
+
+
+def _kind(text: str, fields: dict[str, tuple[str, ...]], convert: type) -> dict[str, Any]:
+    """'window:8' as {"kind": "window", "width": 8}."""
+    kind, _, rest = text.partition(":")
+    names = fields.get(kind, ())
+    parts = rest.split(",") if rest else []
+    if len(parts) != len(names):
+        shape = f"{kind}:{','.join(name.upper() for name in names)}" if names else kind
+        raise ModelError(f"{text!r} should read {shape!r}")
+    try:
+        return {"kind": kind, **{name: convert(part) for name, part in zip(names, parts)}}
+    except ValueError:
+        raise ModelError(f"{text!r}: {rest!r} is not made of numbers") from None
+
+
+def _matrix(text: str, name: str) -> list:
+    """'diag:1,0.5,-1' or the name of a .npy file as a matrix."""
+    import numpy as np
+
+    if text.startswith("diag:"):
+        try:
+            return np.diag([float(part) for part in text[5:].split(",")]).tolist()
+        except ValueError:
+            raise ModelError(f"--{name} {text!r}: the diagonal is not made of numbers") from None
+    return _array(Path(text), f"--{name}").tolist()
+
+
+def _array(path: Path, name: str) -> Any:
+    """An array from a .npy or .csv file (never a pickle)."""
+    import numpy as np
+
+    try:
+        if path.suffix == ".csv":
+            return np.loadtxt(path, delimiter=",", ndmin=2)
+        return np.load(path, allow_pickle=False)
+    except OSError as reason:
+        raise StoreError(f"{name}: {path} cannot be read: {reason.strerror or reason}") from None
+    except ValueError as reason:
+        raise InvalidInputError(f"{name}: {path} is not an array of numbers: {reason}") from None
+
+
+def _tokens_from(path: Path) -> Any:
+    return _array(path, "--start")
+
+
+def _until(text: str | None) -> float | str | None:
+    """A number or 'settled'."""
+    if text is None or text == "settled":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError(f"--until must be a number or 'settled', not {text!r}") from None
+
+
+def _times(text: str | None) -> list[float] | None:
+    """'1,10,100' or 'log:FIRST,LAST,COUNT' as a list of times."""
+    import numpy as np
+
+    if text is None:
+        return None
+    try:
+        if text.startswith("log:"):
+            first, last, count = text[4:].split(",")
+            return np.geomspace(float(first), float(last), int(count)).tolist()
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInputError(f"--times should read '1,10,100' or 'log:FIRST,LAST,COUNT', not {text!r}") from None
+
+
+def _summary(run: Any, destination: Path | None, plot: Path | None) -> None:
+    """A short table of what happened."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from metastable import analysis
+
+    beta = max(head.beta for head in run.model.all_heads)
+    radius = 0.1 if beta == 0 else min(0.1, 0.1 / beta**0.5)
+    labels = analysis.cluster_labels(run.final, radius=radius)
+    prediction = analysis.predict(run.model) if len(run.model.all_heads) == 1 else None
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("tokens", f"{run.start.shape[0]} on the unit sphere of R^{run.start.shape[1]}")
+    table.add_row("reached", f"t = {run.end:.6g}  ({run.status}{': ' + run.message if run.message else ''})")
+    table.add_row("method", f"{run.method} on engine {run.engine}, {run.interaction} interaction")
+    table.add_row(
+        "work", f"{run.stats.accepted} steps, {run.stats.rejected} rejected, {run.stats.evaluations} evaluations"
+    )
+    table.add_row("clusters", f"{labels.max() + 1} (tokens linked closer than {radius:.3g})")
+    if prediction is not None:
+        table.add_row("in the end", f"{prediction.configuration} ({prediction.basis})")
+    if destination is not None:
+        table.add_row("kept in", str(destination))
+    if plot is not None:
+        table.add_row("drawn in", str(plot))
+    Console().print(table)

@@ -1,0 +1,282 @@
+"""`simulate` and `Run`: refusals, partial results, stores, appended tokens."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import errors
+from tests import variants
+
+MODEL = ms.Attention(dim=2, beta=4.0)
+START = ms.sphere.uniform(6, dim=2, seed=0)
+
+
+def run(**options) -> ms.Run:
+    return ms.simulate(MODEL, START, **({"until": 3.0, "engine": "reference"} | options))
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("start", "word"),
+    [
+        ([[1.0, float("nan")]], "NaN"),
+        ([[1.0, float("inf")]], "infinity"),
+        ([[0.0, 0.0], [1.0, 0.0]], "zero vector"),
+        ([[2.0, 0.0]], r"metastable\.sphere\.normalize"),
+        ([1.0, 0.0], "shape"),
+        ([[1.0], [1.0]], "dimension 1"),
+        ([[1.0, 0.0, 0.0]], "dim=2"),
+        (np.empty((0, 2)), "no token"),
+        ([["a", "b"]], "real numbers"),
+        ([[1.0, 0.0], [1.0]], "array"),
+    ],
+)
+def test_bad_starts_are_refused(start, word):
+    with pytest.raises(errors.TokenError, match=word):
+        ms.simulate(MODEL, start, until=1.0)
+
+
+def test_mask_of_the_wrong_size():
+    with pytest.raises(errors.ModelError, match="4 x 4"):
+        ms.simulate(MODEL.replace(mask=ms.Mask(np.eye(4))), START, until=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "word"),
+    [
+        ({"until": None}, errors.TimeError, "until"),
+        ({"until": 0.0}, errors.TimeError, "until"),
+        ({"until": -1.0}, errors.TimeError, "until"),
+        ({"until": float("nan")}, errors.TimeError, "until"),
+        ({"until": "later"}, errors.TimeError, "settled"),
+        ({"until": None, "times": [1.0, 0.5]}, errors.TimeError, "increase"),
+        ({"until": None, "times": [1.0, 1.0]}, errors.TimeError, "increase"),
+        ({"until": None, "times": [-1.0, 1.0]}, errors.TimeError, "negative"),
+        ({"until": None, "times": []}, errors.TimeError, "at least one"),
+        ({"until": None, "times": [0.0]}, errors.TimeError, "only 0"),
+        ({"until": None, "times": 3.0}, errors.TimeError, "list"),
+        ({"until": 1.0, "times": [2.0]}, errors.TimeError, "beyond"),
+        ({"method": "euler"}, errors.InvalidInputError, "tsit5"),
+        ({"engine": "gpu"}, errors.InvalidInputError, "cuda"),
+        ({"interaction": "fast"}, errors.InvalidInputError, "series"),
+        ({"interaction": "series", "engine": "reference"}, errors.UnsupportedError, "cpu"),
+        ({"rtol": 0.0}, errors.InvalidInputError, "rtol"),
+        ({"atol": -1.0}, errors.InvalidInputError, "atol"),
+        ({"max_steps": 0}, errors.InvalidInputError, "max_steps"),
+        ({"method": "layers"}, errors.InvalidInputError, "step"),
+        ({"method": "layers", "step": 0.7}, errors.TimeError, "multiple"),
+        ({"method": "layers", "step": 1.0, "engine": "cpu"}, errors.UnsupportedError, "reference"),
+        ({"method": "tsit5", "step": 0.1}, errors.InvalidInputError, "step"),
+        ({"method": "sde", "step": -0.1}, errors.InvalidInputError, "step"),
+        ({"method": "tsit5", "until": "settled"}, errors.UnsupportedError, "rodas"),
+        ({"threads": 0}, errors.InvalidInputError, "threads"),
+    ],
+)
+def test_bad_options_are_refused(options, kind, word):
+    with pytest.raises(kind, match=word):
+        run(**options)
+
+
+def test_methods_refuse_variants_they_cannot_do():
+    noisy = MODEL.replace(noise=0.1)
+    with pytest.raises(errors.UnsupportedError, match="sde"):
+        ms.simulate(noisy, START, until=1.0, method="tsit5")
+    with pytest.raises(errors.InvalidInputError, match="seed"):
+        ms.simulate(noisy, START, until=1.0, engine="reference")
+    with pytest.raises(errors.UnsupportedError, match="layers"):
+        ms.simulate([MODEL, MODEL], START, until=1.0, method="tsit5")
+    with pytest.raises(errors.InvalidInputError, match="Attention"):
+        ms.simulate("model", START, until=1.0)
+
+
+def test_large_runs_must_say_what_to_keep():
+    with pytest.raises(errors.TimeError, match="times"):
+        ms.simulate(MODEL, ms.sphere.uniform(150_000, dim=2, seed=0), until=1.0)
+
+
+# ------------------------------------------------------------------------------------------------------- results
+
+
+def test_what_a_run_says():
+    r = run()
+    assert r.status == "success"
+    assert r.engine == "reference"
+    assert r.times[0] == 0.0
+    assert r.end == 3.0
+    assert r.stats.accepted == len(r.times) - 1
+    assert r.stats.evaluations == 2 + 6 * (r.stats.accepted + r.stats.rejected)
+    assert r.final.shape == (6, 2)
+    assert r.dataset.x.dims == ("time", "token", "coord")
+    assert "6 tokens" in repr(r)
+    np.testing.assert_allclose(r.at(3.0), r.final, atol=1e-14)
+    np.testing.assert_allclose(r.at(0.0), START, atol=1e-15)
+
+
+def test_saved_times_equal_dense_output():
+    dense, saved = run(), run(until=None, times=[0.0, 0.5, 1.7, 3.0])
+    np.testing.assert_array_equal(saved.times, [0.0, 0.5, 1.7, 3.0])
+    for t, state in zip(saved.times, saved.states):
+        np.testing.assert_allclose(dense.at(t), state, atol=1e-14)
+    np.testing.assert_array_equal(saved.at(1.7), saved.states[2])
+    with pytest.raises(errors.TimeError, match="simulate without times"):
+        saved.at(1.0)
+    with pytest.raises(errors.TimeError, match="outside"):
+        dense.at(4.0)
+    with pytest.raises(errors.TimeError, match="at least 0"):
+        dense.at(-1.0)
+
+
+def test_max_steps_keeps_the_part_that_was_computed():
+    r = run(until=1000.0, max_steps=5)
+    assert r.status == "max_steps"
+    assert "max_steps" in r.message
+    assert 0 < r.end < 1000.0
+    assert np.isfinite(r.final).all()
+    np.testing.assert_allclose(r.final, run(until=r.end).final, atol=1e-6)
+
+
+def test_divergence_is_a_status_not_a_number():
+    """PreLN with a repelling V shrinks the radius to zero in finite time."""
+    m = ms.Attention(dim=2, beta=1.0, value=-np.eye(2), norm=ms.PreLN())
+    r = ms.simulate(m, START[:1], until=5.0, engine="reference")
+    assert r.status == "diverged"
+    assert 0.9 < r.end <= 1.001
+    assert np.isfinite(r.states).all()
+
+
+def test_one_token():
+    r = ms.simulate(MODEL, START[:1], until=3.0, engine="reference")
+    np.testing.assert_allclose(r.final, START[:1], atol=1e-15)
+
+
+def test_observables_of_a_run():
+    r = run()
+
+    class Spread:
+        dims = ("token",)
+
+        def measure(self, states, *, start, model, times):
+            return np.linalg.norm(states - start, axis=2)
+
+    observed = r.observe(Spread())
+    assert observed.dims == ("time", "token")
+    assert observed.values[0].max() < 1e-15
+
+
+# -------------------------------------------------------------------------------------------------------- stores
+
+
+def test_store_round_trip(tmp_path):
+    r = run()
+    r.save(tmp_path / "run.zarr")
+    back = ms.load(tmp_path / "run.zarr")
+    np.testing.assert_array_equal(back.states, r.states)
+    np.testing.assert_array_equal(back.at(1.234), r.at(1.234))
+    assert back.model == r.model
+    assert back.stats == r.stats
+    assert back.dataset.attrs == r.dataset.attrs
+    assert os.listdir(tmp_path) == ["run.zarr"]
+
+
+def test_an_existing_store_is_never_overwritten_unasked(tmp_path):
+    path = tmp_path / "run.zarr"
+    run().save(path)
+    with pytest.raises(errors.StoreExistsError, match="overwrite=True"):
+        run(until=1.0).save(path)
+    assert ms.load(path).end == 3.0
+    run(until=1.0).save(path, overwrite=True)
+    assert ms.load(path).end == 1.0
+
+
+def test_something_else_is_never_overwritten(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises(errors.StoreExistsError, match="not a metastable store"):
+        run().save(tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+def test_a_store_nowhere(tmp_path):
+    with pytest.raises(errors.StoreError, match="does not exist"):
+        run().save(tmp_path / "no" / "run.zarr")
+    with pytest.raises(errors.StoreError, match="does not exist"):
+        ms.load(tmp_path / "nothing.zarr")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(errors.StoreError, match="not a metastable store"):
+        ms.load(tmp_path / "folder")
+
+
+def test_a_failed_write_leaves_the_old_store(tmp_path, monkeypatch):
+    """A disk that fills up while writing loses neither the old store nor leaves a half-written one."""
+    import xarray as xr
+
+    path = tmp_path / "run.zarr"
+    run().save(path)
+
+    def full_disk(self, target, **options):
+        (target / "x").mkdir(parents=True)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(xr.Dataset, "to_zarr", full_disk)
+    with pytest.raises(errors.StoreError, match="No space left"):
+        run(until=1.0).save(path, overwrite=True)
+    monkeypatch.undo()
+    assert ms.load(path).end == 3.0
+    assert os.listdir(tmp_path) == ["run.zarr"]
+
+
+def test_half_written_stores_are_recognised(tmp_path):
+    path = tmp_path / "run.zarr"
+    run().save(path)
+    chunk = next(p for p in sorted((path / "x").rglob("*")) if p.is_file() and p.name != "zarr.json")
+    shutil.copytree(path, tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / chunk.relative_to(path)).unlink()
+    with pytest.raises(errors.IncompleteStoreError, match="damaged"):
+        ms.load(tmp_path / "a.zarr")
+    shutil.copytree(path, tmp_path / "b.zarr")
+    shutil.rmtree(tmp_path / "b.zarr" / "x")
+    with pytest.raises(errors.IncompleteStoreError):
+        ms.load(tmp_path / "b.zarr")
+    shutil.copytree(path, tmp_path / "c.zarr")
+    metadata = json.loads((tmp_path / "c.zarr" / "zarr.json").read_text())
+    del metadata["attributes"]["checksums"]
+    (tmp_path / "c.zarr" / "zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(errors.IncompleteStoreError, match="not finished"):
+        ms.load(tmp_path / "c.zarr")
+
+
+# -------------------------------------------------------------------------------------------------------- append
+
+
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Window(4), ms.Sink(2, 3), ms.Prefix(5)])
+@pytest.mark.parametrize("norm", [ms.PostLN(), ms.PreLN()])
+def test_append_equals_simulating_all_at_once(mask, norm, tmp_path):
+    rng = np.random.default_rng(5)
+    m = ms.Attention(dim=3, beta=3.0, value=np.eye(3) + 0.1 * rng.normal(size=(3, 3)), mask=mask, norm=norm)
+    x = variants.tokens(rng, 12, 3)
+    options = {"until": 4.0, "engine": "reference", "rtol": 1e-8, "atol": 1e-11}
+    whole = ms.simulate(m, x, **options)
+    grown = ms.simulate(m, x[:7], **options).append(x[7:10]).append(x[10:])
+    assert grown.final.shape == (12, 3)
+    np.testing.assert_allclose(grown.final, whole.final, atol=2e-7)
+    np.testing.assert_allclose(grown.at(1.3), whole.at(1.3), atol=2e-7)
+    grown.save(tmp_path / "grown.zarr")
+    np.testing.assert_array_equal(ms.load(tmp_path / "grown.zarr").at(1.3), grown.at(1.3))
+
+
+def test_append_is_refused_where_it_would_be_wrong():
+    full = ms.simulate(MODEL.replace(mask=ms.Full()), START, until=1.0, engine="reference")
+    with pytest.raises(errors.UnsupportedError, match="Full"):
+        full.append(START[:1])
+    with pytest.raises(errors.UnsupportedError, match="without times"):
+        run(until=None, times=[1.0]).append(START[:1])
+    with pytest.raises(errors.UnsupportedError, match="explicit"):
+        run(method="layers", step=0.5).append(START[:1])
+    with pytest.raises(errors.TokenError, match="dim=2"):
+        run().append([[1.0, 0.0, 0.0]])
