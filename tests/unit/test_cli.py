@@ -1,0 +1,135 @@
+"""The command line, as a user calls it."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import metastable as ms
+
+
+def call(*arguments: str, cwd=None, code: int = 0) -> str:
+    """Run `metastable ARGUMENTS` in a process of its own; returns what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-m", "metastable", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "140", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def test_overview_names_every_command():
+    text = call("--help")
+    for name in ("simulate", "reproduce", "sweep", "spectrum", "geometry", "explore", "bench"):
+        assert name in text
+
+
+def test_version():
+    assert call("--version").strip() == f"metastable {ms.__version__}"
+
+
+def test_overview_imports_nothing_heavy():
+    """`metastable --help` must answer at once: no NumPy, Numba, xarray or matplotlib behind it."""
+    script = (
+        "import sys; sys.argv = ['metastable', '--help']\n"
+        "from metastable.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'numba', 'scipy', 'xarray', 'matplotlib', 'torch', 'dask'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_import_is_light():
+    script = "import sys, metastable; assert not {'numba', 'xarray', 'matplotlib', 'scipy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_help_teaches():
+    text = call("simulate", "--help")
+    for word in ("Examples", "--until", "diag:1,0.5,-1", "run.toml", "window:W"):
+        assert word in text
+
+
+def test_simulate_from_flags(tmp_path):
+    text = call(
+        "simulate", "-n", "12", "-d", "2", "-b", "16", "--until", "5", "--seed", "3", "-o", "run.zarr", cwd=tmp_path
+    )
+    assert "12 on the unit sphere of R^2" in text
+    run = ms.load(tmp_path / "run.zarr")
+    assert run.status == "success"
+    assert run.model == ms.Attention(dim=2, beta=16.0)
+    np.testing.assert_allclose(run.start, ms.sphere.uniform(12, dim=2, seed=3), atol=1e-15)
+
+
+def test_simulate_from_a_file_with_flags_over_it(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        '[model]\ndim = 3\nbeta = 4.0\nmask = {kind = "window", width = 3}\n'
+        '[start]\ntokens = 8\nseed = 1\n[run]\ntimes = [1.0, 2.0]\nout = "run.zarr"\n'
+    )
+    call("simulate", "run.toml", "--beta", "5", "--value", "diag:1,0.5,-1", "--engine", "reference", cwd=tmp_path)
+    run = ms.load(tmp_path / "run.zarr")
+    assert run.model == ms.Attention(dim=3, beta=5.0, mask=ms.Window(3), value=np.diag([1, 0.5, -1]))
+    assert list(run.times) == [1.0, 2.0]
+    assert run.engine == "reference"
+
+
+def test_simulate_from_saved_tokens_and_matrices(tmp_path):
+    x = ms.sphere.uniform(5, dim=3, seed=0)
+    np.save(tmp_path / "x.npy", x)
+    np.savetxt(tmp_path / "x.csv", x, delimiter=",")
+    np.save(tmp_path / "V.npy", np.diag([2.0, 1.0, 0.0]))
+    for name in ("x.npy", "x.csv"):
+        call(
+            *f"simulate --start {name} --dim 3 --beta 2 --value V.npy --until 1 --out {name}.zarr".split(), cwd=tmp_path
+        )
+    first, second = ms.load(tmp_path / "x.npy.zarr"), ms.load(tmp_path / "x.csv.zarr")
+    np.testing.assert_allclose(first.final, second.final, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("--beta 1 --until 1", "--tokens"),
+        ("--tokens 5 --until 1", "--beta"),
+        ("--tokens 5 --beta 1", "until"),
+        ("--tokens 5 --beta -1 --until 1", "beta"),
+        ("--tokens 5 --beta 1 --until soon", "--until"),
+        ("--tokens 5 --beta 1 --until 1 --mask window", "window:WIDTH"),
+        ("--tokens 5 --beta 1 --until 1 --mask window:x", "numbers"),
+        ("--tokens 5 --beta 1 --until 1 --mask tree", "tree"),
+        ("--tokens 5 --beta 1 --until 1 --value diag:1,x", "diagonal"),
+        ("--tokens 5 --beta 1 --until 1 --value nothing.npy", "cannot be read"),
+        ("--tokens 5 --beta 1 --times 3,2", "increase"),
+        ("--tokens 5 --beta 1 --times log:1,2", "log:FIRST"),
+        ("--tokens 5 --beta 1 --until 1 --engine gpu", "cuda"),
+        ("--tokens 5 --beta 1 --until 1 --out no/where.zarr", "does not exist"),
+        ("--tokens 5 --beta 1 --until 1 --plot no/where.png", "does not exist"),
+        ("nothing.toml", "cannot be read"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments, word, tmp_path):
+    text = call("simulate", *arguments.split(), cwd=tmp_path, code=2)
+    assert text.startswith("error:")
+    assert word in text
+    assert "Traceback" not in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_existing_store_is_refused_before_work_starts(tmp_path):
+    flags = "simulate -n 4 -b 1 --until 1 --engine reference -o run.zarr"
+    call(*flags.split(), cwd=tmp_path)
+    assert "overwrite" in call(*flags.split(), cwd=tmp_path, code=2)
+    call(*flags.split(), "--overwrite", cwd=tmp_path)
+
+
+def test_unknown_keys_of_a_file_are_named(tmp_path):
+    (tmp_path / "a.toml").write_text("[model]\nbeta = 1.0\n[start]\ntokens = 3\n[run]\nuntill = 3\n")
+    assert "untill" in call("simulate", "a.toml", cwd=tmp_path, code=2)
+    (tmp_path / "b.toml").write_text("[modell]\nbeta = 1.0\n")
+    assert "modell" in call("simulate", "b.toml", cwd=tmp_path, code=2)
