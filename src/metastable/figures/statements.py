@@ -160,3 +160,22 @@ def fractions_chart(entries: Sequence[Fraction], *, xlabel: str = "draws that en
     ]
     page.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 3))
     return page
+
+
+@style.styled
+def notice(*lines: str) -> Figure:
+    """A card with text, for an item whose data are not available."""
+    page, ax = style.figure(style.PAGE_WIDTH, 0.5 + 0.3 * len(lines))
+    style.bare(ax)
+    ax.set_aspect("auto")
+    for number, line in enumerate(lines):
+        ax.text(
+            0.5,
+            1 - (number + 0.5) / len(lines),
+            line,
+            ha="center",
+            va="center",
+            transform=ax.transAxes,
+            color=style.MUTED,
+        )
+    return page

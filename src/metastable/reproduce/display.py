@@ -79,10 +79,18 @@ def print_catalogue(console: Console, recipes: Sequence[Recipe]) -> None:
     console.print(table)
 
 
+def headline(result: Result, limit: int = 110) -> str:
+    """The first thing that was measured, cut to `limit` characters (the report has all of it)."""
+    checked = [finding for finding in result.findings if finding.verdict != "not available"] or list(result.findings)
+    text = result.error or (checked[0].measured if checked else "")
+    return text if len(text) <= limit else text[: limit - 1].rsplit(" ", 1)[0] + " …"
+
+
 def print_verdicts(console: Console, results: Sequence[Result]) -> None:
     """The table of verdicts."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("item", style="bold", no_wrap=True)
@@ -90,9 +98,6 @@ def print_verdicts(console: Console, results: Sequence[Result]) -> None:
     table.add_column("measured")
     table.add_column("time", justify="right", no_wrap=True)
     for result in results:
-        shown = result.error or (result.findings[0].measured if result.findings else "")
         verdict = f"[{COLORS[result.verdict]}]{result.verdict}[/]"
-        from rich.text import Text
-
-        table.add_row(result.name, verdict, Text(shown), format_seconds(result.seconds))
+        table.add_row(result.name, verdict, Text(headline(result)), format_seconds(result.seconds))
     console.print(table)

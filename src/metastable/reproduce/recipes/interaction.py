@@ -115,19 +115,23 @@ def _draw_figure(data: xr.Dataset) -> Figure:
 
 
 def _draw_lemma(data: xr.Dataset) -> Figure:
-    chosen = [0, data.sizes["beta"] // 3, 2 * data.sizes["beta"] // 3, data.sizes["beta"] - 1]
-    positive = data.x.values >= 0
-    curves = [
-        statements.Curve(
-            rf"$\beta = {float(data.beta[i]):.3g}$", data.x.values[positive], data.curves.values[i][positive]
-        )
-        for i in chosen
-    ]
+    chosen = [int(np.argmin(np.abs(np.log(data.beta.values / beta)))) for beta in (1.0, 10.0, 100.0, 1000.0)]
+    curves = []
+    for index in chosen:
+        beta, peak = float(data.beta[index]), float(data.predicted[index])
+        x = np.linspace(0.0, min(5.0, np.pi * np.sqrt(beta)), 300)
+        shape = theory.interaction(x / np.sqrt(beta), beta) / theory.interaction(peak, beta)
+        curves.append(statements.Curve(rf"$\beta = {beta:.0f}$", x, shape))
     scaled = data.peak.values * np.sqrt(data.beta.values)
     formula = data.predicted.values * np.sqrt(data.beta.values)
     return statements.plots(
         [
-            statements.Plot("one peak for every $\\beta$", "distance $x$ (rad)", "interaction $h(x)$", curves),
+            statements.Plot(
+                "one peak for every $\\beta$",
+                r"distance in units of $\beta^{-1/2}$",
+                r"interaction $h\,/\,h(\tau^*)$",
+                curves,
+            ),
             statements.Plot(
                 "its place is about $\\beta^{-1/2}$",
                 "inverse temperature $\\beta$",

@@ -52,7 +52,7 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
     ]
     gap_value = np.diag(parameters["eigenvalues"])
     linear = np.linspace(1.0, parameters["until"], 40)
-    late = np.geomspace(1.0, parameters["until_jordan"], 40)
+    late = np.geomspace(1.0, parameters["until_jordan"], 161)
     rates, errors, decay = [], [], []
     for number, start in enumerate(starts):
         distance, error = _distances(gap_value, start, linear, settings)
@@ -135,7 +135,7 @@ def _draw(data: xr.Dataset) -> Figure:
                 r"$t\,\times$ distance to $\pm\xi$",
                 blocks,
                 xscale="log",
-                legend="lower right",
+                legend="upper right",
             ),
         ]
     )
