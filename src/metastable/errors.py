@@ -47,6 +47,22 @@ class IncompleteStoreError(StoreError):
     """A store was not finished (interrupted or damaged)."""
 
 
+class SweepError(InvalidInputError):
+    """A sweep cannot be made from this description."""
+
+
+class StoreLockedError(StoreError, BlockingIOError):
+    """Another process is writing to this store."""
+
+
+class StoreFullError(StoreError):
+    """There is no room left on the disk; what was stored before is safe."""
+
+
+class SchedulerLostError(MetastableError, ConnectionError):
+    """The scheduler of a cluster went away; what was finished before is safe."""
+
+
 class CheckpointError(MetastableError, OSError):
     """A checkpoint cannot be read: missing, incomplete, damaged, or in a format that is not safe to open."""
 
