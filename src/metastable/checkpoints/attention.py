@@ -1,4 +1,4 @@
-"""What an attention layer computes, from `LayerWeights` alone: logits, attention weights and output, exactly as the model does."""
+"""What an attention layer computes, from its weights alone: logits, attention and output, exactly as the model does."""
 
 from __future__ import annotations
 

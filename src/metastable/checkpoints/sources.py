@@ -71,7 +71,7 @@ def _refuse_pickle(path: Path) -> CheckpointError:
 
 
 def resolve(source: str | os.PathLike[str], revision: str | None = None) -> Source:
-    """The checkpoint behind a path, a short name of `PACKAGED`, or a hub id; hub ids are downloaded or found in the hub's cache."""
+    """The checkpoint behind a path, a short name of `PACKAGED`, or a hub id (downloaded, or found in the hub's cache)."""
     text = os.fspath(source)
     if not text:
         raise InvalidInputError("the source is empty; give a file, a folder or a hub id")
@@ -215,10 +215,11 @@ def _weights_of_module(module: Any, config: Mapping[str, Any] | None) -> Attenti
         raise InvalidInputError(
             f"source must be a path, a hub id or a torch module, not {type(module).__name__}; see load_weights"
         )
-    if config is None:
+    settings = config
+    if settings is None:
         if not hasattr(module, "config") or not hasattr(module.config, "to_dict"):
             raise InvalidInputError(
                 f"{type(module).__name__} has no transformers config; pass config={{'model_type': ..., 'hidden_size': ...}}"
             )
-        config = module.config.to_dict()
-    return read_weights(config, ModuleTensors(module))
+        settings = dict(module.config.to_dict())
+    return read_weights(settings, ModuleTensors(module))

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from metastable._checks import FloatArray, choice, count
 from metastable._checks import seed as check_seed
@@ -24,10 +25,12 @@ from metastable.checkpoints.weights import AttentionWeights, LayerWeights
 if TYPE_CHECKING:
     import xarray as xr
 
+ComplexArray = NDArray[np.complex128]
+
 NULLS = ("gaussian", "haar")
 
 
-def _eigenvalues(matrices: FloatArray) -> np.ndarray:
+def _eigenvalues(matrices: FloatArray) -> ComplexArray:
     """Complex eigenvalues (..., k) of real matrices, by decreasing real part; the upper one of a conjugate pair first."""
     values = np.linalg.eigvals(matrices).astype(np.complex128)
     order = np.lexsort((-values.imag, -values.real), axis=-1)
@@ -51,22 +54,22 @@ def layer_core(layer: LayerWeights) -> FloatArray:
     return layer.value.reshape(-1, layer.dim) @ stacked
 
 
-def atlas_row(leading: np.ndarray, multiplicity: int | np.ndarray = 1) -> np.ndarray:
+def atlas_row(leading: ArrayLike, multiplicity: ArrayLike = 1) -> NDArray[np.int64]:
     """Row of Table 1 of arXiv:2411.04990 for a leading eigenvalue (0: none, as for a complex pair or a zero).
 
     Rows 2 and 4 need multiplicity >= 2, rows 3 and 5 multiplicity 1. Row 1, V = c I, is beyond a matrix of low rank.
     """
-    leading, several = np.broadcast_arrays(np.asarray(leading), np.asarray(multiplicity) > 1)
-    row = np.where(leading.real > 0, np.where(several, 2, 3), np.where(several, 4, 5))
-    return np.where((leading.imag != 0) | (leading.real == 0), 0, row).astype(np.int64)
+    value, several = np.asarray(leading, dtype=np.complex128), np.asarray(multiplicity) > 1
+    row = np.where(value.real > 0, np.where(several, 2, 3), np.where(several, 4, 5))
+    return np.where((value.imag != 0) | (value.real == 0), 0, row).astype(np.int64)
 
 
-def _dataset(values: np.ndarray, dims: tuple[str, ...], kernel: bool, attributes: dict[str, Any]) -> xr.Dataset:
+def _dataset(values: ComplexArray, dims: tuple[str, ...], kernel: bool, attributes: dict[str, Any]) -> xr.Dataset:
     """The dataset that every spectrum function returns, from eigenvalues of shape (*dims, mode)."""
     import xarray as xr
 
     leading = values[..., 0]
-    full = np.where(leading.real < 0, 0.0, leading) if kernel else leading
+    full: ComplexArray = np.where(leading.real < 0, 0.0 + 0.0j, leading) if kernel else leading
     score = values.real.sum(axis=-1) / np.abs(values).sum(axis=-1)
     variables = {
         "eigenvalue": ((*dims, "mode"), values),
@@ -124,8 +127,8 @@ def ov_spectra(
 
     Returns:
         Dataset over (layer, head): `eigenvalue` (.., mode) by decreasing real part, `leading` (without the kernel's zero),
-        `leading_with_kernel`, `is_real`, `sign_score` = sum Re / sum abs, `all_negative`, `all_positive`, and `atlas_row` (0: none) with
-        `atlas_row_with_kernel`: the row of Table 1 that the leading eigenvalue belongs to.
+        `leading_with_kernel`, `is_real`, `sign_score` = sum Re / sum abs, `all_negative`, `all_positive`, and the row of
+        Table 1 (0: none) that the leading eigenvalue belongs to, `atlas_row` and `atlas_row_with_kernel`.
     """
     chosen, center = _chosen(weights, layers), _centers(weights, center)
     values = np.stack([_eigenvalues(head_cores(layer)) for layer in _folded(weights, chosen, fold_gain, center)])
@@ -159,7 +162,7 @@ def _singular_values(layer: LayerWeights) -> FloatArray:
     groups = layer.head_count // layer.kv_head_count
     outer = gram_factor(layer.output)
     inner = np.repeat(gram_factor(layer.value.transpose(0, 2, 1)), groups, axis=0)
-    return np.linalg.svd(outer @ inner.transpose(0, 2, 1), compute_uv=False)
+    return np.asarray(np.linalg.svd(outer @ inner.transpose(0, 2, 1), compute_uv=False), dtype=np.float64)
 
 
 def ov_spectra_null(
@@ -230,7 +233,8 @@ class LeadingCounts:
 
 def count_leading(spectra: xr.Dataset) -> LeadingCounts:
     """Counts over all heads (and samples) of a dataset of `ov_spectra` or `ov_spectra_null`."""
-    leading, real = spectra["leading"].values, spectra["is_real"].values
+    leading: ComplexArray = np.asarray(spectra["leading"].values, dtype=np.complex128)
+    real = spectra["is_real"].values
     positive = leading.real > 0
     return LeadingCounts(
         heads=int(leading.size),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 CENTERS = ("none", "features", "tokens")
+
+
+def sample_text() -> str:
+    """About 800 tokens of English prose, shipped with the package: for tests, examples and `metastable geometry`."""
+    return resources.files("metastable.checkpoints").joinpath("data/prose.txt").read_text(encoding="utf-8")
 
 
 def token_states(
@@ -41,8 +47,8 @@ def token_states(
         attentions: also keep the attention weights (layer_count x heads x tokens^2 numbers).
 
     Returns:
-        Dataset: `x` (layer, token, feature) float32, `norm` (layer, token) float64, coordinates `text` and `id` (token,), and with
-        `attentions` `attention` (block, head, token, key).
+        Dataset: `x` (layer, token, feature) float32, `norm` (layer, token) float64, coordinates `text` and `id` (token,),
+        and with `attentions` also `attention` (block, head, token, key).
     """
     import torch
     import xarray as xr
@@ -126,7 +132,7 @@ def _outliers(x: FloatArray, wanted: int | Sequence[int] | None) -> tuple[int, .
             return ()
         energy = energy_shares(x).mean(axis=0)
         return tuple(sorted(int(i) for i in np.argsort(-energy)[:number]))
-    chosen = sorted({count(index, "drop_dims", 0, size - 1) for index in wanted})
+    chosen = sorted({count(index, "drop_dims", 0, size - 1) for index in np.atleast_1d(np.asarray(wanted))})
     if len(chosen) > size - 2:
         raise InvalidInputError(f"drop_dims leaves fewer than two of the {size} dimensions")
     return tuple(chosen)
@@ -148,16 +154,16 @@ def to_sphere(
 ) -> xr.Dataset:
     """Unit vectors from token states. Each choice changes what cosines mean, so all are recorded in the attributes.
 
-    In this order: the first `drop_first` tokens are left out (the attention sink), then `drop_dims` dimensions (a number: those
-    with most energy; or their indices), then the mean over features or over tokens is subtracted, then the gain is applied, then each
-    token is scaled to length one.
+    In this order: the first `drop_first` tokens are left out (the attention sink), then `drop_dims` dimensions (a number:
+    those with most energy; or their indices), then the mean over features or over tokens is subtracted, then the gain is
+    applied, then each token is scaled to length one.
 
     Args:
         states: dataset with `x` (layer, token, feature), from `token_states`.
         gain: None, (dim,) for all layers, or (layer, dim), for example `attention_gains(weights)` with
             `states.isel(layer=slice(0, -1))`: the last states enter no attention layer.
-        center: `"none"`, `"features"` (each token minus the mean of its features, as LayerNorm does) or `"tokens"` (minus the mean
-            token of the layer: removes the direction all tokens share).
+        center: `"none"`, `"features"` (each token minus the mean of its features, as LayerNorm does) or `"tokens"` (minus
+            the mean token of the layer: removes the direction that all tokens share).
         drop_first: how many leading tokens to leave out.
         drop_dims: dimensions to leave out.
     """
@@ -189,7 +195,7 @@ def to_sphere(
         )
     result = xr.Dataset(
         {"x": (("layer", "token", "feature"), x / length[..., None])},
-        coords={name: value for name, value in states.isel(token=slice(drop_first, None)).coords.items()},
+        coords=dict(states.isel(token=slice(drop_first, None)).coords),
         attrs={
             **states.attrs,
             "gain": "none" if gain is None else "given",

@@ -4,9 +4,10 @@ With unit tokens u = z / sqrt(dim) the logit of a head is u^T A u' (plus terms f
 
     A = scale * dim * G Q_h^T R_lag K_h G,
 
-while the theory of arXiv:2411.04990 has A = beta I. Three numbers compare the two: beta_F = |A|_F / sqrt(dim) (the same rms logit as
-beta <u, u'> for independent uniform tokens), beta_op = |A|_2 (the largest logit on the sphere), and, on real tokens, beta_data =
-rms of row-centred logits over rms of row-centred cosines. The regression slope and its R^2 say how far a head IS beta times a cosine.
+while the theory of arXiv:2411.04990 has A = beta I. Three numbers compare the two: beta_F = |A|_F / sqrt(dim) (the same
+rms logit as beta <u, u'> for independent uniform tokens), beta_op = |A|_2 (the largest logit on the sphere), and, on real
+tokens, beta_data = rms of row-centred logits over rms of row-centred cosines. The regression slope and its R^2 say how far
+a head IS beta times a cosine.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def inverse_temperature(
         rope: apply rotary positions.
 
     Returns:
-        Dataset over (layer, head): `beta_F`, `beta_op`, `trace` (.., lag), and with states `beta_data`, `slope`, `r_squared`, `sink_mass`
-        (mean attention to token 0) and `attention_perplexity` (exp of the mean entropy: how many tokens share the attention).
+        Dataset over (layer, head): `beta_F`, `beta_op`, `trace` = tr(A)/dim (.., lag), and with states `beta_data`, `slope`,
+        `r_squared`, `sink_mass` (mean attention to token 0) and `attention_perplexity` (exp of the mean entropy: how many
+        tokens share the attention).
     """
     import xarray as xr
 

@@ -3,7 +3,8 @@
 A block of a transformer turns the states x (one row per token, the residual stream) into normalised rows n = N(x), and its
 attention adds, for query token s,
 
-    y_s = sum_h sum_t a^h_st (O_h (W_h n_t + b_V)) + b_O,     a^h_s. = softmax_t( scale <R_s (Q_h n_s + b_Q), R_t (K_h n_t + b_K)> ),
+    y_s = sum_h sum_t a^h_st O_h (W_h n_t + b_V) + b_O,
+    a^h_st = softmax_t( scale <R_s (Q_h n_s + b_Q), R_t (K_h n_t + b_K)> ),
 
 with R the rotary rotation (identity where the architecture has none). Query head h reads key and value head
 h // (head_count // kv_head_count). The value matrix of a head, in the sense of arXiv:2411.04990 (section 6 and Figures 5, 6),

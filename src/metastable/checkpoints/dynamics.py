@@ -1,0 +1,127 @@
+"""A real head, or all heads of a layer, as an `Attention` of the theory, and real token states as its unit vectors.
+
+One layer of a pre-norm transformer adds sum_h a^h V_h z to the residual stream x = |x| u, with z = sqrt(dim) u. In units of
+r = |x| / sqrt(dim) this is one step of length one of
+
+    d(r u)/dt = sum_h sum_t a^h_st V_h u_t,      a^h_s. = softmax_t(beta <u_s, M_h u_t>),
+
+which is `Attention` with `PreLN`, bilinear form beta M_h = A (see `metastable.checkpoints.temperature`) and value V_h. What
+an `Attention` cannot express is left out, and said here: rotary positions are frozen at one lag, the part of the logits that
+comes from query biases is dropped, and the feed-forward block is not included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from metastable._checks import FloatArray, number
+from metastable.checkpoints.temperature import logit_matrix
+from metastable.checkpoints.weights import AttentionWeights, LayerWeights
+from metastable.errors import InvalidInputError
+from metastable.model import Attention, Causal, FeedForward, Full, Head, PostLN, PreLN, Visibility, Window
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class UnitTokens(NamedTuple):
+    """Tokens as the theory wants them: `x` (tokens, dim) of unit length, and their radii |x| / sqrt(dim), (tokens,)."""
+
+    x: FloatArray
+    radius: FloatArray
+
+
+def unit_tokens(weights: AttentionWeights, states: xr.Dataset, layer: int, *, drop_first: int = 0) -> UnitTokens:
+    """The tokens that enter layer `layer`, as its own norm sees them (LayerNorm: centred), on the unit sphere."""
+    index = weights.check_layer(layer)
+    cloud = states["x"].values
+    if cloud.shape[0] <= index or cloud.shape[2] != weights.dim:
+        raise InvalidInputError(
+            f"states of shape {cloud.shape} do not belong to these weights; use token_states of the same model, unchanged"
+        )
+    rows = cloud[index, drop_first:].astype(np.float64)
+    norm = weights.layer(index).norm
+    if norm.place == "post":
+        rows = norm.standardize(rows)
+    if norm.kind == "layer":
+        rows = rows - rows.mean(axis=-1, keepdims=True)
+    length = np.linalg.norm(rows, axis=1)
+    if not length.all():
+        raise InvalidInputError(f"token {int(length.argmin()) + drop_first} of layer {index} is zero; drop it")
+    return UnitTokens(rows / length[:, None], length / np.sqrt(weights.dim))
+
+
+def as_model(
+    weights: AttentionWeights, layer: int, head: int | None = None, *, lag: float = 0.0, radius: float = 1.0
+) -> Attention:
+    """Head `head` of layer `layer` (None: all heads, summed) as an `Attention`; one layer of the model is one unit of time.
+
+    Each `Head` has beta = beta_F, the head's effective inverse temperature, `key` = A / beta_F and `value` = V_h with the norm's
+    gain folded in. Constant drifts from value and output biases become a `FeedForward` without weights (all heads only).
+
+    Args:
+        lag: distance query - key at which rotary positions are frozen.
+        radius: typical |x| / sqrt(dim) of the tokens (`unit_tokens(...).radius`); values are divided by it, because simulated
+            tokens start with radius one.
+
+    Returns:
+        `Attention` with the model's mask and `PreLN` or `PostLN`. For post-norm models the residual also carries the gain;
+        it is taken as its root mean square.
+    """
+    index = weights.check_layer(layer)
+    radius = number(radius, "radius", 0.0, strict=True)
+    stored = weights.layer(index)
+    if stored.norm.place == "post" and stored.norm.gain is not None:
+        radius = radius * float(np.sqrt(np.mean(stored.norm.gain**2)))
+    chosen = range(weights.head_count) if head is None else [weights.check_head(head)]
+    folded = stored.fold(gain=True, center=stored.norm.kind == "layer")
+    heads = tuple(_head(weights, folded, number, lag, radius) for number in chosen)
+    drift = _drift(folded) / (np.sqrt(weights.dim) * radius) if head is None else np.zeros(weights.dim)
+    return Attention(
+        dim=weights.dim,
+        heads=heads,
+        mask=_mask(weights),
+        norm=PreLN() if weights.norm_place == "pre" else PostLN(),
+        feedforward=_constant(drift) if drift.any() else None,
+    )
+
+
+def _head(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float, radius: float) -> Head:
+    """One head with unit-temperature key matrix and the value of a folded layer."""
+    bilinear = logit_matrix(weights, folded.index, head, lag)
+    beta = float(np.linalg.norm(bilinear) / np.sqrt(weights.dim))
+    value = _centered(folded, folded.value_matrix(head)) / radius
+    if beta == 0.0:
+        return Head(key=np.eye(weights.dim), value=value, beta=0.0)
+    return Head(key=bilinear / beta, value=value, beta=beta)
+
+
+def _centered(folded: LayerWeights, output: FloatArray) -> FloatArray:
+    """Columns without their mean where the norm centres: what is written along (1, ..., 1) is never read."""
+    return output - output.mean(axis=0, keepdims=True) if folded.norm.kind == "layer" else output
+
+
+def _drift(folded: LayerWeights) -> FloatArray:
+    """sum_h O_h b_V + b_O, shape (dim,): what the layer adds to every token alike, since attention rows sum to one."""
+    drift = np.zeros(folded.dim)
+    if folded.value_bias is not None:
+        groups = folded.head_count // folded.kv_head_count
+        drift = np.einsum("hde,he->d", folded.output, np.repeat(folded.value_bias, groups, axis=0))
+    if folded.output_bias is not None:
+        drift = drift + folded.output_bias
+    return _centered(folded, drift)
+
+
+def _constant(drift: FloatArray) -> FeedForward:
+    """A feed-forward part that adds the same vector to every token."""
+    dim = drift.size
+    return FeedForward(np.zeros((1, dim)), np.zeros(1), np.zeros((dim, 1)), drift, "identity")
+
+
+def _mask(weights: AttentionWeights) -> Visibility:
+    """Who sees whom."""
+    if weights.window is not None:
+        return Window(weights.window)
+    return Causal() if weights.causal else Full()
