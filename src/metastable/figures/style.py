@@ -67,7 +67,7 @@ THEORY = VERMILLION
 MEASURED = BLUE
 """Colour of a measured curve."""
 
-CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", "#5d6b1e", "#1b3a6b", "#c06c84")
+CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", "#8a8f98", "#1b3a6b", "#f0a8bd")
 """Colours for unordered groups, in the order of use."""
 
 THEMES = ("print", "screen")

@@ -1,0 +1,128 @@
+"""Projections and primitives: geometry that can be checked, and drawings that put things where they belong."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metastable import sphere
+from metastable.errors import InvalidInputError
+from metastable.figures import circle_view, curves, sphere_view, style
+from metastable.figures.sphere_view import View
+
+degrees = st.floats(-179, 179)
+
+
+@given(degrees, st.floats(-80, 80))
+def test_camera_is_a_rotation(azimuth, elevation):
+    rotation = View(azimuth, elevation).rotation
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
+    assert np.linalg.det(rotation) == pytest.approx(1.0)
+
+
+@given(degrees, st.floats(-80, 80))
+def test_the_point_under_the_camera_is_in_the_middle_and_in_front(azimuth, elevation):
+    a, e = np.deg2rad([azimuth, elevation])
+    point = np.array([np.cos(e) * np.cos(a), np.cos(e) * np.sin(a), np.sin(e)])
+    np.testing.assert_allclose(View(azimuth, elevation).project(point), [0, 0, 1], atol=1e-12)
+
+
+def test_up_is_up():
+    assert View(20, 30).project([0.0, 0.0, 1.0])[1] > 0
+
+
+def offsets(ax):
+    return {round(c.get_zorder(), 3): np.asarray(c.get_offsets()) for c in ax.collections}
+
+
+def test_points_behind_the_ball_are_drawn_behind_it():
+    _page, ax = style.figure()
+    view = View(0, 0)  # looks along x
+    sphere_view.draw_ball(ax, view, graticule=False)
+    sphere_view.draw_points(ax, np.array([[1.0, 0, 0], [-1.0, 0, 0], [0, 1.0, 0]]), view)
+    ball = next(image.get_zorder() for image in ax.images)
+    behind = sum(len(xy) for order, xy in offsets(ax).items() if order < ball)
+    front = sum(len(xy) for order, xy in offsets(ax).items() if order > ball)
+    assert (behind, front) == (1, 2)
+
+
+def test_paths_are_split_at_the_horizon():
+    _page, ax = style.figure()
+    turn = np.linspace(0, 2 * np.pi, 101)
+    circle = np.column_stack([np.cos(turn), np.sin(turn), 0 * turn])[:, None]
+    sphere_view.draw_paths(ax, circle, View(0, 0))
+    sizes = sorted(len(c.get_segments()) for c in ax.collections)
+    assert sum(sizes) == 100
+    assert sizes[0] >= 45
+
+
+def test_dimension_is_checked():
+    _page, ax = style.figure()
+    with pytest.raises(InvalidInputError, match="circle view"):
+        sphere_view.draw_points(ax, np.eye(2))
+    with pytest.raises(InvalidInputError, match="sphere view"):
+        circle_view.angles_of(np.eye(3))
+
+
+def test_caps_have_their_radius():
+    _page, ax = style.figure()
+    center = np.array([[1.0, 0.0, 0.0]])
+    sphere_view.draw_caps(ax, center, 0.3, View(0, 0))
+    points = np.concatenate([np.concatenate(c.get_segments()) for c in ax.collections])
+    np.testing.assert_allclose(np.hypot(*points.T), np.sin(0.3), rtol=1e-9)
+
+
+def test_stacks_count_tokens():
+    angles = np.array([0.01, 0.02, 0.015, 2.0])
+    np.testing.assert_allclose(circle_view.stacked_radii(angles, 0.5, 0.1), [1.0, 1.1, 1.2, 1.0])
+
+
+def test_world_lines_do_not_cross_the_picture():
+    times, path = circle_view.break_wraps(np.arange(4.0), np.array([3.0, 3.1, -3.1, -3.0]))
+    assert np.isnan(path).sum() == 1
+    pieces = np.split(path, np.flatnonzero(np.isnan(path)))
+    assert all(np.ptp(piece[~np.isnan(piece)]) < 1 for piece in pieces)
+    assert times.size == path.size
+
+
+def test_world_lines_keep_every_token():
+    _page, ax = style.figure()
+    times = np.linspace(0, 1, 5)
+    states = np.repeat(sphere.uniform(7, dim=2, seed=0)[None], 5, axis=0)
+    circle_view.draw_world_lines(ax, times, states)
+    assert len(ax.collections[0].get_segments()) == 7
+    assert ax.get_ylim() == pytest.approx((-np.pi, np.pi))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dendrogram_branches_do_not_cross(seed):
+    generator = np.random.default_rng(seed)
+    leaders = list(range(8))
+    alive, merges = list(leaders), []
+    for time in range(1, 8):
+        into, absorbed = sorted(generator.choice(alive, 2, replace=False).tolist())
+        alive.remove(absorbed)
+        merges.append((10.0**time, absorbed, into))
+    order = curves.dendrogram_order(leaders, merges)
+    assert sorted(order) == leaders
+    families = {leader: [leader] for leader in leaders}
+    for _, absorbed, into in merges:
+        families[into] += families.pop(absorbed)
+        places = sorted(order.index(member) for member in families[into])
+        assert places == list(range(places[0], places[0] + len(places)))
+
+
+def test_spectrum_marks_both_of_a_leading_pair():
+    _page, ax = style.figure()
+    curves.draw_spectrum(ax, np.array([1 + 2j, 1 - 2j, -1.0]))
+    assert len(ax.collections[-1].get_offsets()) == 2
+    with pytest.raises(InvalidInputError, match="no eigenvalues"):
+        curves.draw_spectrum(ax, np.array([]))
+
+
+def test_attention_matrix_needs_a_matrix():
+    _page, ax = style.figure()
+    image = curves.draw_attention(ax, np.tril(np.ones((4, 4))) / 4, log=True)
+    assert image.get_array().mask.sum() == 6
+    with pytest.raises(InvalidInputError, match="matrix"):
+        curves.draw_attention(ax, np.ones(3))
