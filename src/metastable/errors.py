@@ -35,6 +35,10 @@ class NumericalRangeError(MetastableError, ArithmeticError):
     """The requested quantity leaves the range of double precision."""
 
 
+class DeviceMemoryError(MetastableError, MemoryError):
+    """A computation does not fit into the memory of the GPU; nothing was computed and the GPU stays usable."""
+
+
 class StoreError(MetastableError, OSError):
     """A store on disk cannot be read or written."""
 
