@@ -1,0 +1,330 @@
+"""Direct sums in any dimension: heads, general Q, K, V, unnormalised weights, positional bias, frozen tokens.
+
+Head by head, with q = beta M^T x_k (M = Q^T K) and logits q . x_j - slope |k - j| in base 2,
+
+    D = sum_j w_kj (x_j - x_k),   W = sum_j w_kj,   A_k = V (W x_k + D) / Z,   Z = W (softmax) or the number of visible tokens.
+
+Only the part of A_k across x_k moves the token, and P V x_k = P (V - axial I) x_k for any number `axial`. So the drift is
+assembled as `(V D + W (V - axial I) x_k) / Z`, which for V = I is just D: a force far below the rounding of x_k is kept.
+`axial W / Z`, the part along x_k, is carried beside it for norms that need |A_k|.
+
+The maximum of a row's logits is subtracted first. For Q^T K = I it is beta, reached by the token itself; else it takes a pass.
+"""
+
+from __future__ import annotations
+
+import math
+
+from metastable.kernels.cpu.compiled import inner
+from metastable.kernels.cpu.problem import SQUARE_ROOT, UNIT_SPEED
+from metastable.kernels.cpu.vector import (
+    LANES,
+    exp2,
+    fill,
+    keep,
+    lanes,
+    largest,
+    load,
+    maximum,
+    root,
+    store,
+    total,
+    where,
+)
+
+LOWEST = -1e300
+"""Stands for minus infinity in a maximum."""
+
+
+# --------------------------------------------------------------------------------------- eight members, one per lane
+
+
+@inner
+def _logit(x, place, query, dim):
+    """q . x_j in each lane; x_j starts at `place`."""
+    result = load(query, 0) * load(x, place)
+    for a in range(1, dim):
+        result = result + load(query, a * LANES) * load(x, place + a * LANES)
+    return result
+
+
+@inner
+def _frozen_logit(problem, j, query):
+    """q . y_j of a frozen token, the same in all members."""
+    width = problem.mass.size
+    result = load(query, 0) * problem.frozen[j]
+    for a in range(1, problem.dim):
+        result = result + load(query, a * LANES) * problem.frozen[a * width + j]
+    return result
+
+
+@inner
+def _segment(problem, k, part):
+    """The visible tokens of row k in four parts (two ranges, each up to k and behind k): start, stop."""
+    start = problem.intervals[k, part // 2, 0]
+    stop = problem.intervals[k, part // 2, 1]
+    if part % 2 == 0:
+        return start, min(stop, k + 1)
+    return max(start, k + 1), stop
+
+
+@inner
+def _members_top(problem, head, x, k, query):
+    """Largest logit of row k, in each lane."""
+    top = fill(LOWEST)
+    for part in range(4):
+        start, stop = _segment(problem, k, part)
+        for j in range(start, stop):
+            bias = problem.slope[head] * abs(k - j)
+            top = maximum(top, _logit(x, j * problem.dim * LANES, query, problem.dim) - bias)
+    for j in range(problem.frozen_count):
+        top = maximum(top, _frozen_logit(problem, j, query))
+    return top
+
+
+@inner
+def _members_sums(problem, head, x, k, query, top, difference):
+    """W (returned) and D (into `difference`) of row k, in each lane."""
+    dim = problem.dim
+    own = k * dim * LANES
+    weight_sum = fill(0.0)
+    for a in range(dim):
+        store(difference, a * LANES, fill(0.0))
+    for part in range(4):
+        start, stop = _segment(problem, k, part)
+        for j in range(start, stop):
+            bias = problem.slope[head] * abs(k - j)
+            place = j * dim * LANES
+            weight = exp2(_logit(x, place, query, dim) - bias - top)
+            weight_sum = weight_sum + weight
+            for a in range(dim):
+                gap = load(x, place + a * LANES) - load(x, own + a * LANES)
+                store(difference, a * LANES, load(difference, a * LANES) + weight * gap)
+    width = problem.mass.size
+    for j in range(problem.frozen_count):
+        weight = exp2(_frozen_logit(problem, j, query) - top) * problem.mass[j]
+        weight_sum = weight_sum + weight
+        for a in range(dim):
+            gap = problem.frozen[a * width + j] - load(x, own + a * LANES)
+            store(difference, a * LANES, load(difference, a * LANES) + weight * gap)
+    return weight_sum
+
+
+@inner
+def members(problem, time, x, work, out):
+    """Velocities of eight systems at once. `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as
+    `problem.components` (one: angular velocity on the circle); `time` the time of each lane; `work` 3 dim vectors."""
+    dim = problem.dim
+    query = work[: dim * LANES]
+    difference = work[dim * LANES : 2 * dim * LANES]
+    drift = work[2 * dim * LANES : 3 * dim * LANES]
+    for k in range(problem.tokens):
+        own = k * dim * LANES
+        along = fill(0.0)
+        for a in range(dim):
+            store(drift, a * LANES, fill(0.0))
+        for head in range(problem.beta.size):
+            for a in range(dim):
+                component = fill(0.0)
+                for b in range(dim):
+                    component = component + load(x, own + b * LANES) * (
+                        problem.beta[head] * problem.bilinear[head, b, a]
+                    )
+                store(query, a * LANES, component)
+            if problem.unnormalized:
+                top = fill(0.0)
+            elif problem.bounded[head]:
+                top = fill(problem.beta[head])
+            else:
+                top = _members_top(problem, head, x, k, query)
+            weight_sum = _members_sums(problem, head, x, k, query, top, difference)
+            z = fill(problem.visible[k]) if problem.unnormalized else weight_sum
+            share = weight_sum / z
+            along = along + problem.axial[head] * share
+            for a in range(dim):
+                moved = fill(0.0)
+                own_part = fill(0.0)
+                for b in range(dim):
+                    moved = moved + problem.value[head, b, a] * load(difference, b * LANES)
+                    own_part = own_part + problem.rest[head, b, a] * load(x, own + b * LANES)
+                store(drift, a * LANES, load(drift, a * LANES) + moved / z + share * own_part)
+        _members_emit(problem, time, x, own, drift, along, out, k)
+
+
+@inner
+def _members_emit(problem, time, x, own, drift, along, out, k):
+    """Project the drift of token k, scale it as the norm says, and write the velocity."""
+    dim = problem.dim
+    radial = fill(0.0)
+    for a in range(dim):
+        radial = radial + load(drift, a * LANES) * load(x, own + a * LANES)
+    scale = fill(1.0)
+    if problem.scaling == SQUARE_ROOT:
+        scale = 1.0 / root(load(time, 0) + 1.0)
+    elif problem.scaling == UNIT_SPEED:
+        square = fill(0.0)
+        for a in range(dim):
+            full = load(drift, a * LANES) + along * load(x, own + a * LANES)
+            square = square + full * full
+        # No force, no motion: 0 / 1 instead of 0 / 0.
+        scale = problem.alpha / where(square, root(square), fill(1.0))
+    if problem.components == 1:
+        spin = load(drift, LANES) * load(x, own) - load(drift, 0) * load(x, own + LANES)
+        store(out, k * LANES, scale * spin)
+        return
+    for a in range(dim):
+        store(out, own + a * LANES, scale * (load(drift, a * LANES) - radial * load(x, own + a * LANES)))
+
+
+# ----------------------------------------------------------------------------------------- one system, row by row
+
+
+@inner
+def _row_logit(x, stride, j, query, dim):
+    """q . x_j for eight tokens from j on."""
+    result = load(x, j) * query[0]
+    for a in range(1, dim):
+        result = result + load(x, a * stride + j) * query[a]
+    return result
+
+
+@inner
+def _row_top(problem, head, x, stride, k, query):
+    """Largest logit of row k."""
+    dim = problem.dim
+    slope = problem.slope[head]
+    top = fill(LOWEST)
+    for part in range(4):
+        start, stop = _segment(problem, k, part)
+        sign = slope if part % 2 == 0 else -slope
+        for j in range(start, stop, LANES):
+            logit = _row_logit(x, stride, j, query, dim) + sign * (lanes() + (1.0 * (j - k)))
+            inside = keep(fill(1.0), stop - j)
+            top = maximum(top, where(inside, logit, fill(LOWEST)))
+    width = problem.mass.size
+    for j in range(0, width, LANES):
+        logit = _row_logit(problem.frozen, width, j, query, dim)
+        top = maximum(top, where(load(problem.mass, j), logit, fill(LOWEST)))
+    return largest(top)
+
+
+@inner
+def _row_sums(problem, head, x, stride, k, query, top, own, difference):
+    """W (returned) and D (into `difference`, dim numbers; `difference[dim:]` is scratch of dim vectors) of row k."""
+    dim = problem.dim
+    slope = problem.slope[head]
+    scratch = difference[dim:]
+    weight_sum = fill(0.0)
+    for a in range(dim):
+        store(scratch, a * LANES, fill(0.0))
+    for part in range(4):
+        start, stop = _segment(problem, k, part)
+        sign = slope if part % 2 == 0 else -slope
+        j = start
+        if slope == 0.0:
+            # Two vectors at a time share the accumulators.
+            while j + 2 * LANES <= stop:
+                weight = exp2(_row_logit(x, stride, j, query, dim) - top)
+                other = exp2(_row_logit(x, stride, j + LANES, query, dim) - top)
+                weight_sum = weight_sum + weight + other
+                for a in range(dim):
+                    place = a * stride + j
+                    pull = weight * (load(x, place) - own[a]) + other * (load(x, place + LANES) - own[a])
+                    store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+                j += 2 * LANES
+        while j < stop:
+            bias = sign * (lanes() + (1.0 * (j - k)))
+            weight = keep(exp2(_row_logit(x, stride, j, query, dim) + bias - top), stop - j)
+            weight_sum = weight_sum + weight
+            for a in range(dim):
+                pull = weight * (load(x, a * stride + j) - own[a])
+                store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+            j += LANES
+    width = problem.mass.size
+    for j in range(0, width, LANES):
+        weight = exp2(_row_logit(problem.frozen, width, j, query, dim) - top) * load(problem.mass, j)
+        weight_sum = weight_sum + weight
+        for a in range(dim):
+            pull = weight * (load(problem.frozen, a * width + j) - own[a])
+            store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+    for a in range(dim):
+        difference[a] = total(load(scratch, a * LANES))
+    return total(weight_sum)
+
+
+@inner
+def row(problem, time, x, stride, k, work, out):
+    """Velocity of token k of one system into row k of `out` (components numbers per token).
+
+    `x[a stride + j]` is coordinate a of unit token j, padded by a vector; `work` needs (LANES + 4) dim numbers.
+    """
+    dim = problem.dim
+    own = work[:dim]
+    query = work[dim : 2 * dim]
+    drift = work[2 * dim : 3 * dim]
+    difference = work[3 * dim :]
+    for a in range(dim):
+        own[a] = x[a * stride + k]
+        drift[a] = 0.0
+    along = 0.0
+    for head in range(problem.beta.size):
+        set_query(problem, head, own, query)
+        if problem.unnormalized:
+            top = 0.0
+        elif problem.bounded[head]:
+            top = problem.beta[head]
+        else:
+            top = _row_top(problem, head, x, stride, k, query)
+        weight_sum = _row_sums(problem, head, x, stride, k, query, top, own, difference)
+        along += add_head(problem, head, k, weight_sum, own, difference, drift)
+    emit(problem, time, own, drift, along, out, k)
+
+
+@inner
+def set_query(problem, head, own, query):
+    """q = beta M^T x_k; the inner loop runs over neighbours in memory."""
+    dim = problem.dim
+    for a in range(dim):
+        query[a] = 0.0
+    for b in range(dim):
+        scaled = problem.beta[head] * own[b]
+        for a in range(dim):
+            query[a] += scaled * problem.bilinear[head, b, a]
+
+
+@inner
+def add_head(problem, head, k, weight_sum, own, difference, drift):
+    """Add one head's drift `(V D + W (V - axial I) x_k) / Z`; returns its part along x_k."""
+    dim = problem.dim
+    z = problem.visible[k] if problem.unnormalized else weight_sum
+    share = weight_sum / z
+    for b in range(dim):
+        moved = difference[b] / z
+        own_part = share * own[b]
+        for a in range(dim):
+            drift[a] += problem.value[head, b, a] * moved + problem.rest[head, b, a] * own_part
+    return problem.axial[head] * share
+
+
+@inner
+def emit(problem, time, own, drift, along, out, k):
+    """Project the drift of token k, scale it as the norm says, and write the velocity."""
+    dim = problem.dim
+    scale = 1.0
+    if problem.scaling == SQUARE_ROOT:
+        scale = 1.0 / math.sqrt(time + 1.0)
+    elif problem.scaling == UNIT_SPEED:
+        square = 0.0
+        for a in range(dim):
+            full = drift[a] + along * own[a]
+            square += full * full
+        # No force, no motion: 0 / 1 instead of 0 / 0.
+        scale = problem.alpha / (math.sqrt(square) if square > 0.0 else 1.0)
+    if problem.components == 1:
+        out[k] = scale * (drift[1] * own[0] - drift[0] * own[1])
+        return
+    radial = 0.0
+    for a in range(dim):
+        radial += drift[a] * own[a]
+    for a in range(dim):
+        out[k * dim + a] = scale * (drift[a] - radial * own[a])

@@ -1,0 +1,174 @@
+"""A model as plain arrays: what the compiled kernels read."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.errors import UnsupportedError
+from metastable.kernels.cpu.support import refusal, series_refusal
+from metastable.model import NGPT, Attention, SqrtScaling
+
+LOG2E = 1.4426950408889634
+LANES = 8
+SMALL_DIMENSION = 8
+"""Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
+
+DEFAULT_MODE_TOLERANCE = 1e-12
+"""Error of the velocity that the number of modes of a series is chosen for (saddles amplify errors: keep it small)."""
+
+CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES = range(6)
+"""Kernels: direct sums on the circle with Q = K = V = I (`circle`), in small dimension (`general`), in large (`tiles`); series on
+the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`)."""
+
+SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES)
+
+PLAIN, UNIT_SPEED, SQUARE_ROOT = range(3)
+"""How the tangent drift is scaled: not at all (`PostLN`), by alpha/|A| (`NGPT`), by 1/sqrt(t + 1) (`SqrtScaling`)."""
+
+
+class Problem(NamedTuple):
+    """One model and a number of tokens, ready for compiled code; `kind` says which kernel serves it.
+
+    Exponents are in base 2 (`beta`, `slope` carry log2 e). `value = V`, `rest = V - axial I`: the drift is computed as
+    `V D + rest x` with `D` the weighted mean of `x_j - x_k`, so that a force far below rounding of V x survives.
+    Both are stored transposed, `value[h, b, a] = V_ab`, so that inner loops run along memory.
+    Shapes: heads h, tokens n, frozen tokens m (padded to whole vectors, with weight zero).
+
+    Series: `modes` (or the degree, on the sphere); on the circle `weight[m]` of `cos(m t)` and `ratio[m] = m/beta`; on the sphere
+    `rise` and `fall`, the coefficients of the recurrence (see `harmonics`).
+    """
+
+    kind: int
+    tokens: int
+    first: int
+    dim: int
+    components: int
+    intervals: np.ndarray
+    visible: FloatArray
+    beta: FloatArray
+    slope: FloatArray
+    bilinear: FloatArray
+    bounded: np.ndarray
+    value: FloatArray
+    rest: FloatArray
+    axial: FloatArray
+    frozen: FloatArray
+    mass: FloatArray
+    frozen_count: int
+    unnormalized: bool
+    scaling: int
+    alpha: float
+    modes: int
+    weight: FloatArray
+    ratio: FloatArray
+    rise: FloatArray
+    fall: FloatArray
+
+
+def _kind(model: Attention, interaction: str) -> int:
+    """Which kernel serves the model."""
+    plain = model.is_identity and not isinstance(model.norm, NGPT)
+    if interaction == "series":
+        if model.dim == 3:
+            return SPHERE_SERIES
+        return CIRCLE_SERIES if plain else MATRIX_SERIES
+    if model.dim == 2 and plain and model.weights == "softmax" and not any(model.slopes):
+        return CIRCLE
+    return GENERAL if model.dim <= SMALL_DIMENSION else TILES
+
+
+def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, object]:
+    """The coefficients of the series (placeholders for direct sums)."""
+    empty = np.zeros(1)
+    result = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
+    beta = model.all_heads[0].beta
+    if kind == CIRCLE_SERIES:
+        from metastable.kernels.fourier import circle_series
+
+        modes, weight, ratio = circle_series(beta, tokens, tolerance)
+        result.update(modes=modes, weight=weight, ratio=ratio)
+    elif kind == MATRIX_SERIES:
+        from metastable.kernels.fourier import matrix_modes
+
+        result["modes"] = matrix_modes(model, tokens, tolerance)
+    elif kind == SPHERE_SERIES:
+        from metastable.kernels.harmonics import sphere_series
+
+        degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance)
+        result.update(modes=degree, ratio=ratio, rise=rise, fall=fall)
+    return result
+
+
+def _heads(model: Attention) -> dict[str, np.ndarray]:
+    """The heads as stacked arrays."""
+    dim = model.dim
+    identity = np.eye(dim)
+    bilinear = np.array([identity if h.bilinear is None else h.bilinear for h in model.all_heads])
+    value = np.array([identity if h.value is None else h.value for h in model.all_heads])
+    # A multiple of the identity has no tangent part of its own: subtract it exactly.
+    axial = np.array([v[0, 0] if np.array_equal(v, v[0, 0] * identity) else np.trace(v) / dim for v in value])
+    return {
+        "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
+        "slope": LOG2E * np.array(model.slopes, dtype=float),
+        "bilinear": bilinear,
+        # With Q^T K = I no logit exceeds beta, which the token itself reaches.
+        "bounded": np.array([h.bilinear is None for h in model.all_heads]),
+        "value": np.ascontiguousarray(value.transpose(0, 2, 1)),
+        "rest": np.ascontiguousarray((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
+        "axial": axial,
+    }
+
+
+def _frozen(model: Attention) -> dict[str, object]:
+    """Frozen tokens, coordinates first, padded to whole vectors."""
+    tokens = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
+    mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
+    seen = mass > 0
+    tokens, mass = tokens[seen], mass[seen]
+    width = -(-len(mass) // LANES) * LANES
+    padded = np.zeros((model.dim, width))
+    padded[:, : len(mass)] = tokens.T
+    weights = np.zeros(width)
+    weights[: len(mass)] = mass
+    return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass)}
+
+
+def prepare(
+    model: Attention,
+    tokens: int,
+    *,
+    first: int = 0,
+    interaction: Literal["direct", "series"] = "direct",
+    chart: Literal["ambient", "angle"] = "ambient",
+    mode_tolerance: float = DEFAULT_MODE_TOLERANCE,
+) -> Problem:
+    """The arrays for `model` on `tokens` tokens, or `UnsupportedError` with the engine that can do it."""
+    reason = refusal(model, tokens) or (series_refusal(model, tokens) if interaction == "series" else None)
+    if reason is not None:
+        raise UnsupportedError(reason)
+    kind = _kind(model, interaction)
+    intervals = model.mask.intervals(tokens)
+    assert intervals is not None
+    visible = (intervals[:, :, 1] - intervals[:, :, 0]).sum(axis=1).astype(float)
+    frozen = _frozen(model)
+    mass = frozen["mass"]
+    assert isinstance(mass, np.ndarray)
+    scaling = {NGPT: UNIT_SPEED, SqrtScaling: SQUARE_ROOT}.get(type(model.norm), PLAIN)
+    return Problem(
+        kind=kind,
+        tokens=tokens,
+        first=first,
+        dim=model.dim,
+        components=1 if chart == "angle" else model.dim,
+        intervals=np.ascontiguousarray(intervals),
+        visible=visible + mass.sum(),
+        unnormalized=model.weights == "unnormalized",
+        scaling=scaling,
+        alpha=float(getattr(model.norm, "alpha", 1.0)),
+        **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
+        **_heads(model),  # type: ignore[arg-type]
+        **frozen,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,40 @@
+"""How many threads compiled code may use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numba
+
+from metastable import _checks
+from metastable.errors import InvalidInputError
+
+_launch = threading.RLock()
+"""Numba's plain threading layer runs one parallel region at a time."""
+
+
+def thread_count(threads: int | None) -> int:
+    """`threads`, or all that Numba was started with (NUMBA_NUM_THREADS) for None."""
+    available = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    if threads is None:
+        return available
+    threads = _checks.count(threads, "threads")
+    if threads > available:
+        raise InvalidInputError(
+            f"threads={threads}, but Numba was started with {available}; set NUMBA_NUM_THREADS={threads} before Python starts"
+        )
+    return threads
+
+
+@contextmanager
+def using(threads: int) -> Iterator[None]:
+    """Run compiled parallel code on that many threads."""
+    with _launch:
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(before)

@@ -1,0 +1,256 @@
+"""Causal sums on the circle in O(n M): the interaction as a short Fourier series, sums over earlier tokens as prefix sums.
+
+For Q = K = V = I the weight of token j for token k is a function of one angle,
+
+    exp(beta (cos t - 1)) = a_0 + sum_{m>=1} a_m cos(m t),   a_0 = e^-beta I_0(beta),  a_m = 2 e^-beta I_m(beta),
+
+and the force is its derivative, -(1/beta) d/dt. With prefix sums C_m = a_m sum_{j<=k} cos(m th_j), S_m likewise,
+
+    Z_k = sum_m C_m cos(m th_k) + S_m sin(m th_k),    Z_k dth_k/dt = sum_m (m/beta) (S_m cos(m th_k) - C_m sin(m th_k)).
+
+About 7 sqrt(beta) modes suffice. The floor of the error is rounding of the sums, about 1e-16 times the number of tokens, so
+series are for short horizons, never for metastable forces.
+
+`cos(m th)` comes from the recurrence `cos((m+1) th) = 2 cos(th) cos(m th) - cos((m-1) th)`: two operations per mode. Vectors hold
+eight members of an ensemble, or eight stretches of one long sequence: then a first pass sums each stretch, so that every stretch
+knows what lies before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from metastable.errors import NumericalRangeError
+from metastable.kernels.cpu.compiled import inner
+from metastable.kernels.cpu.problem import LOG2E
+from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
+from metastable.model import Attention
+
+SMALLEST_BETA = 1e-13
+"""Below it beta is replaced by it: the coefficients keep their limits and m/beta stays finite."""
+
+MODES_LIMIT = 100_000
+
+
+def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
+    """Number of modes M whose neglected tail, in weight and in force, is below `tolerance`; and the coefficients a_0..a_M."""
+    from scipy.special import ive
+
+    top = 64
+    while top <= MODES_LIMIT:
+        m = np.arange(top)
+        coefficient = np.where(m == 0, 1.0, 2.0) * ive(m, beta)
+        size = coefficient * np.maximum(1.0, m / beta)
+        tail = np.cumsum(size[::-1])[::-1]
+        if size[-1] == 0.0 or size[-1] < 1e-6 * tolerance:
+            modes = max(1, int(np.argmax(tail < tolerance)) - 1)
+            return modes, coefficient[: modes + 1]
+        top *= 2
+    raise NumericalRangeError(
+        f"a series for beta = {beta:g} would need more than {MODES_LIMIT} modes; use interaction='direct'"
+    )
+
+
+def pair_tolerance(tokens: int, tolerance: float) -> float:
+    """Tail allowed per pair so that `tokens` pairs stay within `tolerance`, but never below rounding."""
+    return max(tolerance / tokens, 2.0**-52)
+
+
+def circle_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.ndarray, np.ndarray]:
+    """Modes M, coefficients a_0..a_M and m/beta for Q = K = V = I."""
+    beta = max(beta, SMALLEST_BETA)
+    modes, weight = modes_for(beta, pair_tolerance(tokens, tolerance))
+    return modes, weight, np.arange(modes + 1) / beta
+
+
+def matrix_modes(model: Attention, tokens: int, tolerance: float) -> int:
+    """Number of modes for a general Q^T K: that of the largest `beta |M^T x|`."""
+    head = model.all_heads[0]
+    scale = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+    modes, _ = modes_for(max(head.beta * scale, SMALLEST_BETA), pair_tolerance(tokens, tolerance))
+    # One more: the mean position also needs the neighbours of each coefficient.
+    return modes + 1
+
+
+# ------------------------------------------------------------------------------------------- sums over stretches
+
+
+@inner
+def add_stretch(weight, modes, cosine, sine, length, sums):
+    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to `sums` (modes x 2 vectors; mode m at 16 (m - 1))."""
+    even = length - length % 2
+    for i in range(0, even, 2):
+        x = load(cosine, i * LANES)
+        y = load(sine, i * LANES)
+        u = load(cosine, (i + 1) * LANES)
+        v = load(sine, (i + 1) * LANES)
+        twice = x + x
+        double = u + u
+        x_old = fill(1.0)
+        y_old = fill(0.0)
+        u_old = fill(1.0)
+        v_old = fill(0.0)
+        for m in range(1, modes + 1):
+            place = 2 * LANES * (m - 1)
+            store(sums, place, load(sums, place) + weight[m] * x + weight[m] * u)
+            store(sums, place + LANES, load(sums, place + LANES) + weight[m] * y + weight[m] * v)
+            x, x_old = twice * x - x_old, x
+            y, y_old = twice * y - y_old, y
+            u, u_old = double * u - u_old, u
+            v, v_old = double * v - v_old, v
+    if even < length:
+        x = load(cosine, even * LANES)
+        y = load(sine, even * LANES)
+        twice = x + x
+        x_old = fill(1.0)
+        y_old = fill(0.0)
+        for m in range(1, modes + 1):
+            place = 2 * LANES * (m - 1)
+            store(sums, place, load(sums, place) + weight[m] * x)
+            store(sums, place + LANES, load(sums, place + LANES) + weight[m] * y)
+            x, x_old = twice * x - x_old, x
+            y, y_old = twice * y - y_old, y
+
+
+@inner
+def circle_stretch(problem, cosine, sine, length, before, sums, out):
+    """Angular velocities of the tokens of each lane, `length` per lane, one after the other.
+
+    `before` (8 numbers) is the weight of what lies before each lane's first token (tokens and frozen mass) and `sums` their
+    weighted sums; `sums` is overwritten. Two tokens at a time share the loads of the sums.
+    """
+    weight = problem.weight
+    ratio = problem.ratio
+    modes = problem.modes
+    constant = weight[0]
+    earlier = load(before, 0)
+    for i in range(0, length, 2):
+        second = i + 1 < length
+        j = i + 1 if second else i
+        x = load(cosine, i * LANES)
+        y = load(sine, i * LANES)
+        u = load(cosine, j * LANES)
+        v = load(sine, j * LANES)
+        twice = x + x
+        double = u + u
+        x_old = fill(1.0)
+        y_old = fill(0.0)
+        u_old = fill(1.0)
+        v_old = fill(0.0)
+        total_x = (earlier + (i + 1.0)) * constant
+        total_u = (earlier + (i + 2.0)) * constant
+        force_x = fill(0.0)
+        force_u = fill(0.0)
+        for m in range(1, modes + 1):
+            place = 2 * LANES * (m - 1)
+            c = load(sums, place) + weight[m] * x
+            s = load(sums, place + LANES) + weight[m] * y
+            total_x = total_x + c * x
+            total_x = total_x + s * y
+            force_x = force_x + ratio[m] * (s * x - c * y)
+            c = c + weight[m] * u
+            s = s + weight[m] * v
+            store(sums, place, c)
+            store(sums, place + LANES, s)
+            total_u = total_u + c * u
+            total_u = total_u + s * v
+            force_u = force_u + ratio[m] * (s * u - c * v)
+            x, x_old = twice * x - x_old, x
+            y, y_old = twice * y - y_old, y
+            u, u_old = double * u - u_old, u
+            v, v_old = double * v - v_old, v
+        store(out, i * LANES, force_x / total_x)
+        if second:
+            store(out, j * LANES, force_u / total_u)
+
+
+# ------------------------------------------------------------------------------------------- general Q, K, V
+
+
+@inner
+def _bessel(kappa, modes, table):
+    """`e^-kappa I_m(kappa)` for m = 0..modes in each lane, into `table` (mode m at 8 m).
+
+    Backward ratios r_m = I_m / I_{m-1} = kappa / (2 m + kappa r_{m+1}) (stable; Olver et al., DLMF 10.33), then
+    I_0 = 1 / (1 + 2 sum_m r_1 ... r_m) since e^kappa = I_0 + 2 sum I_m.
+    """
+    ratio = fill(0.0)
+    for m in range(modes + 16, modes, -1):
+        ratio = kappa / (2.0 * m + kappa * ratio)
+    for m in range(modes, 0, -1):
+        ratio = kappa / (2.0 * m + kappa * ratio)
+        store(table, m * LANES, ratio)
+    product = fill(1.0)
+    norm = fill(1.0)
+    for m in range(1, modes + 1):
+        product = product * load(table, m * LANES)
+        store(table, m * LANES, product)
+        norm = norm + product + product
+    scale = 1.0 / norm
+    store(table, 0, scale)
+    for m in range(1, modes + 1):
+        store(table, m * LANES, load(table, m * LANES) * scale)
+
+
+@inner
+def matrix_stretch(problem, cosine, sine, length, before, sums, table, mean_x, mean_y):
+    """Weighted mean position of what each token sees, for a general Q^T K (`sums` are plain, not weighted).
+
+    With M^T x_k = r (cos phi, sin phi) and kappa = beta r the weights are exp(kappa (cos(phi - th_j) - 1)), so
+    Z = I_0 n + 2 sum I_m (C_m cos m phi + S_m sin m phi) up to e^-kappa. The real part of sum_j w_j e^{i(th_j - phi)} has
+    coefficients I_{m-1} + I_{m+1} (derivative in kappa), the imaginary part (2 m / kappa) I_m (derivative in the angle).
+    """
+    modes = problem.modes
+    beta = problem.beta[0] / LOG2E
+    m00 = beta * problem.bilinear[0, 0, 0]
+    m01 = beta * problem.bilinear[0, 0, 1]
+    m10 = beta * problem.bilinear[0, 1, 0]
+    m11 = beta * problem.bilinear[0, 1, 1]
+    earlier = load(before, 0)
+    for i in range(length):
+        x = load(cosine, i * LANES)
+        y = load(sine, i * LANES)
+        twice = x + x
+        query_x = m00 * x + m10 * y
+        query_y = m01 * x + m11 * y
+        kappa = root(query_x * query_x + query_y * query_y)
+        safe = where(kappa, kappa, fill(1.0))
+        phi_x = where(kappa, query_x / safe, fill(1.0))
+        phi_y = where(kappa, query_y / safe, fill(0.0))
+        _bessel(kappa, modes + 1, table)
+        count = earlier + (i + 1.0)
+        z = load(table, 0) * count
+        along = load(table, LANES) * count
+        across = fill(0.0)
+        x_m = x
+        y_m = y
+        x_old = fill(1.0)
+        y_old = fill(0.0)
+        p = phi_x
+        q = phi_y
+        p_old = fill(1.0)
+        q_old = fill(0.0)
+        lower = load(table, 0)
+        middle = load(table, LANES)
+        for m in range(1, modes + 1):
+            place = 2 * LANES * (m - 1)
+            c = load(sums, place) + x_m
+            s = load(sums, place + LANES) + y_m
+            store(sums, place, c)
+            store(sums, place + LANES, s)
+            upper = load(table, (m + 1) * LANES)
+            even = c * p + s * q
+            z = z + 2.0 * (middle * even)
+            along = along + (lower + upper) * even
+            # (2 m / kappa) I_m = I_{m-1} - I_{m+1}: finite also for kappa = 0.
+            across = across + (lower - upper) * (s * p - c * q)
+            lower = middle
+            middle = upper
+            x_m, x_old = twice * x_m - x_old, x_m
+            y_m, y_old = twice * y_m - y_old, y_m
+            p, p_old = (phi_x + phi_x) * p - p_old, p
+            q, q_old = (phi_x + phi_x) * q - q_old, q
+        along = along / z
+        across = across / z
+        store(mean_x, i * LANES, along * phi_x - across * phi_y)
+        store(mean_y, i * LANES, along * phi_y + across * phi_x)
