@@ -54,14 +54,26 @@ def draw_sign_scores(ax: Axes, spectra: xr.Dataset, null_deviation: float | None
 
 
 def draw_head_spectrum(ax: Axes, eigenvalues: Any, *, title: str = "", circle: float | None = None) -> None:
-    """Spectrum of one value matrix, square around zero, leading eigenvalue ringed."""
+    """Spectrum of one value matrix, square around zero, leading eigenvalue ringed; half the width stands in the corner."""
     values = np.asarray(eigenvalues, dtype=np.complex128).ravel()
     draw_spectrum(ax, values, size=4, circle=circle)
     reach = 1.15 * max(float(np.abs(values).max()), circle or 0.0, 1e-300)
     ax.set_xlim(-reach, reach)
     ax.set_ylim(-reach, reach)
-    ax.locator_params(nbins=3)
-    ax.tick_params(labelsize="x-small")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set(visible=True, color=style.FAINT)
+    ax.text(
+        0.97,
+        0.03,
+        f"±{reach:.2g}",
+        transform=ax.transAxes,
+        ha="right",
+        va="bottom",
+        fontsize="x-small",
+        color=style.MUTED,
+    )
     if title:
         ax.set_title(title, fontsize="small", pad=3)
 
@@ -71,7 +83,8 @@ def spectrum_page(eigenvalues: Sequence[Any], titles: Sequence[str], *, columns:
     """Spectra as small multiples, one panel per entry of `eigenvalues` (Figures 5 and 6 of arXiv:2411.04990)."""
     columns = min(columns, len(eigenvalues))
     rows = -(-len(eigenvalues) // columns)
-    page, axes = style.figure(style.PAGE_WIDTH, 1.32 * rows * 6 / max(columns, 4), rows, columns, squeeze=False)
+    width = style.PAGE_WIDTH * min(1.0, columns / 4)
+    page, axes = style.figure(width, (width / columns + 0.16) * rows, rows, columns, squeeze=False)
     for number, ax in enumerate(axes.ravel()):
         if number >= len(eigenvalues):
             ax.set_axis_off()
@@ -97,6 +110,7 @@ def draw_layer_curves(ax: Axes, layers: Any, curves: Mapping[str, Any], *, label
     ax.set_xlabel(LAYER_LABEL)
     ax.set_ylabel(label)
     if len(curves) > 1:
+        ax.margins(y=0.2)
         ax.legend()
 
 
@@ -121,7 +135,7 @@ def draw_exchangeability(ax: Axes, tests: Mapping[str, xr.Dataset]) -> None:
         color = style.CATEGORICAL[number % len(style.CATEGORICAL)]
         ax.plot(test["layer"], test["z"], color=color, marker="o", markersize=2.2, label=name)
     ax.set_xlabel(LAYER_LABEL)
-    ax.set_ylabel("strong centers against chance, $z$")
+    ax.set_ylabel("$z$ of strong centers")
     if len(tests) > 1:
         ax.legend()
 
@@ -148,6 +162,8 @@ def draw_capture(ax: Axes, capture: xr.Dataset, *, color: str = style.RENYI, nam
 
 def draw_temperatures(ax: Axes, temperatures: xr.Dataset) -> None:
     """Median inverse temperature of the heads over depth, with their 0.1 and 0.9 quantiles, on a log axis."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
     layers = temperatures["layer"].values
     for name, label, color in (
         ("beta_F", r"$\beta_F$ (weights)", style.BLUE),
@@ -159,6 +175,9 @@ def draw_temperatures(ax: Axes, temperatures: xr.Dataset) -> None:
         low, middle, high = np.quantile(values.values, (0.1, 0.5, 0.9), axis=1)
         draw_band(ax, layers, middle, low, high, color=color, label=label)
     ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(LAYER_LABEL)
     ax.set_ylabel(r"inverse temperature $\beta$")
     ax.legend()

@@ -1,0 +1,137 @@
+"""`metastable spectrum` and `metastable geometry`: real language models under the instruments of the theory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metastable.errors import InvalidInputError, StoreExistsError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SOURCE_HELP = "A .gguf or .safetensors file, a folder, 'smollm2', 'minilm' (from their Python packages), or a hub id."
+MANY_LAYERS = 6
+"""A spectrum picture shows the heads of this many layers when no layer is chosen."""
+
+
+def spectrum(
+    source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
+    layer: Annotated[int | None, typer.Option(help="Only this layer (0 is the first), head by head.")] = None,
+    null: Annotated[
+        bool, typer.Option("--null", help="Also random matrices: Gaussian, and Haar with each head's singular values.")
+    ] = False,
+    samples: Annotated[int, typer.Option(help="Random matrices per head for --null.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of --null.")] = 0,
+    fold_gain: Annotated[bool, typer.Option(help="Include the gain of the norm, V = O W G.")] = True,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the pictures, the table (CSV) and the counts (JSON).")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace files in --out.")] = False,
+) -> None:
+    """Spectra of the value matrices V = O W of every head: Figures 5 and 6 of the paper for any checkpoint.
+
+    [bold]Examples[/]
+
+        metastable spectrum smollm2 --null --out spectra
+
+        metastable spectrum ./my-model --layer 7
+
+        metastable spectrum EleutherAI/pythia-70m
+    """
+    from rich.console import Console
+
+    from metastable import checkpoints
+    from metastable.cli import checkpoint_tables as tables
+
+    _check_folder(out, overwrite, "spectrum.csv")
+    console = Console()
+    weights = checkpoints.load_weights(source, revision=revision)
+    chosen = None if layer is None else [weights.check_layer(layer)]
+    spectra = checkpoints.ov_spectra(weights, fold_gain, layers=chosen)
+    sums = checkpoints.layer_spectra(weights, fold_gain, layers=chosen)
+    nulls: dict[str, xr.Dataset] = {}
+    if null:
+        for kind in ("gaussian", "haar"):
+            nulls[kind] = checkpoints.ov_spectra_null(
+                weights, kind, samples=samples, seed=seed, fold_gain=fold_gain, layers=chosen
+            )
+    console.print(tables.describe(weights))
+    console.print(tables.layer_table(spectra, sums) if layer is None else tables.head_table(spectra))
+    console.print(tables.count_table({"this checkpoint": spectra, **nulls}))
+    if out is not None:
+        for path in tables.write_spectra(out, spectra, nulls, source):
+            console.print(f"wrote {path}", highlight=False)
+
+
+def geometry(
+    source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
+    text: Annotated[
+        Path | None, typer.Option(help="Text file (UTF-8). Default: a page of prose shipped with metastable.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Use the first so many tokens of the text.")] = 512,
+    drop_first: Annotated[int, typer.Option(help="Leave out the first so many tokens (attention sinks).")] = 1,
+    drop_dims: Annotated[int, typer.Option(help="Leave out the so many dimensions with most energy.")] = 0,
+    center: Annotated[str, typer.Option(help="none, features or tokens: which mean to subtract.")] = "none",
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Distance of the capture curve. Default: 4 / sqrt(median beta_data), at most pi/2."),
+    ] = None,
+    permutations: Annotated[int, typer.Option(help="Random orders in the test of exchangeability.")] = 199,
+    seed: Annotated[int, typer.Option(help="Seed of the nulls.")] = 0,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the report page, the picture and the table (CSV).")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace files in --out.")] = False,
+) -> None:
+    """Token geometry of a checkpoint on a text, layer by layer: cosines, centers, order, capture and temperature.
+
+    [bold]Examples[/]
+
+        metastable geometry smollm2 --out geometry
+
+        metastable geometry minilm --text article.txt --drop-dims 3 --center tokens
+    """
+    from rich.console import Console
+
+    from metastable.cli import checkpoint_report, checkpoint_tables
+
+    _check_folder(out, overwrite, "report.html")
+    words = _read_text(text)
+    choices = checkpoint_report.Choices(max_tokens, drop_first, drop_dims, center, delta, permutations, seed)
+    result = checkpoint_report.measure(source, words, choices, revision)
+    console = Console()
+    console.print(checkpoint_tables.describe(result.weights))
+    console.print(checkpoint_tables.geometry_table(result))
+    if out is not None:
+        name = "the prose shipped with metastable" if text is None else text.name
+        for path in checkpoint_report.write(out, result, source, name):
+            console.print(f"wrote {path}", highlight=False)
+
+
+def _read_text(path: Path | None) -> str:
+    """The text of a file, or the shipped one."""
+    if path is None:
+        from metastable.checkpoints import sample_text
+
+        return sample_text()
+    if not path.is_file():
+        raise InvalidInputError(f"there is no text file {path}; check the path")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path} is not UTF-8 text; convert it, for example with: iconv -t utf-8") from None
+
+
+def _check_folder(out: Path | None, overwrite: bool, sign: str) -> None:
+    """Refuses, before any work, a folder that already holds results."""
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
+        raise StoreExistsError(f"{out} is a file; give a folder to --out")
+    if (out / sign).exists() and not overwrite:
+        raise StoreExistsError(f"{out} already holds results ({sign}); choose another folder or add --overwrite")
