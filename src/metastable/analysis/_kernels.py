@@ -16,7 +16,7 @@ import numpy as np
 
 LEAF = 16
 """Tokens per leaf of the tree."""
-FEW = 400
+FEW = 128
 """Up to this many tokens brute force is faster than building a tree."""
 
 compiled = numba.njit(cache=True, error_model="numpy", nogil=True)
@@ -25,14 +25,22 @@ inlined = numba.njit(cache=True, error_model="numpy", nogil=True, inline="always
 
 @inlined
 def near(x, i, y, j, bound):
-    """|x_i - y_j|^2 <= bound, summed in coordinate order; stops as soon as the partial sum decides."""
+    """|x_i - y_j|^2 <= bound, summed in coordinate order.
+
+    Long sums stop once the partial sum decides (it only grows, so the answer is the same); short ones do not, because a
+    branch per coordinate that cannot be predicted costs more than the arithmetic.
+    """
     total = 0.0
-    for q in range(x.shape[1]):
+    d = x.shape[1]
+    for q in range(min(d, 4)):
         difference = x[i, q] - y[j, q]
         total += difference * difference
-        if total > bound:
-            return False
-    return True
+    q = 4
+    while q < d and total <= bound:
+        difference = x[i, q] - y[j, q]
+        total += difference * difference
+        q += 1
+    return total <= bound
 
 
 # ------------------------------------------------------------------------------------------------- few tokens
@@ -113,11 +121,38 @@ def labels_few(x, bound):
 
 
 @compiled
-def count_clusters(states, bound):
-    """Number of connected components at each time; states (times, n, d)."""
+def labels_circle(x, bound):
+    """Connected components on the circle: neighbours in the order of angles are linked or not, all around."""
+    n = x.shape[0]
+    order = np.argsort(np.arctan2(x[:, 1], x[:, 0]))
+    component = np.empty(n, np.int64)
+    count = 0
+    component[order[0]] = 0
+    for k in range(1, n):
+        if not near(x, order[k], x, order[k - 1], bound):
+            count += 1
+        component[order[k]] = count
+    closed = count > 0 and near(x, order[0], x, order[n - 1], bound)
+    name = np.full(count + 1, -1, np.int64)
+    labels = np.empty(n, np.int64)
+    label = 0
+    for k in range(n):
+        c = component[k]
+        if closed and c == count:
+            c = 0
+        if name[c] < 0:
+            name[c] = label
+            label += 1
+        labels[k] = name[c]
+    return labels
+
+
+@compiled
+def count_clusters_circle(states, bound):
+    """Number of connected components on the circle at each time; states (times, n, 2)."""
     result = np.empty(states.shape[0], np.int64)
     for t in range(states.shape[0]):
-        result[t] = labels_few(states[t], bound).max() + 1
+        result[t] = labels_circle(states[t], bound).max() + 1
     return result
 
 
@@ -310,4 +345,30 @@ def labels_many(x, bound):
             for j in range(before, tail):
                 labels[queue[j]] = label
         label += 1
+    return labels
+
+
+# --------------------------------------------------------------------------------------------------- partitions
+
+
+@compiled
+def refine(a, b):
+    """Common refinement of two partitions given as labels, numbered by first token."""
+    n = a.size
+    newest = np.full(n, -1, np.int64)  # newest class with each label of a
+    previous = np.empty(n, np.int64)  # the class with the same label of a before it
+    second = np.empty(n, np.int64)  # label of b of each class
+    labels = np.empty(n, np.int64)
+    count = 0
+    for k in range(n):
+        c = newest[a[k]]
+        while c >= 0 and second[c] != b[k]:
+            c = previous[c]
+        if c < 0:
+            c = count
+            previous[c] = newest[a[k]]
+            newest[a[k]] = c
+            second[c] = b[k]
+            count += 1
+        labels[k] = c
     return labels

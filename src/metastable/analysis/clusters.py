@@ -26,10 +26,7 @@ def cluster_labels(x: ArrayLike, radius: float) -> IntArray:
     Returns:
         Labels, shape (n,), int64. Token 0 has label 0.
     """
-    from metastable.analysis import _kernels
-
-    tokens = _checks.tokens(x, "x")
-    return labels_of_unit_tokens(tokens, link_bound(radius), _kernels)
+    return labels_of_unit_tokens(_checks.tokens(x, "x"), link_bound(radius))
 
 
 def link_bound(radius: float) -> float:
@@ -37,10 +34,13 @@ def link_bound(radius: float) -> float:
     return _balls.closer_than(_checks.number(radius, "radius", 0.0, strict=True))
 
 
-def labels_of_unit_tokens(tokens: FloatArray, bound: float, kernels: object) -> IntArray:
+def labels_of_unit_tokens(tokens: FloatArray, bound: float) -> IntArray:
     """`cluster_labels` without checks, for loops over many states."""
-    few = len(tokens) <= kernels.FEW  # type: ignore[attr-defined]
-    return (kernels.labels_few if few else kernels.labels_many)(tokens, bound)  # type: ignore[attr-defined]
+    from metastable.analysis import _kernels
+
+    if tokens.shape[1] == 2:
+        return _kernels.labels_circle(tokens, bound)
+    return (_kernels.labels_few if len(tokens) <= _kernels.FEW else _kernels.labels_many)(tokens, bound)
 
 
 def _labels(labels: ArrayLike, tokens: int | None = None) -> IntArray:

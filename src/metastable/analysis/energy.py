@@ -1,0 +1,137 @@
+"""Energies: one per token under a causal mask (Lemma 5.3), one for all under full attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import UnsupportedError
+from metastable.model import Attention, PostLN
+
+COMPLEX_STEP = 1e-150
+"""Step of complex-step differentiation: so small that its error is below rounding."""
+
+
+def _check_gradient_flow(model: Attention) -> float:
+    """beta of a model to which Lemma 5.3 applies; otherwise say what is in the way."""
+    head = model.all_heads[0]
+    identity = np.eye(model.dim)
+    obstacles = {
+        "it has several heads": len(model.all_heads) > 1,
+        "Q^T K is not the identity": head.bilinear is not None and not np.array_equal(head.bilinear, identity),
+        "V is not the identity": head.value is not None and not np.array_equal(head.value, identity),
+        f"its weights are {model.weights!r}, not 'softmax'": model.weights != "softmax",
+        f"its norm is {model.norm!r}, not PostLN()": not isinstance(model.norm, PostLN),
+        "it has a feed-forward drift": model.feedforward is not None,
+        "it has a positional bias": model.bias is not None,
+        "it has noise": model.noise > 0,
+        "beta is 0": head.beta == 0,
+    }
+    for reason, holds in obstacles.items():
+        if holds:
+            raise UnsupportedError(
+                f"the energies of Lemma 5.3 need softmax attention with Q = K = V = I and beta > 0, but {reason}"
+            )
+    return head.beta
+
+
+def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
+    if model.frozen is None:
+        return np.empty((0, model.dim)), np.empty(0)
+    return model.frozen.tokens, np.asarray(model.frozen.weights)
+
+
+def _energies(model: Attention, moved: Any, x: FloatArray, visible: Any, beta: float) -> Any:
+    """E_k with token k at `moved`[k] and all others at x; complex positions are allowed (for differentiation)."""
+    anchors, weights = _anchors(model)
+    pull = np.where(visible, np.exp(beta * (moved @ x.T - 1.0)), 0.0).sum(axis=1)
+    return -(pull + np.exp(beta * (moved @ anchors.T - 1.0)) @ weights) / beta
+
+
+def _others(model: Attention, tokens: int) -> Any:
+    """Whom each token sees, itself left out."""
+    visible = model.mask.matrix(tokens).copy()
+    np.fill_diagonal(visible, False)
+    return visible
+
+
+def token_energies(model: Attention, x: ArrayLike) -> FloatArray:
+    """Energy of each token, shape (n,).
+
+    E_k = -(1/beta) ( sum_j exp(beta (<x_k, x_j> - 1)) + sum_i a_i exp(beta (<x_k, theta_i> - 1)) ), over the tokens j
+    that k sees, itself left out, and the frozen tokens theta_i of weight a_i. Each token descends its own energy,
+    dx_k/dt = -(1/Z_k) grad_k E_k; there is no single energy for all of them. The lemma is stated on the circle and holds on
+    every sphere.
+
+    Args:
+        model: softmax attention with Q = K = V = I, beta > 0, any mask, with or without frozen tokens.
+        x: unit tokens, shape (n, dim).
+
+    Raises:
+        UnsupportedError: the model is not a sequential gradient flow.
+
+    Reference: arXiv:2411.04990, Lemma 5.3.
+    """
+    beta = _check_gradient_flow(model)
+    tokens = model.check_tokens(x, "x")
+    return _energies(model, tokens, tokens, _others(model, len(tokens)), beta)
+
+
+def energy_gradients(model: Attention, x: ArrayLike) -> FloatArray:
+    """Gradient of each token's energy in its own position, tangent to the sphere, shape (n, dim).
+
+    Differentiated by complex steps from the energy itself (exact to rounding), not from a formula for the velocity.
+    """
+    beta = _check_gradient_flow(model)
+    tokens = model.check_tokens(x, "x")
+    visible = _others(model, len(tokens))
+    gradient = np.empty_like(tokens)
+    for axis in range(model.dim):
+        moved = tokens.astype(np.complex128)
+        moved[:, axis] += 1j * COMPLEX_STEP
+        gradient[:, axis] = _energies(model, moved, tokens, visible, beta).imag / COMPLEX_STEP
+    return gradient - np.sum(gradient * tokens, axis=1, keepdims=True) * tokens
+
+
+def gradient_flow_defect(model: Attention, x: ArrayLike) -> FloatArray:
+    """How far each token is from descending its own energy: |dx_k/dt + (1/Z_k) grad_k E_k|, shape (n,).
+
+    Zero to rounding by Lemma 5.3: the velocity comes from the reference kernel, the gradient from the energy.
+
+    Reference: arXiv:2411.04990, Lemma 5.3.
+    """
+    from metastable.kernels.select import velocity
+
+    beta = _check_gradient_flow(model)
+    tokens = model.check_tokens(x, "x")
+    anchors, weights = _anchors(model)
+    visible = model.mask.matrix(len(tokens))
+    total = np.where(visible, np.exp(beta * (tokens @ tokens.T - 1.0)), 0.0).sum(axis=1)
+    total += np.exp(beta * (tokens @ anchors.T - 1.0)) @ weights
+    descent = -energy_gradients(model, tokens) / total[:, None]
+    return np.linalg.norm(velocity(model, tokens, engine="reference") - descent, axis=1)
+
+
+def global_energy(x: ArrayLike, beta: float) -> float:
+    """Energy of full attention, (1/(2 beta n^2)) sum_{i,j} exp(beta (<x_i, x_j> - 1)).
+
+    With Q = K = V = I it never decreases along full attention, softmax or unnormalised (which ascends its gradient); its
+    largest value 1/(2 beta) is reached when all tokens agree. Memory O(n).
+
+    Args:
+        x: unit tokens, shape (n, d).
+        beta: inverse temperature > 0.
+
+    Reference: arXiv:2312.10794, section 3 (there without the factor exp(-beta)).
+    """
+    tokens = _checks.tokens(x, "x")
+    beta = _checks.number(beta, "beta", 0.0, strict=True)
+    rows = max(1, 2**20 // len(tokens))
+    total = 0.0
+    for first in range(0, len(tokens), rows):
+        total += float(np.exp(beta * (tokens[first : first + rows] @ tokens.T - 1.0)).sum())
+    return total / (2.0 * beta * len(tokens) ** 2)

@@ -1,0 +1,231 @@
+"""The merge tree of a run: which cluster merged into which, and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
+from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid, unit_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IntArray = NDArray[np.int64]
+Partition = IntArray
+
+
+@dataclass(frozen=True)
+class MergeTree:
+    """Merges of a run in order of time. One row per merge, m rows; a cluster is named by its leader, its first token.
+
+    Fields
+    ------
+    radius : tokens closer than this are linked.
+    start_labels : (n,) clusters at time 0; final_labels : (n,) clusters at the end.
+    time : (m,) when cluster `child` became part of cluster `parent`, for good.
+    before : (m,) the latest time at which they are known to have been apart; `time - before` is the resolution.
+    child, parent : (m,) leaders; the parent's is the smaller one, so it leads the merged cluster.
+    child_size, parent_size : (m,) tokens in each just before.
+    refined : True when times come from the dense output, False when only saved times were available.
+    """
+
+    radius: float
+    start_labels: IntArray
+    final_labels: IntArray
+    time: FloatArray
+    before: FloatArray
+    child: IntArray
+    parent: IntArray
+    child_size: IntArray
+    parent_size: IntArray
+    refined: bool
+
+    def __len__(self) -> int:
+        return self.time.size
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens n."""
+        return self.start_labels.size
+
+    @property
+    def complete(self) -> bool:
+        """True when one cluster is left at the end."""
+        return bool(self.final_labels.max() == 0)
+
+    def count(self, t: ArrayLike) -> Any:
+        """Number of clusters at the times t (an int for one time, otherwise an array)."""
+        times = _checks.real_array(t, "t")
+        left = int(self.start_labels.max()) + 1 - np.searchsorted(self.time, times, side="right")
+        return int(left) if times.ndim == 0 else left
+
+    def labels_at(self, t: float) -> IntArray:
+        """Clusters at time t, numbered by first token, shape (n,)."""
+        t = _checks.number(t, "t", 0.0)
+        leader = cluster_leaders(self.start_labels)[self.start_labels]
+        for child, parent in zip(self.child[self.time <= t], self.parent[self.time <= t]):
+            leader[leader == child] = parent
+        return _by_first_token(leader)
+
+    def linkage(self, height: Literal["time", "log10"] = "time", unmerged: float = math.inf) -> FloatArray:
+        """The tree as a SciPy linkage matrix, shape (n - 1, 4), for `scipy.cluster.hierarchy`.
+
+        Leaves are tokens; tokens that start in one cluster are joined at height 0.
+
+        Args:
+            height: "time", or "log10" for log10(1 + time), which shows many decades.
+            unmerged: height at which clusters that never merged are joined; pass a finite one to draw a dendrogram.
+        """
+        _checks.choice(height, "height", ("time", "log10"))
+        leader = cluster_leaders(self.start_labels)[self.start_labels]
+        joins = [(int(k), int(leader[k]), 0.0) for k in range(self.tokens) if leader[k] != k]
+        heights = self.time if height == "time" else np.log10(1.0 + self.time)
+        joins += [(int(c), int(p), float(h)) for c, p, h in zip(self.child, self.parent, heights)]
+        joins += [(int(k), 0, float(unmerged)) for k in cluster_leaders(self.final_labels)[1:]]
+        node, size = np.arange(self.tokens), np.ones(self.tokens)
+        rows = np.empty((len(joins), 4))
+        for row, (child, parent, at) in enumerate(joins):
+            size[parent] += size[child]
+            rows[row] = (*sorted((node[child], node[parent])), at, size[parent])
+            node[parent] = self.tokens + row
+        return rows
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """The merges as named columns, with `size` after and `clusters` left after each merge."""
+        return {
+            "time": self.time,
+            "before": self.before,
+            "child": self.child,
+            "parent": self.parent,
+            "child_size": self.child_size,
+            "parent_size": self.parent_size,
+            "size": self.child_size + self.parent_size,
+            "clusters": int(self.start_labels.max()) - np.arange(len(self)),
+        }
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The merges as a pandas data frame (the columns of `to_columns`)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_columns())
+
+
+def merge_tree(run: Trajectory, radius: float = 1e-3, *, resolution: float = 1e-9) -> MergeTree:
+    """Which cluster of a run merged into which, and when.
+
+    Clusters are those of `cluster_labels` with this `radius`. Two tokens have merged at time t if they share a cluster at
+    all later times (so tokens that only pass each other do not count, and the merges always form a tree). The
+    run is scanned backwards, step by step; inside the steps in which something merged the time is found by bisection on the
+    dense output, in fractions of the step, which works over any number of decades: late in a merge steps may be shorter
+    than the spacing of floating-point numbers at their time.
+
+    Args:
+        run: a `Run`. Without dense output (`times=` was given) merges are placed at the first saved time after them.
+        radius: geodesic distance > 0 below which tokens are linked.
+        resolution: bisection stops at this fraction of a step.
+
+    Returns:
+        A `MergeTree`.
+    """
+    trajectory = check_trajectory(run)
+    bound = link_bound(radius)
+    resolution = _checks.number(resolution, "resolution", 0.0, 1.0, strict=True)
+    dim = np.asarray(trajectory.start).shape[1]
+    dense = trajectory.dense
+    events = _Events()
+    if dense is None:
+        times, states = saved_grid(trajectory)
+        final = labels_of_unit_tokens(states[-1], bound)
+        partition = final
+        for index in range(len(times) - 2, -1, -1):
+            lower = _refine(labels_of_unit_tokens(states[index], bound), partition)
+            events.add(lower, partition, times[index], times[index + 1])
+            partition = lower
+    else:
+        steps = len(dense.start)
+
+        def look(step: int, u: float) -> Partition:
+            return labels_of_unit_tokens(unit_rows(dense.evaluate(step, u), dim), bound)
+
+        final = look(steps - 1, 1.0)
+        partition = final
+        for step in range(steps - 1, -1, -1):
+            partition = _descend(look, dense, step, 0.0, 1.0, partition, resolution, events)
+    return events.tree(float(radius), partition, final, dense is not None)
+
+
+def _descend(
+    look: Callable[[int, float], Partition],
+    dense: Any,
+    step: int,
+    low: float,
+    high: float,
+    later: Partition,
+    resolution: float,
+    events: _Events,
+) -> Partition:
+    """The partition at fraction `low` of a step, given the one at `high`; merges between are recorded, latest first."""
+    earlier = _refine(look(step, low), later)
+    if earlier.max() == later.max():
+        return earlier
+    if high - low <= resolution:
+        start, width = float(dense.start[step]), float(dense.width[step])
+        events.add(earlier, later, start + low * width, start + high * width)
+        return earlier
+    middle = 0.5 * (low + high)
+    between = _descend(look, dense, step, middle, high, later, resolution, events)
+    return _descend(look, dense, step, low, middle, between, resolution, events)
+
+
+def _by_first_token(labels: IntArray) -> Partition:
+    """Labels renumbered 0, 1, ... by first appearance."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[inverse]
+
+
+def _refine(a: Partition, b: Partition) -> Partition:
+    """Common refinement: tokens share a label exactly when they do in both."""
+    from metastable.analysis import _kernels
+
+    return _kernels.refine(a, b)
+
+
+class _Events:
+    """Merges, collected from the latest to the earliest."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float, int, int, int, int]] = []
+
+    def add(self, earlier: Partition, later: Partition, before: float, time: float) -> None:
+        """Record every merge that leads from the finer partition `earlier` to the coarser `later`."""
+        if earlier.max() == later.max():
+            return
+        leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
+        home = later[leaders]
+        merged: list[tuple[float, float, int, int, int, int]] = []
+        for cluster in np.flatnonzero(np.bincount(home) > 1):
+            parts = np.flatnonzero(home == cluster)  # in order of their leaders
+            size = int(sizes[parts[0]])
+            for part in parts[1:]:
+                merged.append(
+                    (time, before, int(leaders[part]), int(leaders[parts[0]]), int(sizes[part]), size),
+                )
+                size += int(sizes[part])
+        self.rows += merged[::-1]
+
+    def tree(self, radius: float, start: Partition, final: Partition, refined: bool) -> MergeTree:
+        rows = self.rows[::-1]
+        columns = list(zip(*rows)) if rows else [()] * 6
+        time, before = (np.array(column, dtype=np.float64) for column in columns[:2])
+        child, parent, child_size, parent_size = (np.array(column, dtype=np.int64) for column in columns[2:])
+        return MergeTree(radius, start, final, time, before, child, parent, child_size, parent_size, refined)

@@ -1,0 +1,252 @@
+"""Observables: numbers measured along a run, or on the fly for every member of an ensemble.
+
+An observable is a small frozen object with
+
+- `dims`: names of its dimensions after time, () for a number per time;
+- `measure(states, start=..., model=..., times=...)`: states (times, n, d) of one member and its start (n, d) to an array of
+  shape (times, ...).
+
+`run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
+measures each member while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable.analysis import _balls
+from metastable.analysis.centers import renyi_centers
+from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
+from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.trajectory import distance_to_subspace, subspace_basis
+from metastable.errors import InvalidInputError
+from metastable.model import Attention
+
+__all__ = [
+    "Observable",
+    "attention",
+    "attention_entropy",
+    "attention_rank",
+    "center_displacement",
+    "clusters",
+    "consumed",
+    "cosine_quantiles",
+    "distance_to",
+    "mean_cosine",
+    "order_parameter",
+    "state",
+]
+
+CENTER_RADIUS = 0.1
+"""`consumed` counts tokens within this fraction of delta by default."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """What `Run.observe` and `ensemble` measure."""
+
+    @property
+    def dims(self) -> tuple[str, ...]: ...
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """Fraction of tokens near a center; made by `consumed`."""
+
+    delta: float
+    radius: float
+    strong: bool
+    moving: bool
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        from metastable.analysis import _kernels
+
+        centers = renyi_centers(start, self.delta, self.strong)
+        states = np.ascontiguousarray(states, dtype=np.float64)
+        bound = _balls.within_or_at(self.radius)
+        return _kernels.consumed_fraction(states, centers, np.asarray(start)[centers], self.moving, bound)
+
+
+def consumed(delta: float, radius: float | None = None, strong: bool = False, moving: bool = True) -> Consumed:
+    """Fraction (0..1) of tokens within `radius` of a center of the start.
+
+    Args:
+        delta: separation of the centers, see `metastable.renyi_centers`.
+        radius: geodesic radius; None for 0.1 delta (delta itself is degenerate: every token is within delta of a center).
+        strong: strong Renyi centers instead of Renyi centers.
+        moving: measure from the centers' current positions (True) or from where they started (False).
+
+    Reference: arXiv:2411.04990, Figure 3.
+    """
+    delta = _checks.number(delta, "delta", 0.0, strict=True)
+    radius = CENTER_RADIUS * delta if radius is None else _checks.number(radius, "radius", 0.0)
+    return Consumed(delta, radius, bool(strong), bool(moving))
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Number of clusters; made by `clusters`."""
+
+    radius: float
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        bound = link_bound(self.radius)
+        states = np.ascontiguousarray(states, dtype=np.float64)
+        if states.shape[2] == 2:
+            from metastable.analysis import _kernels
+
+            return _kernels.count_clusters_circle(states, bound)
+        return np.array([labels_of_unit_tokens(x, bound).max() + 1 for x in states], dtype=np.int64)
+
+
+def clusters(radius: float) -> Clusters:
+    """Number of clusters: components of the graph of tokens closer than `radius` (see `metastable.cluster_labels`)."""
+    return Clusters(_checks.number(radius, "radius", 0.0, strict=True))
+
+
+@dataclass(frozen=True)
+class State:
+    """The tokens themselves; made by `state`."""
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("token", "coord")
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        return np.array(states)
+
+
+def state() -> State:
+    """The tokens themselves, dims (token, coord): keep every member's trajectory (memory!)."""
+    return State()
+
+
+@dataclass(frozen=True)
+class MeanCosine:
+    """Mean cosine over pairs; made by `mean_cosine`."""
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        tokens = states.shape[1]
+        if tokens == 1:
+            return np.ones(len(states))
+        total = np.asarray(states).sum(axis=1)
+        return (np.einsum("td,td->t", total, total) - tokens) / (tokens * (tokens - 1))
+
+
+def mean_cosine() -> MeanCosine:
+    """Mean of <x_i, x_j> over pairs i != j (1 for a single token)."""
+    return MeanCosine()
+
+
+@dataclass(frozen=True)
+class CosineQuantiles:
+    """Quantiles of the cosines over pairs; made by `cosine_quantiles`."""
+
+    levels: tuple[float, ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("quantile",)
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        tokens = states.shape[1]
+        if tokens == 1:
+            return np.ones((len(states), len(self.levels)))
+        pairs = np.triu_indices(tokens, 1)
+        return np.array([np.quantile((x @ x.T)[pairs], self.levels) for x in np.asarray(states)])
+
+
+def cosine_quantiles(levels: tuple[float, ...] = (0.1, 0.5, 0.9)) -> CosineQuantiles:
+    """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,)."""
+    checked = tuple(_checks.number(level, "levels", 0.0, 1.0) for level in levels)
+    if not checked:
+        raise InvalidInputError("levels must hold at least one number between 0 and 1")
+    return CosineQuantiles(checked)
+
+
+@dataclass(frozen=True)
+class OrderParameter:
+    """Length of the mean token; made by `order_parameter`."""
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        return np.linalg.norm(np.asarray(states).mean(axis=1), axis=1)
+
+
+def order_parameter() -> OrderParameter:
+    """Kuramoto's order parameter |sum_k x_k|/n: 1 when all tokens agree, about n^(-1/2) for independent uniform ones."""
+    return OrderParameter()
+
+
+@dataclass(frozen=True)
+class DistanceTo:
+    """Distance of each token to a subspace; made by `distance_to`."""
+
+    subspace: tuple[tuple[float, ...], ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("token",)
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        basis = subspace_basis(np.array(self.subspace), states.shape[2])
+        return distance_to_subspace(np.asarray(states), basis)
+
+
+def distance_to(subspace: Any) -> DistanceTo:
+    """Geodesic distance of each token to a subspace L, dims (token,).
+
+    Args:
+        subspace: spanning columns, shape (d, k), for example `metastable.predict(model).subspace`, or one vector (d,).
+    """
+    columns = _checks.real_array(subspace, "subspace")
+    basis = subspace_basis(columns, columns.shape[0] if columns.ndim else 0)
+    return DistanceTo(tuple(tuple(row) for row in basis.tolist()))
+
+
+@dataclass(frozen=True)
+class CenterDisplacement:
+    """How far centers have moved; made by `center_displacement`."""
+
+    delta: float
+    strong: bool
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("token",)
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        centers = renyi_centers(start, self.delta, self.strong)
+        moved = np.full(states.shape[:2], np.nan)
+        moved[:, centers] = sphere.distance(np.asarray(states)[:, centers], np.asarray(start)[centers])
+        return moved
+
+
+def center_displacement(delta: float, strong: bool = True) -> CenterDisplacement:
+    """Geodesic distance of each center of the start from where it started, dims (token,); NaN for tokens that are none.
+
+    Reference: arXiv:2411.04990, Lemma 5.1 (strong centers stand still).
+    """
+    return CenterDisplacement(_checks.number(delta, "delta", 0.0, strict=True), bool(strong))

@@ -1,0 +1,97 @@
+"""Observables of the attention matrix: the matrix itself, the entropy of its rows, its rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.model import Attention
+
+
+def _matrices(states: FloatArray, model: Attention, head: int) -> Iterator[FloatArray]:
+    """Attention weights of one head, (n, n) or (n, n + m) with m frozen tokens behind, at each time."""
+    from metastable.kernels.reference import attention_weights
+
+    if not 0 <= head < len(model.all_heads):
+        raise InvalidInputError(f"head must be between 0 and {len(model.all_heads) - 1}, not {head}")
+    for x in np.asarray(states, dtype=np.float64):
+        yield np.concatenate(attention_weights(model, x)[head], axis=1)
+
+
+@dataclass(frozen=True)
+class AttentionMatrix:
+    """Attention weights; made by `attention`."""
+
+    head: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("query_token", "key_token")
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        return np.array(list(_matrices(states, model, self.head)))
+
+
+def attention(head: int = 0) -> AttentionMatrix:
+    """Attention matrix of one head, dims (query_token, key_token): row k holds the weights with which k sees the others.
+
+    Frozen tokens, which everyone attends to, are the last columns. Memory is n^2 per time.
+    """
+    return AttentionMatrix(_checks.count(head, "head", minimum=0))
+
+
+@dataclass(frozen=True)
+class AttentionEntropy:
+    """Entropy of the attention rows; made by `attention_entropy`."""
+
+    head: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("token",)
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        if model.weights == "unnormalized":
+            raise UnsupportedError("rows of unnormalized attention are no probabilities; use weights='softmax'")
+        rows = []
+        for matrix in _matrices(states, model, self.head):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                terms = np.where(matrix > 0, matrix * np.log(matrix), 0.0)
+            rows.append(-terms.sum(axis=1) + 0.0)
+        return np.array(rows)
+
+
+def attention_entropy(head: int = 0) -> AttentionEntropy:
+    """Entropy -sum_j p_kj ln p_kj of each token's attention, dims (token,): 0 for one target, ln k for k equal ones."""
+    return AttentionEntropy(_checks.count(head, "head", minimum=0))
+
+
+@dataclass(frozen=True)
+class AttentionRank:
+    """Numerical rank of the attention matrix; made by `attention_rank`."""
+
+    head: int
+    tolerance: float
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        sizes = [np.linalg.svd(matrix, compute_uv=False) for matrix in _matrices(states, model, self.head)]
+        return np.array([int(np.sum(size > self.tolerance * size[0])) for size in sizes], dtype=np.int64)
+
+
+def attention_rank(head: int = 0, tolerance: float = 1e-3) -> AttentionRank:
+    """Numerical rank of the attention matrix: singular values above `tolerance` times the largest.
+
+    Tokens in one place attend alike, so the rank falls with the number of clusters (under full attention to it exactly).
+    """
+    return AttentionRank(
+        _checks.count(head, "head", minimum=0), _checks.number(tolerance, "tolerance", 0.0, 1.0, strict=True)
+    )

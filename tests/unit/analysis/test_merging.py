@@ -1,0 +1,128 @@
+"""The merge tree on trajectories whose merges are known."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.cluster import hierarchy
+
+import metastable as ms
+from metastable import sphere
+from metastable.analysis import cluster_labels, merge_tree
+from metastable.errors import InvalidInputError
+from metastable.integrate.solution import Dense
+
+
+def on_circle(start: list[float], width: list[float], coefficients: list[np.ndarray]) -> SimpleNamespace:
+    """A run in the angle chart: per step the polynomial coefficients (5, tokens)."""
+    table = np.zeros((len(start), 5, coefficients[0].shape[1], 1))
+    for step, values in enumerate(coefficients):
+        table[step, : len(values), :, 0] = values
+    dense = Dense("angle", 2, np.array(start), np.array(width), table)
+    final = dense.evaluate(len(start) - 1, 1.0)
+    first = dense.evaluate(0, 0.0)
+    return SimpleNamespace(
+        model=ms.Attention(dim=2, beta=1.0),
+        times=np.array([dense.end]),
+        states=final[None],
+        start=first,
+        final=final,
+        dense=dense,
+        status="success",
+    )
+
+
+def test_times_are_refined_inside_steps() -> None:
+    """Angles 0, 1 - t and 2 - t on [0, 1]: tokens 0 and 1 come within 0.1 at t = 0.9, token 2 never does."""
+    run = on_circle([0.0], [1.0], [np.array([[0.0, 1.0, 2.0], [0.0, -1.0, -1.0]])])
+    tree = merge_tree(run, radius=0.1)
+    assert tree.refined
+    assert not tree.complete
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([1], [0])
+    assert tree.time[0] == pytest.approx(0.9, abs=1e-8)
+    assert tree.before[0] < 0.9 < tree.time[0] + 1e-12
+    assert tree.count([0.0, 0.5, 0.95]).tolist() == [3, 3, 2]
+    assert tree.labels_at(1.0).tolist() == [0, 0, 1]
+
+
+def test_passing_by_is_not_merging() -> None:
+    """Token 1 runs past token 0 and on to token 2, with which it stays."""
+    run = on_circle([0.0], [1.0], [np.array([[0.0, -0.5, 1.0], [0.0, 1.5, 0.0]])])
+    tree = merge_tree(run, radius=0.1)
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([2], [1])
+    assert tree.time[0] == pytest.approx(1.4 / 1.5, abs=1e-8)
+
+
+def test_many_decades_and_steps_below_the_spacing_of_floats() -> None:
+    """Two merges inside steps that are shorter than the spacing of floating-point numbers at t = 1e40."""
+    late = 1e40
+    steps = [np.array([[0.0, 1.0, 2.0]])]
+    steps += [np.array([[0.0, 1.0, 2.0], [0.0, -1.0, -0.5]]), np.array([[0.0, 0.0, 1.5], [0.0, 0.0, -1.5]])]
+    run = on_circle([0.0, late, late], [late, 1.0, 1.0], steps)
+    tree = merge_tree(run, radius=1e-3)
+    assert tree.complete
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([1, 2], [0, 0])
+    assert tree.time.tolist() == [late, late]
+    assert tree.child_size.tolist() == [1, 1]
+    assert tree.parent_size.tolist() == [1, 2]
+
+
+def test_without_dense_output_saved_times_bracket_the_merge() -> None:
+    x = [sphere.from_angle([0.0, a, 2.0]) for a in (1.0, 0.5, 0.01)]
+    run = SimpleNamespace(
+        model=ms.Attention(dim=2, beta=1.0),
+        times=np.array([1.0, 2.0]),
+        states=np.array(x[1:]),
+        start=x[0],
+        final=x[2],
+        dense=None,
+        status="success",
+    )
+    tree = merge_tree(run, radius=0.1)
+    assert not tree.refined
+    assert (tree.before.tolist(), tree.time.tolist()) == ([1.0], [2.0])
+    assert tree.start_labels.tolist() == [0, 1, 2]
+
+
+def test_linkage_is_what_scipy_wants() -> None:
+    run = ms.simulate(
+        ms.Attention(dim=2, beta=16.0), sphere.uniform(40, 2, seed=3), until=60.0, method="tsit5", engine="reference"
+    )
+    tree = merge_tree(run)
+    np.testing.assert_array_equal(tree.final_labels, cluster_labels(run.final, 1e-3))
+    linkage = tree.linkage()
+    assert linkage.shape == (39, 4)
+    assert hierarchy.is_valid_linkage(linkage)
+    assert hierarchy.is_monotonic(linkage)
+    for t in (0.0, 5.0, 20.0, 59.0):
+        assert tree.count(t) == tree.labels_at(t).max() + 1
+        flat = hierarchy.fcluster(linkage, t, "distance")
+        assert len(set(zip(flat, tree.labels_at(t)))) == tree.count(t) == flat.max()
+    # Around each merge the clusters change from two to one, seen on the dense output itself.
+    for time, child, parent in zip(tree.time, tree.child, tree.parent):
+        after = cluster_labels(run.at(time), 1e-3)
+        before = cluster_labels(run.at(max(0.0, time - 1e-4)), 1e-3)
+        assert after[child] == after[parent]
+        assert before[child] != before[parent]
+    drawn = tree.linkage("log10", unmerged=3.0)
+    assert drawn[:, 2].max() <= 3.0
+    hierarchy.dendrogram(drawn, no_plot=True)
+    frame = tree.to_dataframe()
+    assert list(frame.columns) == list(tree.to_columns())
+    assert frame["clusters"].iloc[-1] == tree.final_labels.max() + 1
+    assert (frame["size"] == frame["child_size"] + frame["parent_size"]).all()
+
+
+def test_one_token_and_refusals() -> None:
+    run = on_circle([0.0], [1.0], [np.array([[0.3]])])
+    tree = merge_tree(run)
+    assert (len(tree), tree.complete, tree.linkage().shape) == (0, True, (0, 4))
+    with pytest.raises(InvalidInputError):
+        merge_tree(run, radius=-1.0)
+    with pytest.raises(InvalidInputError):
+        merge_tree(run, resolution=math.nan)
+    with pytest.raises(InvalidInputError, match="Run"):
+        merge_tree(np.eye(2))  # type: ignore[arg-type]
