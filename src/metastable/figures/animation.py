@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,17 @@ SUFFIXES = (".mp4", ".gif")
 CLUSTER_RADIUS = 1e-2
 """Tokens within this geodesic distance are coloured as one cluster."""
 
-Update = Callable[[int], None]
+HOLD = 1.0
+"""Seconds for which the last picture is held."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A page, the artists that move on it (in drawing order), and what puts them where they are in a frame."""
+
+    page: Figure
+    moving: Sequence[Any]
+    update: Callable[[int], None]
 
 
 def animate(
@@ -60,8 +71,8 @@ def animate(
     count = max(2, round(seconds * frames_per_second))
     with style.theme("screen"):
         times, states = sample(run, count, log)
-        page, update = _scene(run, times, states, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
-        _write(page, update, len(times), target, frames_per_second, progress)
+        scene = _scene(run, times, states, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
+        _write(_pictures(scene, len(times), target.name, progress), target, frames_per_second)
     return target
 
 
@@ -74,7 +85,7 @@ def _scene(
     delta: float | None,
     radius: float,
     view: View,
-) -> tuple[Figure, Update]:
+) -> Scene:
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
@@ -101,7 +112,7 @@ def _circle_scene(
     log: bool,
     colors: np.ndarray,
     marks: tuple[np.ndarray, list[str]],
-) -> tuple[Figure, Update]:
+) -> Scene:
     page, axes = style.figure(9.6, 4.4, 1, 2, width_ratios=[1, 1.45])
     tokens = states.shape[1]
     angles = angles_of(states)
@@ -137,7 +148,7 @@ def _circle_scene(
         veil.set_width(right - moment)
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return page, update
+    return Scene(page, (veil, now, dots, rings, clock), update)
 
 
 def _sphere_scene(
@@ -148,7 +159,7 @@ def _sphere_scene(
     colors: np.ndarray,
     marks: tuple[np.ndarray, list[str]],
     view: View,
-) -> tuple[Figure, Update]:
+) -> Scene:
     from matplotlib.collections import LineCollection
 
     page, ax = style.figure(5.4, 5.6)
@@ -156,7 +167,8 @@ def _sphere_scene(
     projected = view.project(states)
     tokens = states.shape[1]
     layers = {}
-    for name, order, opacity in (("back", 1.0, 0.5), ("front", 3.0, 1.0)):
+    # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it.
+    for name, order, opacity in (("back", 1.0, 0.22), ("front", 3.0, 1.0)):
         lines = LineCollection([], linewidths=1.2, zorder=order)
         ax.add_collection(lines)
         dots = ax.scatter(
@@ -182,7 +194,7 @@ def _sphere_scene(
             rings.set_edgecolor([tint for tint, seen in zip(tints, visible) if seen])
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return page, update
+    return Scene(page, (*layers["back"][:2], *layers["front"][:2], rings, clock), update)
 
 
 def _set_trails(lines: Any, past: np.ndarray, colors: np.ndarray, sign: float, opacity: float) -> None:
@@ -198,63 +210,91 @@ def _set_trails(lines: Any, past: np.ndarray, colors: np.ndarray, sign: float, o
     lines.set_color(tint[shown])
 
 
-def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> tuple[Figure, Update]:
+def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> Scene:
     page, ax = style.figure(5.4, 5.4)
     image = draw_gram(ax, states[0])
     ax.set_ylabel("token")
     page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
     name = describe(run.model, states.shape[1])
 
+    title = ax.set_title("", loc="left")
+
     def update(frame: int) -> None:
         image.set_data(states[frame] @ states[frame].T)
-        style.panel(ax, "", f"{name}, {style.time_label(float(f'{times[frame]:.3g}'))}")
+        title.set_text(f"{name}, {style.time_label(float(f'{times[frame]:.3g}'))}")
 
-    return page, update
-
-
-def _writer(suffix: str, frames_per_second: int) -> Any:
-    import matplotlib
-    from matplotlib import animation
-
-    if suffix == ".gif":
-        return animation.PillowWriter(fps=frames_per_second)
-    import imageio_ffmpeg
-
-    matplotlib.rcParams["animation.ffmpeg_path"] = imageio_ffmpeg.get_ffmpeg_exe()
-    # yuv420p and even sides: what browsers and phones play.
-    arguments = ["-pix_fmt", "yuv420p", "-crf", "20", "-movflags", "+faststart", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-    return animation.FFMpegWriter(fps=frames_per_second, codec="libx264", extra_args=arguments)
+    return Scene(page, (image, title), update)
 
 
-def _write(
-    page: Figure,
-    update: Update,
-    frames: int,
-    target: Path,
-    frames_per_second: int,
-    progress: bool | None,
-    dpi: int = 120,
-) -> None:
-    import matplotlib
+def _pictures(scene: Scene, frames: int, name: str, progress: bool | None, dpi: int = 120) -> Iterator[np.ndarray]:
+    """RGB pictures (height, width, 3) with even sides. What stands still is drawn once, only what moves is drawn again."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    canvas = FigureCanvasAgg(scene.page)
+    scene.page.set_dpi(dpi)
+    scene.update(0)
+    for artist in scene.moving:
+        artist.set_animated(True)
+    canvas.draw()
+    scene.page.set_layout_engine("none")
+    still = canvas.copy_from_bbox(scene.page.bbox)  # pyright: ignore[reportAttributeAccessIssue]
+    with progress_bar(f"writing {name}", frames, progress) as report:
+        for frame in range(frames):
+            canvas.restore_region(still)  # pyright: ignore[reportAttributeAccessIssue]
+            scene.update(frame)
+            for artist in scene.moving:
+                artist.axes.draw_artist(artist)
+            picture = np.asarray(canvas.buffer_rgba())[:, :, :3]
+            yield picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2].copy()
+            report(frame + 1)
+
+
+def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int) -> None:
+    """Encode `pictures` beside `target` and move the film there when it is complete."""
     suffix = target.suffix.lower()
-    writer = _writer(suffix, frames_per_second)
     partial = target.with_name(f".{target.stem}.partial-{os.getpid()}{suffix}")
     try:
-        # A tight box would make every frame another size.
-        with (
-            matplotlib.rc_context({"savefig.bbox": None}),
-            writer.saving(page, str(partial), dpi),
-            progress_bar(f"writing {target.name}", frames, progress) as report,
-        ):
-            for frame in range(frames):
-                update(frame)
-                writer.grab_frame()
-                report(frame + 1)
-            for _ in range(frames_per_second):  # hold the last picture for a second
-                writer.grab_frame()
+        (_write_gif if suffix == ".gif" else _write_mp4)(pictures, partial, frames_per_second)
         partial.replace(target)
     except OSError as reason:
         raise StoreError(f"cannot write {target}: {reason}; choose another folder or free some space") from reason
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
+    from PIL import Image
+
+    images = [Image.fromarray(picture).quantize(128) for picture in pictures]
+    pause = round(1000 / frames_per_second)
+    durations = [pause] * (len(images) - 1) + [round(1000 * HOLD)]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
+
+
+def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
+    import imageio_ffmpeg
+
+    encoder = None
+    try:
+        for picture in pictures:
+            if encoder is None:
+                height, width, _ = picture.shape
+                # yuv420p and an index at the front: what browsers and phones play at once.
+                encoder = imageio_ffmpeg.write_frames(
+                    str(path),
+                    (width, height),
+                    fps=frames_per_second,
+                    codec="libx264",
+                    pix_fmt_out="yuv420p",
+                    macro_block_size=2,
+                    quality=None,  # pyright: ignore[reportArgumentType]
+                    output_params=["-crf", "20", "-movflags", "+faststart"],
+                )
+                encoder.send(None)
+            encoder.send(picture.tobytes())
+        for _ in range(round(HOLD * frames_per_second)):
+            assert encoder is not None
+            encoder.send(picture.tobytes())
+    finally:
+        if encoder is not None:
+            encoder.close()
