@@ -1,0 +1,78 @@
+"""How long and how large a sweep will be, from a few of its tasks run with few members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from metastable.errors import SweepError
+from metastable.sweep.specification import Sweep
+from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
+
+SECONDS = 5.0
+"""How long a calibration may take (the first sample is always taken)."""
+SAMPLES = 8
+MEMBERS = 4
+"""Members of a sampled ensemble; time and size are scaled up to all of them."""
+COPIES = 2
+"""Results are kept twice: in the journal and in the zarr store."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size of a sweep. `seconds`: of work on one core, from `sampled` tasks of which the cheapest and dearest are given."""
+
+    tasks: int
+    sampled: int
+    seconds: float
+    cheapest: float
+    dearest: float
+    bytes: int
+
+    def wall_seconds(self, workers: int) -> float:
+        """Expected duration on so many workers; never less than the dearest task."""
+        return max(self.seconds / max(1, workers), self.dearest)
+
+
+def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: float = SECONDS) -> Estimate:
+    """Run a few tasks of the sweep with few members, keep nothing, and scale up. Takes about `seconds`."""
+    function = load(execute) if isinstance(execute, str) else execute
+    deadline = time.monotonic() + seconds
+    costs: list[float] = []
+    sizes: list[float] = []
+    for number in _sample(sweep.size):
+        if costs and time.monotonic() > deadline:
+            break
+        cost, size = _measure(sweep.task(number), function)
+        costs.append(cost)
+        sizes.append(size)
+    mean = sum(costs) / len(costs)
+    total = COPIES * sweep.size * sum(sizes) / len(sizes)
+    return Estimate(sweep.size, len(costs), mean * sweep.size, min(costs), max(costs), int(total))
+
+
+def _sample(size: int) -> Iterator[int]:
+    """Tasks to try: the two ends, then ever finer in between (the golden ratio fills a range evenly, whatever its length)."""
+    golden = 0.618033988749895
+    order = [0, size - 1, *(int(size * (golden * k % 1.0)) for k in range(1, 4 * SAMPLES))]
+    return iter(list(dict.fromkeys(order))[:SAMPLES])
+
+
+def _measure(task: Task, function: Execute) -> tuple[float, float]:
+    """Seconds and bytes of a whole task, from one with few members."""
+    few = min(task.members, MEMBERS)
+    small = replace(task, members=few, threads=1)
+    try:
+        # Once for nothing: compilation and caches are paid once per worker, not once per task.
+        function(replace(small, members=1))
+        begin = time.monotonic()
+        result = function(small)
+    except Exception as reason:
+        raise SweepError(f"a trial at {task.where} failed: {type(reason).__name__}: {reason}") from reason
+    spent = time.monotonic() - begin
+    scale = task.members / few
+    size = 0.0
+    for variable in variables(result, task.keep):
+        size += variable.values.nbytes * (scale if "member" in variable.dims else 1.0)
+    return spent * scale, size

@@ -1,0 +1,180 @@
+"""The journal: what a sweep has finished, in files that appear whole or not at all.
+
+One folder with one segment file per group of finished tasks. A segment is written beside its place, flushed to the disk, and
+moved to its name: after a crash, a kill or a full disk it is there with all its records or it is not there. Segments are never
+changed. The journal is the truth; the zarr store of a sweep is a view of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from metastable.errors import StoreError, StoreFullError
+from metastable.sweep import records
+from metastable.sweep.records import Damage, Record
+from metastable.sweep.tasks import Variable
+
+SUFFIX = ".segment"
+_PARTIAL = ".partial"
+DAMAGED = "damaged"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+Layout = tuple[tuple[str, tuple[str, ...], tuple[int, ...], bool], ...]
+"""Of each array of a record: name, dims, shape, whether it is the coordinate of a dim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A finished or failed task in the journal: where its record lies, and the little that is needed at once.
+
+    Small on purpose: a sweep may have a million of these in memory, but reads the arrays of a few at a time.
+    """
+
+    path: Path
+    offset: int
+    length: int
+    done: bool
+    seconds: float
+    finished: float
+    version: str
+    layout: Layout
+
+    def read(self) -> tuple[dict[str, Any], list[Variable]]:
+        """Header and arrays, read and verified again."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return records.decode(file.read(self.length))
+
+
+@cache
+def _interned(layout: Layout) -> Layout:
+    return layout
+
+
+def entry(path: Path, record: Record) -> Entry:
+    """The entry of a record in the segment `path`."""
+    header = record.header
+    layout = tuple(
+        (item["name"], tuple(item["dims"]), tuple(item["shape"]), bool(item["coordinate"])) for item in header["arrays"]
+    )
+    return Entry(
+        path,
+        record.offset,
+        record.length,
+        record.done,
+        float(header.get("seconds", 0.0)),
+        float(header.get("finished", 0.0)),
+        sys.intern(str(header.get("version", ""))),
+        _interned(layout),
+    )
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a journal: the last word on each key, and what is damaged (segment, key or None)."""
+
+    entries: dict[str, Entry]
+    damages: list[tuple[Path, str | None]]
+
+
+def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
+    """All of `data` at `path`, or nothing: written beside it, flushed, moved. Raises `StoreFullError` when there is no room."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+        if durable:
+            _sync_folder(path.parent)
+    except OSError as reason:
+        partial.unlink(missing_ok=True)
+        raise storage_error(path, reason) from reason
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def storage_error(path: Path, reason: OSError) -> StoreError:
+    """The named error for a failed write."""
+    if reason.errno in _NO_ROOM:
+        return StoreFullError(f"there is no room left to write {path}: {reason.strerror}; free some space and run the sweep again")
+    return StoreError(f"{path} could not be written: {reason}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable (where folders can be flushed)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        # Some network filesystems refuse to flush folders; the file itself is flushed.
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def append(folder: Path, data: bytes) -> dict[str, Entry]:
+    """Write the records `data` as one new segment; returns its entries by key."""
+    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
+    found = list(records.scan(data))
+    good = [item for item in found if isinstance(item, Record)]
+    if len(good) != len(found):
+        raise StoreError("a result was damaged on its way from the worker (wrong checksum) and was not stored")
+    write_atomically(path, data)
+    return {item.key: entry(path, item) for item in good}
+
+
+def segments(folder: Path) -> list[Path]:
+    """The segments, oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def read_segment(path: Path) -> Iterator[Record | Damage]:
+    """Every record of a segment, verified."""
+    try:
+        return records.scan(path.read_bytes())
+    except OSError as reason:
+        raise StoreError(f"{path} cannot be read: {reason}") from reason
+
+
+def read(folder: Path) -> Contents:
+    """Read and verify the whole journal. A finished record beats a failed one; among equals the later one counts."""
+    entries: dict[str, Entry] = {}
+    damages: list[tuple[Path, str | None]] = []
+    for path in segments(folder):
+        for item in read_segment(path):
+            if isinstance(item, Damage):
+                damages.append((path, item.key))
+            elif item.key not in entries or item.done or not entries[item.key].done:
+                entries[item.key] = entry(path, item)
+    return Contents(entries, damages)
+
+
+def repair(folder: Path, damaged: Iterable[Path]) -> None:
+    """Set damaged segments aside under `damaged/`, keeping their good records in new segments."""
+    for path in dict.fromkeys(damaged):
+        data = path.read_bytes()
+        good = [data[item.offset : item.offset + item.length] for item in records.scan(data) if isinstance(item, Record)]
+        if good:
+            append(folder, b"".join(good))
+        (folder / DAMAGED).mkdir(exist_ok=True)
+        os.replace(path, folder / DAMAGED / path.name)
+
+
+def sweep_up(folder: Path) -> None:
+    """Remove what interrupted writes left behind (only the holder of the lock may)."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)

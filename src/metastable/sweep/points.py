@@ -1,0 +1,114 @@
+"""From a grid point to its task: fields put over the model, formulas evaluated, matrices and the seed drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable.errors import SweepError
+from metastable.model import Attention
+from metastable.sweep import expressions, families
+from metastable.sweep.tasks import Task, canonical, digest
+
+if TYPE_CHECKING:
+    from metastable.sweep.specification import Sweep
+
+MODEL_FIELDS = tuple(item.name for item in fields(Attention))
+NUMERIC_FIELDS = ("dim", "beta", "noise", "tie_tolerance")
+"""Fields of the model that are numbers: they may be formulas, and formulas may use them."""
+REPLICATE = "draw"
+"""The axis of replicates: it changes random matrices and starts, and nothing else."""
+
+_WORDS = ("kind", "family", "label")
+_WORD_FIELDS = ("mask", "norm", "weights", "activation")
+
+
+def formulas(value: Any, where: str = "", name: str = "") -> Iterator[tuple[str, str]]:
+    """Every string that is a formula, with its place."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key not in _WORDS:
+                yield from formulas(item, f"{where}.{key}" if where else key, key)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            if not (isinstance(item, str) and name in (*_WORD_FIELDS, *families.FIELDS)):
+                yield from formulas(item, where, name)
+    elif isinstance(value, str) and name not in (*_WORD_FIELDS, *families.FIELDS):
+        yield where, value
+
+
+def resolve(value: Any, scope: Mapping[str, Any], where: str, name: str = "") -> Any:
+    """`value` with its formulas replaced by numbers."""
+    if isinstance(value, Mapping):
+        return {
+            key: item if key in _WORDS else resolve(item, scope, f"{where}.{key}", key)
+            for key, item in value.items()
+            if key != "label"
+        }
+    if isinstance(value, (list, tuple)):
+        return [resolve(item, scope, where, name) for item in value]
+    if isinstance(value, str) and name not in _WORD_FIELDS:
+        return expressions.evaluate(value, scope, where)
+    return value
+
+
+def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any]) -> Task:
+    """The task at one grid point: settings put over the model, formulas evaluated, matrices and the seed drawn."""
+    settings: dict[str, Any] = {"tokens": sweep.tokens, **sweep.model}
+    for item, place in zip(sweep.axes, index):
+        value = item.values[place]
+        bundle = item.name not in MODEL_FIELDS and item.name != "tokens" and isinstance(value, dict)
+        settings |= {k: v for k, v in value.items() if k != "label"} if bundle else {item.name: value}
+    free = {name: value for name, value in settings.items() if name not in MODEL_FIELDS and name != "tokens"}
+    for name, value in free.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise SweepError(f"{name} = {value!r} is neither a field of the model nor a number that a formula could use")
+    scope = dict(free)
+    for name in ("tokens", *NUMERIC_FIELDS):
+        if settings.get(name) is not None:
+            settings[name] = resolve(settings[name], free, name)
+            scope[name] = settings[name]
+    if settings["tokens"] is None:
+        raise SweepError("tokens is missing: give tokens = 200, or an axis grid.tokens")
+    tokens = _checks.count(settings["tokens"], "tokens", error=SweepError)
+    if "dim" not in settings:
+        raise SweepError("dim is missing: give it in [model] or as an axis")
+    draw = _checks.count(free.get(REPLICATE, 0), REPLICATE, minimum=0, error=SweepError)
+    table = {name: value for name, value in settings.items() if name in MODEL_FIELDS and value is not None}
+    _fill_matrices(table, scope, sweep.seed, draw)
+    rest = {name: resolve(v, scope, name, name) for name, v in table.items() if name not in families.FIELDS}
+    model = Attention.from_dict({**rest, **{n: v for n, v in table.items() if n in families.FIELDS}}).to_dict()
+    observe = {name: resolve(v, scope, f"observe.{name}") for name, v in sweep.observe.items()}
+    content = canonical([model, tokens, sweep.members, list(sweep.times), observe, sweep.options, draw])
+    if sweep.starts == "shared":
+        entropy = [sweep.seed, draw]
+    else:
+        entropy = [sweep.seed, int(digest(content), 16)]
+    seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return Task(
+        number, index, point, model, tokens, sweep.members, sweep.times, observe, sweep.options, seed, sweep.keep
+    )
+
+
+def _fill_matrices(table: dict[str, Any], scope: Mapping[str, Any], seed: int, draw: int) -> None:
+    """Replace families by matrices; `tied` keys copy the query."""
+    dim = _checks.count(table["dim"], "dim", minimum=2, error=SweepError)
+    for name in ("query", "value", "key"):
+        item = table.get(name)
+        if item is None or not families.is_family(item):
+            continue
+        family = resolve(families.table(item, name), scope, name)
+        if family["family"] == "tied":
+            if name != "key":
+                raise SweepError(f"{name}: family 'tied' is for key, which it makes equal to query")
+            table["key"] = table.get("query")
+        else:
+            drawn = families.matrix(family, name, dim, seed, draw, name)
+            table[name] = None if drawn is None else drawn.tolist()
+    for name in families.FIELDS:
+        if table.get(name) is None:
+            table.pop(name, None)

@@ -1,0 +1,202 @@
+"""The folder of a sweep: its description, its journal, and the zarr store that readers open.
+
+    DIR/sweep.toml       what is being swept
+    DIR/journal/         finished and failed tasks (the truth; see `metastable.sweep.journal`)
+    DIR/results.zarr     labelled arrays over the grid (a view of it; see `metastable.sweep.view`)
+    DIR/progress.json    what the running process last said about itself
+    DIR/lock             held by the one process that writes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metastable.errors import StoreError, StoreExistsError
+from metastable.sweep import journal
+from metastable.sweep import view as views
+from metastable.sweep.journal import Entry
+from metastable.sweep.specification import Sweep
+from metastable.sweep.view import View
+
+DESCRIPTION = "sweep.toml"
+JOURNAL = "journal"
+PROGRESS = "progress.json"
+_BEFORE_DESCRIPTION = (JOURNAL, "lock")
+REFRESH_SECONDS = 5.0
+"""The zarr store follows the journal at most this many seconds behind (more when refreshing it is slow)."""
+REFRESH_SHARE = 0.1
+"""Share of the time of the client that refreshing the zarr store may take."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the tasks of a sweep are: key of each task, and the tasks of each key (equal tasks share one result)."""
+
+    keys: list[str]
+    numbers: Mapping[str, list[int]]
+
+    def select(self, entries: Mapping[str, Entry]) -> dict[int, Entry]:
+        """The entries of this sweep's tasks, by number."""
+        return {number: item for key, item in entries.items() for number in self.numbers.get(key, ())}
+
+
+def index_of(sweep: Sweep) -> Index:
+    """Keys of all tasks."""
+    keys = [task.key for task in sweep.tasks()]
+    numbers: dict[str, list[int]] = {}
+    for number, key in enumerate(keys):
+        numbers.setdefault(key, []).append(number)
+    return Index(keys, numbers)
+
+
+def read_description(folder: Path) -> Sweep:
+    """The sweep of a folder."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise StoreError(f"{folder} holds no sweep (there is no {DESCRIPTION} in it)")
+    return Sweep.from_file(path)
+
+
+def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
+    """Make the folder, or check that it holds this sweep; with `extend` another sweep may take over its finished tasks."""
+    if folder.exists() and not folder.is_dir():
+        raise StoreExistsError(f"{folder} is a file and was left untouched; choose another name")
+    if (folder / DESCRIPTION).exists():
+        known = read_description(folder)
+        if known.identity != sweep.identity and not extend:
+            changed = _differences(known.to_dict(), sweep.to_dict())
+            raise StoreExistsError(
+                f"{folder} holds another sweep ({', '.join(changed)} differ) and was left untouched; choose another folder, or "
+                "say --extend to describe it anew and keep what both have in common"
+            )
+    elif folder.exists() and any(item.name not in _BEFORE_DESCRIPTION for item in folder.iterdir()):
+        raise StoreExistsError(f"{folder} is not empty and holds no sweep; choose another folder")
+    try:
+        (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise StoreError(f"{folder} cannot be created: {reason.strerror}") from reason
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    words = ("name", "description", "plot")
+    found = [key for key in {**old, **new} if key not in words and old.get(key) != new.get(key)]
+    return found or ["order of the axes"]
+
+
+class Store:
+    """The folder of a sweep, opened for writing by the holder of its lock."""
+
+    def __init__(self, folder: Path, sweep: Sweep, say: Say) -> None:
+        self.folder = folder
+        self.sweep = sweep
+        self.index = index_of(sweep)
+        journal.sweep_up(folder / JOURNAL)
+        views.sweep_up(folder)
+        journal.write_atomically(folder / DESCRIPTION, sweep.to_toml().encode())
+        self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
+        self._attributes = {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
+        self._dirty: set[int] = set()
+        self._pause = REFRESH_SECONDS
+        self._refreshed = time.monotonic()
+        self.view: View | None = None
+        self._open_view(say)
+
+    def _read_journal(self, say: Say) -> dict[str, Entry]:
+        contents = journal.read(self.folder / JOURNAL)
+        if contents.damages:
+            journal.repair(self.folder / JOURNAL, (path for path, _ in contents.damages))
+            contents_now = journal.read(self.folder / JOURNAL)
+            for path, key in contents.damages:
+                numbers = self.index.numbers.get(key or "", [])
+                if key is not None and key in contents_now.entries:
+                    continue
+                lost = "; ".join(self.sweep.task(number).where for number in numbers) or "a task that cannot be named"
+                say(f"{path.name} was damaged; lost and to be computed again: {lost}")
+            contents = contents_now
+        return contents.entries
+
+    def _open_view(self, say: Say) -> None:
+        path = self.folder / views.NAME
+        existed = path.exists()
+        opened = views.open_view(path, self.sweep.axes, self._attributes, self.entries)
+        self.view = None if opened is None else opened[0]
+        if existed and opened is not None and opened[1]:
+            say(f"{views.NAME} differed from the journal in {opened[1]} chunks and was brought up to date")
+
+    @property
+    def done(self) -> int:
+        """Number of tasks with a result."""
+        return sum(entry.done for entry in self.entries.values())
+
+    @property
+    def failed(self) -> int:
+        """Number of tasks that failed."""
+        return len(self.entries) - self.done
+
+    def waiting(self, retry_failed: bool) -> list[int]:
+        """Tasks to run, one per key, in order."""
+        seen: set[str] = set()
+        result = []
+        for number, key in enumerate(self.index.keys):
+            entry = self.entries.get(number)
+            if key in seen or (entry is not None and (entry.done or not retry_failed)):
+                continue
+            seen.add(key)
+            result.append(number)
+        return result
+
+    def add(self, data: bytes) -> list[Entry]:
+        """Keep records for good, then let the zarr store follow when it is time."""
+        stored = journal.append(self.folder / JOURNAL, data)
+        fresh = self.index.select(stored)
+        self.entries.update(fresh)
+        self._dirty.update(fresh)
+        if time.monotonic() - self._refreshed >= self._pause:
+            self.refresh()
+        return list(stored.values())
+
+    def refresh(self) -> None:
+        """Bring the zarr store up to date with the journal."""
+        if not self._dirty:
+            return
+        begin = time.monotonic()
+        fresh = views.layout_of(self.entries[number] for number in self._dirty)
+        if self.view is None or not self.view.layout.covers(fresh):
+            self._open_view(lambda line: None)
+        else:
+            self.view.refresh(sorted({self.view.chunk_of(number) for number in self._dirty}), self.entries)
+        self._dirty.clear()
+        self._refreshed = time.monotonic()
+        # Refreshing never takes more than its share of the client's time.
+        self._pause = max(REFRESH_SECONDS, (self._refreshed - begin) / REFRESH_SHARE)
+
+    def say_progress(self, state: Mapping[str, Any]) -> None:
+        """Leave a note for `metastable sweep status`; losing it loses nothing."""
+        text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
+        with suppress(StoreError):
+            journal.write_atomically(self.folder / PROGRESS, text.encode(), durable=False)
+
+
+def open_results(folder: str | os.PathLike) -> Any:
+    """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
+    import xarray as xr
+
+    path = Path(folder) / views.NAME
+    if not path.exists():
+        sweep = read_description(Path(folder))
+        raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
+    try:
+        return xr.open_zarr(path, chunks=None)
+    except Exception as reason:
+        raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
+
+

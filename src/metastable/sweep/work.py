@@ -1,0 +1,85 @@
+"""What a worker does: run a batch of tasks, one after the other, and return their records as bytes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from metastable.sweep import records
+from metastable.sweep.specification import Sweep
+from metastable.sweep.tasks import Execute, Task, load, variables
+
+LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback that are kept, counted from its end."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tasks to run together, and after how many seconds to return what is done and hand back the rest."""
+
+    numbers: tuple[int, ...]
+    limit: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Records of the tasks that ran, and the numbers of those that did not get their turn."""
+
+    records: bytes
+    rest: tuple[int, ...]
+
+
+@lru_cache(maxsize=4)
+def _sweep(text: str) -> Sweep:
+    return Sweep.from_dict(json.loads(text))
+
+
+def run_batch(text: str, batch: Batch, execute: str | Execute, threads: int | None) -> Finished:
+    """Run the tasks of a batch of the sweep `text` (JSON). Tasks that fail become records too; nothing is raised for them."""
+    sweep = _sweep(text)
+    function = load(execute) if isinstance(execute, str) else execute
+    begin = time.monotonic()
+    kept: list[bytes] = []
+    for place, number in enumerate(batch.numbers):
+        if kept and time.monotonic() - begin > batch.limit:
+            return Finished(b"".join(kept), batch.numbers[place:])
+        kept.append(run_task(replace(sweep.task(number), threads=threads), function))
+    return Finished(b"".join(kept), ())
+
+
+def run_task(task: Task, function: Execute) -> bytes:
+    """The record of one task: its arrays, or its traceback and parameters."""
+    begin = time.monotonic()
+    try:
+        kept = variables(function(task), task.keep)
+    except Exception as reason:
+        text = "".join(traceback.format_exception(reason))[-LONGEST_TRACEBACK:]
+        return failure(task, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
+    return records.encode(_header(task, records.DONE, time.monotonic() - begin), kept)
+
+
+def failure(task: Task, error: str, text: str, seconds: float) -> bytes:
+    """The record of a task that failed."""
+    parameters = {"model": dict(task.model), "tokens": task.tokens, "members": task.members, "seed": task.seed}
+    header = _header(task, records.FAILED, seconds) | {"error": error, "traceback": text, "parameters": parameters}
+    return records.encode(header)
+
+
+def _header(task: Task, status: str, seconds: float) -> dict[str, Any]:
+    from metastable import __version__
+
+    return {
+        "key": task.key,
+        "status": status,
+        "point": dict(task.point),
+        "seconds": seconds,
+        "finished": time.time(),
+        "host": socket.gethostname(),
+        "version": __version__,
+    }

@@ -1,0 +1,66 @@
+"""Task functions that run in a moment, for tests of everything around them."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from metastable.sweep import Sweep, Task
+
+
+def execute(task: Task) -> xr.Dataset:
+    """Random numbers from the seed of the task, scaled by beta: cheap, and different for every task."""
+    generator = np.random.default_rng(task.seed)
+    shape = (task.members, len(task.times))
+    return xr.Dataset(
+        {
+            "clusters": (("member", "time"), task.model["beta"] * generator.standard_normal(shape)),
+            "steps": (("member",), generator.integers(0, 100, task.members)),
+            "message": (("member",), np.array(["fine"] * task.members)),
+        },
+        coords={"member": np.arange(task.members), "time": list(task.times)},
+    )
+
+
+def slow(task: Task) -> xr.Dataset:
+    """The same after a moment (`METASTABLE_TEST_SECONDS`)."""
+    time.sleep(float(os.environ.get("METASTABLE_TEST_SECONDS", "0.05")))
+    return execute(task)
+
+
+def failing(task: Task) -> xr.Dataset:
+    """Fails at beta = 2 until the file `METASTABLE_TEST_CURE` exists."""
+    if task.model["beta"] == 2.0 and not Path(os.environ["METASTABLE_TEST_CURE"]).exists():
+        raise ValueError("beta is two")
+    return execute(task)
+
+
+def deadly(task: Task) -> xr.Dataset:
+    """Kills its process at beta = 2."""
+    if task.model["beta"] == 2.0:
+        os._exit(9)
+    return execute(task)
+
+
+def busy(task: Task) -> xr.Dataset:
+    """A second of computing on one core."""
+    end = time.process_time() + 1.0
+    while time.process_time() < end:
+        np.linalg.norm(np.ones(1000))
+    return execute(task)
+
+
+def small_sweep(**changes) -> Sweep:
+    """A sweep of 3 x 4 tasks."""
+    fields = {
+        "model": {"dim": 2},
+        "grid": {"mask": ["causal", "full", {"kind": "window", "width": 4}], "beta": [1.0, 2.0, 3.0, 4.0]},
+        "tokens": 8,
+        "members": 5,
+        "times": [1.0, 10.0, 100.0],
+        "observe": {"clusters": {"radius": "0.5 / sqrt(beta)"}},
+        "seed": 7,
+    }
+    return Sweep(**{**fields, **changes})
