@@ -1,0 +1,154 @@
+"""What a worker process does: one run with everything that is shown about it, one attention matrix, or one file to download.
+
+A job is a generator of messages: dictionaries (sent as JSON) and bytes (binary frames). Runs are deterministic, so nothing but a
+small cache is kept between jobs: whatever was forgotten is computed again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from metastable import sphere
+from metastable._checks import FloatArray
+from metastable.errors import TimeError
+from metastable.explorer import exports, measure, outcome, protocol
+from metastable.explorer.setting import Clock, Setting
+from metastable.run import Run, simulate
+
+Message = dict[str, Any] | bytes
+
+CHUNK = 60
+"""Frames per message."""
+PREVIEW = 10.0
+"""A long run is first shown up to here, which takes no time, while the rest is computed."""
+CACHE = 3
+"""Runs kept."""
+CHANGED = 0.02
+"""A token ends elsewhere when its last position moved by more than this."""
+
+_runs: OrderedDict[str, Run] = OrderedDict()
+
+
+def perform(order: dict[str, Any]) -> Iterator[Message]:
+    """Carry out one order of the server: `simulate`, `attention` or `export`."""
+    setting, clock = Setting.from_dict(order["setting"]), Clock.from_dict(order["clock"])
+    setting.check_clock(clock)
+    kind = order["kind"]
+    if kind == "simulate":
+        yield from _simulate(setting, clock, order)
+    elif kind == "attention":
+        yield _attention(setting, clock, order)
+    else:
+        yield from exports.export(order["format"], setting, clock, lambda: run_of(setting, clock))
+
+
+def run_of(setting: Setting, clock: Clock) -> Run:
+    """The run of a setting: the exact call that the Python code on the page shows."""
+    key = setting.key(clock)
+    if key in _runs:
+        _runs.move_to_end(key)
+        return _runs[key]
+    run = simulate(setting.model, setting.positions, progress=False, **setting.options(clock))
+    _runs[key] = run
+    while len(_runs) > CACHE:
+        _runs.popitem(last=False)
+    return run
+
+
+def states_at(run: Run, times: FloatArray) -> FloatArray:
+    """States (frames, tokens, dim) of a run at those of `times` that it reached."""
+    if run.dense is None:
+        return run.states[: len(times)]
+    reached = times[times <= run.end * (1 + 1e-12)]
+    return np.stack([run.at(min(float(t), run.end)) for t in reached])
+
+
+def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator[Message]:
+    tag = {"panel": order["panel"], "run": order["run"]}
+    times = setting.times(clock)
+    began = time.perf_counter()
+    renyi, strong = measure.centers(setting)
+    yield {"type": "facts", **tag, **outcome.facts(setting, times, renyi, strong)}
+    if setting.step is None and clock.until > 2 * PREVIEW and setting.key(clock) not in _runs:
+        yield from _preview(setting, times, tag)
+    run = run_of(setting, clock)
+    seconds = time.perf_counter() - began
+    states = states_at(run, times)
+    view = measure.view_of(setting, states)
+    assert view is not None
+    anchors = None if setting.model.frozen is None else view(setting.model.frozen.tokens).tolist()
+    yield {"type": "view", **tag, "name": view.name, "frozen": anchors, **outcome.leading_shape(setting.model, view)}
+    yield from _positions(states, view, tag, 0)
+    leaders, merges = outcome.clusters(setting, run, states, times[: len(states)])
+    for first in range(0, len(states), CHUNK):
+        yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
+    yield {"type": "curves", **tag, **outcome.curves(setting, states, leaders, renyi, strong), "merges": merges}
+    yield {
+        "type": "end",
+        **tag,
+        "frames": len(states),
+        **outcome.ending(setting, run, states, times[: len(states)], leaders),
+        "seconds": seconds,
+        "changed": _changes(order.get("before"), setting, clock, run),
+    }
+
+
+def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterator[Message]:
+    """The first frames of a long run from a short one."""
+    view = measure.view_of(setting)
+    if view is None:
+        return
+    early = times[times <= PREVIEW]
+    run = simulate(setting.model, setting.positions, PREVIEW, progress=False)
+    yield from _positions(states_at(run, early), view, tag, 0)
+
+
+def _positions(states: FloatArray, view: measure.View, tag: dict[str, int], start: int) -> Iterator[bytes]:
+    for first in range(0, len(states), CHUNK):
+        part = states[first : first + CHUNK]
+        distance = sphere.distance(part, part[:, :1])
+        yield protocol.pack_positions(tag["panel"], tag["run"], start + first, view(part), distance)
+
+
+def _changes(before: Any, setting: Setting, clock: Clock, run: Run) -> dict[str, Any] | None:
+    """What became different from the run of the setting `before`, for the tokens that both have."""
+    if before is None:
+        return None
+    earlier_setting = Setting.from_dict(before)
+    if earlier_setting.model.dim != setting.model.dim:
+        return None
+    earlier = run_of(earlier_setting, clock)
+    shared = min(len(earlier.start), len(run.start))
+    moved = sphere.distance(earlier.start[:shared], run.start[:shared]) > 0
+    elsewhere = sphere.distance(earlier.final[:shared], run.final[:shared]) > CHANGED
+    exact = (earlier.final[:shared] == run.final[:shared]).all(axis=1)
+    touched = np.flatnonzero(moved)
+    first = int(touched[0]) if touched.size else shared
+    close = sphere.distance(earlier.final[:first], run.final[:first]).max(initial=0.0)
+    return {
+        "moved": touched.tolist(),
+        "added": len(run.start) - len(earlier.start),
+        "earlier": first,
+        "earlier_shift": float(close),
+        "earlier_exact": bool(exact[:first].all()),
+        "later": shared - first,
+        "elsewhere": int(elsewhere[first:].sum()),
+    }
+
+
+def _attention(setting: Setting, clock: Clock, order: dict[str, Any]) -> bytes:
+    times = setting.times(clock)
+    frame = order["frame"]
+    if frame >= len(times):
+        raise TimeError(f"there is no frame {frame}; the run has {len(times)}")
+    run = run_of(setting, clock)
+    states = states_at(run, times[frame : frame + 1]) if run.dense is not None else run.states[frame : frame + 1]
+    if not len(states):
+        raise TimeError(f"the run stopped at t = {run.end:g}, before frame {frame}")
+    matrix = measure.attention_matrix(setting.model, states[0])
+    return protocol.pack_attention(order["panel"], order["run"], frame, len(states[0]), matrix)

@@ -1,0 +1,144 @@
+"""What is said about a run: the prediction before it, the curves along it, what happened at its end. Words and plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from metastable import sphere
+from metastable._checks import FloatArray
+from metastable.analysis import classify, merge_tree, predict
+from metastable.analysis.atlas import OTHER, UNSETTLED, Prediction
+from metastable.explorer import measure
+from metastable.explorer.setting import Setting
+from metastable.model import Attention
+from metastable.run import Run
+
+MERGES = 64
+"""Merges that are reported: the last ones, which take longest."""
+BASES = {"theorem": "theorem", "conjecture": "conjecture"}
+
+
+def pretty(text: str) -> str:
+    """The package's plain words with the paper's letters."""
+    return text.replace("x_1(0)", "x₁(0)").replace("-xi", "−ξ").replace("xi", "ξ").replace("lambda_max", "λ max")
+
+
+def number(value: float) -> str:
+    """Three digits, and powers of ten from 1e5 on: 37.2, 3.2·10⁷."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if mantissa == "1.0" else f"{mantissa.removesuffix('.0')}·{power}"
+
+
+def facts(setting: Setting, times: FloatArray, renyi: np.ndarray, strong: np.ndarray) -> dict[str, Any]:
+    """What is known before the run: prediction, spectrum, centers of the start, expected counts, the law N(t)."""
+    prediction = predict(setting.model)
+    eigenvalue = complex(prediction.eigenvalue)
+    return {
+        "prediction": {
+            "text": prediction_text(prediction),
+            "row": prediction.row,
+            "eigenvalue": [eigenvalue.real, eigenvalue.imag],
+        },
+        "spectrum": measure.spectrum(setting.model),
+        "centers": renyi.tolist(),
+        "strong": strong.tolist(),
+        "expected": measure.expected_centers(setting),
+        "law": measure.law(setting, times),
+    }
+
+
+def prediction_text(prediction: Prediction) -> str:
+    """One line: the configuration and on what ground."""
+    if prediction.basis in BASES:
+        return pretty(f"{prediction.configuration} ({BASES[prediction.basis]})")
+    if prediction.configuration != OTHER:
+        return pretty(prediction.configuration)
+    return pretty(prediction.reason)
+
+
+def leading_shape(model: Attention, view: measure.View) -> dict[str, Any]:
+    """Directions that span the leading space L, as they are shown; none where L is everything."""
+    space = measure.leading_space(model)
+    if space.shape[1] >= model.dim or model.dim > 3:
+        return {"leading": None}
+    return {"leading": view(space.T).tolist()}
+
+
+def curves(
+    setting: Setting, states: FloatArray, leaders: np.ndarray, renyi: np.ndarray, strong: np.ndarray
+) -> dict[str, Any]:
+    """Numbers per frame: clusters, and the share of tokens that are near a center."""
+    return {
+        "clusters": [len(np.unique(row)) for row in leaders],
+        "renyi": measure.capture(states, renyi, setting.separation),
+        "strong": measure.capture(states, strong, setting.separation),
+    }
+
+
+def clusters(
+    setting: Setting, run: Run, states: FloatArray, times: FloatArray
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """First token of each token's cluster, (frames, tokens), and the last merges with their times.
+
+    Without noise clusters are those of the merge tree: tokens that stay together for good. Under noise nothing is for good, and
+    clusters are those of the moment.
+    """
+    if setting.model.noise > 0:
+        return measure.leaders(states, setting.cluster_radius), []
+    tree = merge_tree(run, radius=setting.cluster_radius)
+    rows = range(max(0, len(tree) - MERGES), len(tree))
+    names = ("child", "parent", "child_size", "parent_size")
+    merges = [
+        {"time": float(tree.time[row]), **{name: int(getattr(tree, name)[row]) for name in names}} for row in rows
+    ]
+    return measure.lasting_leaders(tree, times), merges
+
+
+def ending(setting: Setting, run: Run, states: FloatArray, times: FloatArray, leaders: np.ndarray) -> dict[str, Any]:
+    """How the run ended and how it was computed."""
+    return {
+        "reached": reached(setting, run, states, times, leaders),
+        "status": run.status,
+        "message": run.message,
+        "method": run.method,
+        "engine": run.engine,
+        "steps": run.stats.accepted,
+        "until": float(run.end),
+    }
+
+
+def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, leaders: np.ndarray) -> dict[str, Any]:
+    """What happened, in words, and whether it is what was predicted (None: nothing was, or not yet)."""
+    count = len(np.unique(leaders[-1]))
+    clusters = "one cluster" if count == 1 else f"{count} clusters"
+    end = number(float(run.end))
+    if setting.model.frozen is not None:
+        return _near_frozen(setting, states[-1], clusters)
+    if setting.model.noise > 0:
+        return {"text": f"{clusters} at t = {end}, under noise that never lets them rest", "agrees": None}
+    result = classify(run)
+    moment = measure.settling_time(states, times)
+    when = "" if moment is None else f" at t = {number(moment)}"
+    if result.configuration not in (OTHER, UNSETTLED) and result.prediction.configuration != OTHER:
+        return {"text": pretty(result.configuration) + when, "agrees": result.as_predicted}
+    if result.configuration == UNSETTLED:
+        waiting = "not yet: " if result.prediction.row is not None else ""
+        return {"text": f"{waiting}{clusters} at t = {end}, still moving", "agrees": None}
+    if count == 1:
+        return {"text": f"one point{when}", "agrees": None if result.prediction.row is None else False}
+    return {"text": f"{clusters} at rest{when}", "agrees": None if result.prediction.row is None else False}
+
+
+def _near_frozen(setting: Setting, final: FloatArray, clusters: str) -> dict[str, Any]:
+    """Theorem 5.2: every free token converges to the vicinity of some frozen one."""
+    assert setting.model.frozen is not None
+    reach = 1.0 / np.sqrt(max(setting.beta, 1.0))
+    away = sphere.pairwise_distance(final, setting.model.frozen.tokens).min(axis=1)
+    near = int((away <= reach).sum())
+    text = f"{clusters}; {near} of {len(final)} tokens within β^(−1/2) = {number(float(reach))} of a frozen one"
+    return {"text": text, "agrees": True if near == len(final) and measure.theorem_applies(setting) else None}

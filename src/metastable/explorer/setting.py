@@ -1,0 +1,297 @@
+"""What a page asks for, as checked frozen objects.
+
+The model travels as the dictionary of `Attention.to_dict`, with three abbreviations for matrices so that links stay short:
+`{"eigenvalues": [[re, im], ...]}` (a block diagonal real matrix with that spectrum), `{"gaussian": seed}` (independent standard
+normal entries) and `null` (the identity). Everything is checked by `Attention.from_dict` in the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError, ModelError, TokenError
+from metastable.explorer import limits
+from metastable.model import Attention
+
+Projection = Literal["auto", "leading", "principal", "coordinates"]
+PROJECTIONS = ("auto", "leading", "principal", "coordinates")
+MATRICES = ("query", "key", "value")
+CENTER_SEPARATION = 4.0
+"""delta = 4 beta^(-1/2) unless told otherwise, as in the paper's figures."""
+CLUSTER_FRACTION = 0.2
+"""Tokens closer than 0.2 beta^(-1/2) (at most 0.2) count as one cluster unless told otherwise."""
+
+
+def only(data: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
+    """`data` as a table with no other keys than `allowed`."""
+    if not isinstance(data, dict):
+        raise InvalidInputError(f"{where} must be a table of fields, not {type(data).__name__}")
+    unknown = [key for key in data if key not in allowed]
+    if unknown:
+        raise InvalidInputError(f"{where} has no field {unknown[0]!r:.60}; its fields are: {', '.join(allowed)}")
+    return data
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far a run goes and how its moments are spaced; shared by runs that are shown side by side."""
+
+    until: float
+    log: bool = False
+
+    @staticmethod
+    def from_dict(data: Any) -> Clock:
+        table = only(data, ("until", "log"), "clock")
+        until = _checks.number(table.get("until"), "the horizon", limits.MIN_UNTIL, limits.MAX_UNTIL)
+        log = table.get("log", False)
+        if not isinstance(log, bool):
+            raise InvalidInputError(f"clock.log must be true or false, not {log!r:.40}")
+        return Clock(until, log)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"until": self.until, "log": self.log}
+
+    @property
+    def first(self) -> float:
+        """The first moment after 0 in log time."""
+        return min(0.01, self.until / 100)
+
+    def times(self, step: float | None = None) -> FloatArray:
+        """The moments that are shown, from 0 to `until`; whole multiples of `step` where a method has a fixed one."""
+        if self.log:
+            grid = np.concatenate([[0.0], np.geomspace(self.first, self.until, limits.FRAMES - 1)])
+            grid[-1] = self.until
+        else:
+            grid = np.linspace(0.0, self.until, limits.FRAMES)
+        return grid if step is None else np.unique(np.rint(grid / step)) * step
+
+
+@dataclass(frozen=True)
+class Start:
+    """Uniform tokens of a seed, some moved by hand (`placed`: index -> position), some appended behind them."""
+
+    tokens: int
+    seed: int = 0
+    placed: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    appended: tuple[tuple[float, ...], ...] = ()
+
+    @staticmethod
+    def from_dict(data: Any, dim: int) -> Start:
+        table = only(data, ("tokens", "seed", "placed", "appended"), "start")
+        count = _checks.count(table.get("tokens"), "the number of tokens")
+        limits.check_size(count, dim)
+        seed = _checks.count(table.get("seed", 0), "seed", 0, 2**32 - 1)
+        appended = table.get("appended", [])
+        placed = table.get("placed", [])
+        for name, items in (("appended", appended), ("placed", placed)):
+            if not isinstance(items, list) or len(items) > limits.MAX_APPENDED:
+                raise limits.LimitError(f"start.{name} must be a list of at most {limits.MAX_APPENDED} tokens")
+        limits.check_size(count + len(appended), dim)
+        behind = tuple(_position(item, dim, f"appended token {number}") for number, item in enumerate(appended))
+        moved: dict[int, tuple[float, ...]] = {}
+        for item in placed:
+            if not isinstance(item, list) or len(item) != 2:
+                raise TokenError("start.placed must hold pairs [index, position]")
+            index = _checks.count(item[0], "the index of a moved token", 0, count + len(behind) - 1)
+            moved[index] = _position(item[1], dim, f"token {index + 1}")
+        return Start(count, seed, moved, behind)
+
+    def to_dict(self) -> dict[str, Any]:
+        table: dict[str, Any] = {"tokens": self.tokens, "seed": self.seed}
+        if self.placed:
+            table["placed"] = [[index, list(position)] for index, position in self.placed.items()]
+        if self.appended:
+            table["appended"] = [list(position) for position in self.appended]
+        return table
+
+    @property
+    def total(self) -> int:
+        """Tokens in all."""
+        return self.tokens + len(self.appended)
+
+    def positions(self, dim: int) -> FloatArray:
+        """The tokens at depth 0, shape (tokens, dim)."""
+        x = sphere.uniform(self.tokens, dim=dim, seed=self.seed)
+        if self.appended:
+            x = np.concatenate([x, sphere.normalize(np.array(self.appended))])
+        for index, position in self.placed.items():
+            x[index] = sphere.normalize(np.array(position))
+        return x
+
+
+def _position(value: Any, dim: int, name: str) -> tuple[float, ...]:
+    """A direction given by hand: any non-zero vector."""
+    if not isinstance(value, list) or len(value) != dim:
+        raise TokenError(f"{name} must be a list of {dim} numbers")
+    vector = _checks.vector(value, name, dim, error=TokenError)
+    if not 1e-6 < np.abs(vector).max() < 1e6:
+        raise TokenError(f"{name} must be a direction, not (nearly) zero or huge: {value}")
+    return tuple(float(number) for number in vector)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One system to be shown: a model, a start, and how it is looked at.
+
+    `table` keeps the model as it was asked for (abbreviations included), which is what links and the Python code show.
+    """
+
+    table: Mapping[str, Any]
+    start: Start
+    delta: float | None = None
+    radius: float | None = None
+    projection: Projection = "auto"
+
+    @staticmethod
+    def from_dict(data: Any) -> Setting:
+        fields = only(data, ("model", "start", "delta", "radius", "projection"), "setting")
+        table = fields.get("model")
+        if not isinstance(table, dict):
+            raise ModelError("setting.model must be a table of fields")
+        dim = _checks.count(table.get("dim"), "dim", 2, error=ModelError)
+        limits.check_size(1, dim)
+        delta, radius = (
+            None if fields.get(name) is None else _checks.number(fields[name], name, 0.0, np.pi, strict=False)
+            for name in ("delta", "radius")
+        )
+        for name, number in (("delta", delta), ("radius", radius)):
+            if number == 0:
+                raise InvalidInputError(f"{name} must be greater than 0")
+        projection = _checks.choice(fields.get("projection", "auto"), "projection", PROJECTIONS)
+        setting = Setting(dict(table), Start.from_dict(fields.get("start"), dim), delta, radius, projection)  # type: ignore[arg-type]
+        setting._check_model()
+        return setting
+
+    def _check_model(self) -> None:
+        """Build the model (every check of `Attention`), then what only a page limits."""
+        frozen = self.table.get("frozen")
+        anchors = frozen.get("tokens") if isinstance(frozen, dict) else None
+        if isinstance(anchors, list) and len(anchors) > limits.MAX_FROZEN:
+            raise limits.LimitError(f"the explorer shows up to {limits.MAX_FROZEN} frozen tokens")
+        model = self.model
+        hottest = max(head.beta for head in model.all_heads)
+        if hottest > limits.MAX_BETA:
+            raise limits.LimitError(f"the explorer goes up to beta = {limits.MAX_BETA:g}, not {hottest:g}")
+        model.mask.check(self.start.total)
+
+    def to_dict(self) -> dict[str, Any]:
+        table: dict[str, Any] = {"model": dict(self.table), "start": self.start.to_dict()}
+        for name in ("delta", "radius"):
+            if getattr(self, name) is not None:
+                table[name] = getattr(self, name)
+        if self.projection != "auto":
+            table["projection"] = self.projection
+        return table
+
+    @cached_property
+    def model(self) -> Attention:
+        """The model, with the abbreviations written out."""
+        plain = dict(self.table)
+        for name in MATRICES:
+            if isinstance(plain.get(name), dict):
+                plain[name] = matrix_from(plain[name], int(plain["dim"]), name).tolist()
+        return Attention.from_dict({name: value for name, value in plain.items() if value is not None})
+
+    @property
+    def beta(self) -> float:
+        """The largest inverse temperature of the heads: it sets the length scale."""
+        return max(head.beta for head in self.model.all_heads)
+
+    @property
+    def separation(self) -> float:
+        """delta of the Renyi centers."""
+        if self.delta is not None:
+            return self.delta
+        return float(min(np.pi, CENTER_SEPARATION / np.sqrt(max(self.beta, 1.0))))
+
+    @property
+    def cluster_radius(self) -> float:
+        """Tokens linked closer than this are one cluster."""
+        return self.radius if self.radius is not None else float(CLUSTER_FRACTION / np.sqrt(max(self.beta, 1.0)))
+
+    @cached_property
+    def positions(self) -> FloatArray:
+        """The tokens at depth 0, shape (tokens, dim)."""
+        return self.start.positions(self.model.dim)
+
+    @property
+    def step(self) -> float | None:
+        """The fixed step of a run with noise; None for the adaptive methods."""
+        return limits.NOISE_STEP if self.model.noise > 0 else None
+
+    def check_clock(self, clock: Clock) -> None:
+        """Refuse what only this combination of model and horizon makes impossible."""
+        if self.step is None:
+            return
+        longest = limits.MAX_NOISE_STEPS * self.step
+        if not self.step <= clock.until <= longest:
+            raise limits.LimitError(
+                f"with noise the explorer takes steps of {self.step:g} up to t = {longest:g}, not to t = {clock.until:g}"
+            )
+
+    def key(self, clock: Clock) -> str:
+        """What a run of this setting is known by: everything that changes it, and nothing that only changes its picture."""
+        return json.dumps([dict(self.table), self.start.to_dict(), clock.to_dict()], sort_keys=True)
+
+    def times(self, clock: Clock) -> FloatArray:
+        """The moments of a run of this setting."""
+        return clock.times(self.step)
+
+    def options(self, clock: Clock) -> dict[str, Any]:
+        """The keyword arguments of `metastable.simulate` (besides model and start): the one place that decides them."""
+        allowed = limits.steps_allowed(self.start.total, self.model.width)
+        if self.step is None:
+            return {"until": clock.until, "max_steps": allowed}
+        return {"times": self.times(clock), "seed": self.start.seed, "max_steps": limits.MAX_NOISE_STEPS}
+
+
+def matrix_from(table: dict[str, Any], dim: int, name: str) -> FloatArray:
+    """The matrix that an abbreviation stands for."""
+    if set(table) == {"gaussian"}:
+        seed = _checks.count(table["gaussian"], f"{name}.gaussian (a seed)", 0, 2**32 - 1, error=ModelError)
+        return np.random.default_rng(seed).standard_normal((dim, dim))
+    if set(table) == {"eigenvalues"}:
+        return from_eigenvalues(table["eigenvalues"], dim, name)
+    raise ModelError(
+        f"{name} must be a matrix, null, {{'eigenvalues': [[re, im], ...]}} or {{'gaussian': seed}}, "
+        f"not a table with {', '.join(map(repr, list(table)[:3])) or 'nothing'}"
+    )
+
+
+def from_eigenvalues(pairs: Any, dim: int, name: str = "value") -> FloatArray:
+    """A real matrix (dim, dim) with the given spectrum: its real eigenvalues on the diagonal, in the order given, and one block
+    [[a, -b], [b, a]] for each conjugate pair a +- ib, of which only b > 0 is listed or both are.
+    """
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ModelError(f"{name}.eigenvalues must be a list of pairs [re, im]")
+    if len(pairs) > dim:
+        raise ModelError(f"{name} has {len(pairs)} eigenvalues, but the dimension is {dim}")
+    numbers = [
+        tuple(_checks.number(part, f"an eigenvalue of {name}", -1e6, 1e6, error=ModelError) for part in pair)
+        for pair in pairs
+    ]
+    upper = sorted((re, im) for re, im in numbers if im > 0)
+    lower = sorted((re, -im) for re, im in numbers if im < 0)
+    if lower and lower != upper:
+        raise ModelError(f"the complex eigenvalues of {name} must come in conjugate pairs a + ib, a - ib")
+    result = np.zeros((dim, dim))
+    row = 0
+    for re, im in numbers:
+        if im < 0:
+            continue
+        size = 1 if im == 0 else 2
+        if row + size > dim:
+            raise ModelError(f"the eigenvalues of {name} need more than {dim} dimensions; a pair takes two")
+        result[row : row + size, row : row + size] = [[re]] if size == 1 else [[re, -im], [im, re]]
+        row += size
+    if row != dim:
+        raise ModelError(f"{name} needs {dim} eigenvalues (a conjugate pair counts as two), not {row}")
+    return result

@@ -1,0 +1,38 @@
+// The attention matrix at the present moment: row k shows whom token k looks at.
+
+import { Chart } from "./chart.js";
+import { heat } from "./colors.js";
+
+export class Attention extends Chart {
+  constructor(figure, events) {
+    super(figure, events);
+    this.margin = { left: 2, right: 2, top: 2, bottom: 2 };
+    this.image = document.createElement("canvas");
+    this.visible = true;
+    new IntersectionObserver((entries) => { this.visible = entries.at(-1).isIntersecting; events.stale(); }).observe(figure);
+  }
+
+  show({ components: size, tokens, buffer, offset }, theme) {
+    this.data = { size, tokens, values: new Float32Array(buffer, offset, size * size) };
+    this.draw(theme);
+  }
+
+  draw(theme) {
+    if (!this.data || !this.size[0]) return;
+    const { size, tokens, values } = this.data;
+    if (this.image.width !== size) { this.image.width = size; this.image.height = size; }
+    const ctx = this.image.getContext("2d"), pixels = ctx.createImageData(size, size);
+    for (let i = 0; i < values.length; i++) {
+      const [r, g, b] = heat(Math.min(1, values[i]) ** 0.42, theme.dark);
+      pixels.data.set([r, g, b, 255], 4 * i);
+    }
+    ctx.putImageData(pixels, 0, 0);
+    this.clear(theme);
+    const { x, y, width, height } = this.inner;
+    this.ctx.imageSmoothingEnabled = false;
+    this.ctx.drawImage(this.image, x, y, width, height);
+    this.ctx.strokeStyle = theme.faint; this.ctx.lineWidth = 1;
+    this.ctx.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+    this.figure.querySelector(".key").textContent = tokens > size ? `${tokens} tokens in blocks` : "row sees column";
+  }
+}

@@ -1,0 +1,60 @@
+// Colours: one for every place on the sphere, so that a cluster wears the colour of where its first token began.
+
+function oklch(lightness, chroma, hue) {
+  const a = chroma * Math.cos(hue), b = chroma * Math.sin(hue);
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  return linear.map((c) => {
+    const v = Math.min(1, Math.max(0, c));
+    return Math.round(255 * (v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055));
+  });
+}
+
+const css = ([r, g, b]) => `rgb(${r} ${g} ${b})`;
+const HUE_STEPS = 72, LIGHT_STEPS = 7;
+
+function placeColor(x, y, z, dark) {
+  const hue = Math.round((Math.atan2(y, x) / (2 * Math.PI)) * HUE_STEPS) / HUE_STEPS * 2 * Math.PI + 0.5;
+  const lift = Math.round(z * (LIGHT_STEPS >> 1)) / (LIGHT_STEPS >> 1);
+  const near = Math.min(1, Math.hypot(x, y) * 1.6);
+  return css(oklch((dark ? 0.74 : 0.6) + 0.13 * lift, (dark ? 0.135 : 0.15) * near, hue));
+}
+
+const SEQUENCE = { light: [[16, 36, 63], [28, 79, 124], [43, 127, 153], [88, 169, 143], [169, 194, 122], [214, 176, 62]],
+  dark: [[245, 225, 150], [201, 205, 128], [116, 190, 160], [70, 156, 190], [72, 116, 190], [92, 84, 160]] };
+
+export function ramp(stops, u) {
+  const at = Math.min(0.999999, Math.max(0, u)) * (stops.length - 1), i = Math.floor(at), f = at - i;
+  return stops[i].map((c, k) => Math.round(c + f * (stops[i + 1][k] - c)));
+}
+
+// The colour of each token for itself: by where it began, or by its place in the sequence.
+export function tokenColors(run, mode, dark) {
+  const { tokens, components, positions } = run;
+  const colors = new Array(tokens);
+  for (let k = 0; k < tokens; k++) {
+    if (mode === "order") colors[k] = css(ramp(SEQUENCE[dark ? "dark" : "light"], k / Math.max(1, tokens - 1)));
+    else colors[k] = placeColor(positions[k * components], positions[k * components + 1], components > 2 ? positions[k * components + 2] : 0, dark);
+  }
+  return colors;
+}
+
+const HEAT = { light: [[251, 250, 246], [201, 223, 230], [111, 169, 194], [38, 97, 143], [16, 36, 63]],
+  dark: [[20, 25, 31], [24, 52, 84], [38, 106, 150], [110, 178, 205], [244, 240, 214]] };
+export const heat = (u, dark) => ramp(HEAT[dark ? "dark" : "light"], u);
+
+export function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(`--${name}`).trim();
+  return {
+    dark: document.documentElement.dataset.theme === "dark",
+    paper: read("paper"), panel: read("panel"), ink: read("ink"), soft: read("soft"), muted: read("muted"), faint: read("faint"),
+    hair: read("hair"), accent: read("accent"), theory: read("theory"), strong: read("strong"), sans: read("sans"), serif: read("serif"),
+  };
+}

@@ -1,0 +1,141 @@
+// The setting: every control writes into the state of the active panel, and shows what is there.
+
+import { el } from "./dom.js";
+import { choice, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
+import { active, activeSetting, change, store } from "./store.js";
+import { MASK_NAMES, NORM_NAMES, editable, maskKind, normKind, parseNumber } from "./text.js";
+
+const identity = (dim) => Array.from({ length: dim }, (_, i) => Array.from({ length: dim }, (_, j) => (i === j ? 1 : 0)));
+const italic = (text) => el("i", {}, text);
+
+function edit(mutate, details = {}) {
+  change("panel", (state) => {
+    const setting = state.panels[active()];
+    mutate(setting, setting.model);
+    state.view.preset = null;
+  }, { panel: active(), ...details });
+}
+const look = (name) => [() => store.state.view[name], (value) => change("view", (state) => { state.view[name] = value; })];
+const model = () => activeSetting()?.model ?? {};
+
+// --------------------------------------------------------------------------------------------- tokens and matrices
+
+export function setDim(setting, dim) {
+  const { model: table, start } = setting;
+  table.dim = dim;
+  delete start.placed; delete start.appended;
+  for (const name of ["query", "key"]) if (Array.isArray(table[name])) table[name] = identity(dim);
+  if (Array.isArray(table.value)) table.value = identity(dim);
+  if (table.value?.eigenvalues) table.value = { eigenvalues: fitEigenvalues(table.value.eigenvalues, dim) };
+  if (table.frozen) frozenCount(table, table.frozen.tokens.length, table.frozen.weights?.[0] ?? 1);
+}
+
+function fitEigenvalues(list, dim) {
+  const kept = [];
+  let used = 0;
+  for (const pair of list) {
+    const size = pair[1] > 0 ? 2 : 1;
+    if (pair[1] < 0 || used + size > dim) continue;
+    kept.push(pair); used += size;
+  }
+  const least = Math.min(0, ...kept.map((pair) => pair[0]));
+  while (used < dim) { kept.push([least, 0]); used += 1; }
+  return kept;
+}
+
+// Anchors spread evenly: on the circle, or along a spiral on the sphere.
+function frozenCount(table, count, weight) {
+  if (!count || table.dim > 3) { delete table.frozen; return; }
+  const tokens = Array.from({ length: count }, (_, k) => {
+    if (table.dim === 2) { const angle = (2 * Math.PI * k) / count + 0.3; return [Math.cos(angle), Math.sin(angle)]; }
+    const z = 1 - (2 * k + 1) / count, r = Math.sqrt(1 - z * z), angle = 2.399963 * k;
+    return [r * Math.cos(angle), r * Math.sin(angle), z];
+  });
+  table.frozen = { tokens, weights: tokens.map(() => weight) };
+}
+
+const matrixKind = (value) => (value === null || value === undefined ? "identity" : Array.isArray(value) ? "matrix" : value.eigenvalues ? "eigenvalues" : "gaussian");
+function makeMatrix(kind, dim, current, spectrum) {
+  if (kind === "identity") return null;
+  if (kind === "matrix") return Array.isArray(current) ? current : identity(dim);
+  if (kind === "gaussian") return { gaussian: 0 };
+  return { eigenvalues: fitEigenvalues(spectrum?.length ? spectrum : identity(dim).map(() => [1, 0]), dim) };
+}
+
+function eigenTable() {
+  const node = el("div", { class: "eigen" });
+  const list = () => model().value?.eigenvalues ?? [];
+  const set = (index, part, value) => edit((setting, table) => {
+    const all = table.value.eigenvalues.map((pair) => [...pair]);
+    all[index][part] = value;
+    table.value = { eigenvalues: all };
+  });
+  let shown = -1;
+  const sync = () => {
+    const pairs = list();
+    if (pairs.length !== shown) {
+      shown = pairs.length;
+      node.replaceChildren(...pairs.flatMap((_, k) => {
+        const box = (part, name) => el("input", { type: "text", inputmode: "decimal", name: `eigen-${k}-${name}`, "aria-label": `Eigenvalue ${k + 1}, ${name} part`,
+          onchange: (event) => { const value = parseNumber(event.target.value.replace("−", "-")); if (!Number.isNaN(value)) set(k, part, value); } });
+        return [el("span", {}, `λ${k + 1}`), box(0, "real"), el("span", {}, "±i"), box(1, "imaginary")];
+      }));
+    }
+    [...node.querySelectorAll("input")].forEach((box, i) => { if (document.activeElement !== box) box.value = editable(pairs[i >> 1][i & 1]); });
+  };
+  return { node: el("div", { class: "field block" }, node), sync };
+}
+
+// ------------------------------------------------------------------------------------------------------------ form
+
+export function buildForm(form, limits, actions) {
+  const kinds = [["identity", "identity"], ["gaussian", "Gaussian"], ["matrix", "matrix"]];
+  const matrixFields = (name, label) => [
+    choice(italic(label), name, kinds, () => matrixKind(model()[name]), (kind) => edit((s, table) => { table[name] = makeMatrix(kind, table.dim, table[name]); })),
+    when(number("seed", `${name}-seed`, () => model()[name]?.gaussian, (v) => edit((s, table) => { table[name] = { gaussian: v }; })), () => matrixKind(model()[name]) === "gaussian"),
+    when(matrix(`${label} as a matrix`, `${name}-matrix`, () => model()[name], (rows) => edit((s, table) => { table[name] = rows; })), () => matrixKind(model()[name]) === "matrix"),
+  ];
+  const maskNumber = (label, key, kindsOf) => when(number(label, `mask-${key}`, () => model().mask?.[key], (v) => edit((s, table) => { table.mask = { ...table.mask, [key]: v }; })), () => kindsOf.includes(maskKind(model())));
+  const normNumber = (label, key, kind) => when(number(label, `norm-${key}`, () => model().norm?.[key], (v) => edit((s, table) => { table.norm = { ...table.norm, [key]: v }; })), () => normKind(model()) === kind);
+  const tokens = () => activeSetting()?.start.tokens;
+  const beta = (value, final) => edit((s, table) => { table.beta = value; }, { final });
+
+  const buttons = el("div", { class: "buttons" },
+    el("button", { type: "button", id: "append", onclick: (event) => actions.append(event.detail === 0) }, "Append a token"),
+    el("button", { type: "button", id: "another", onclick: () => edit((s) => { s.start.seed = (s.start.seed ?? 0) + 1; delete s.start.placed; delete s.start.appended; }) }, "Another draw"),
+    el("button", { type: "button", id: "undo-hand", onclick: () => edit((s) => { delete s.start.placed; delete s.start.appended; }) }, "Undo my moves"));
+  const byHand = () => Boolean(activeSetting()?.start.placed?.length || activeSetting()?.start.appended?.length);
+
+  const fields = [
+    group("Tokens",
+      slider(el("span", {}, "tokens ", italic("n")), "tokens", scales.log(2, limits.tokens, 0), tokens, (v, final) => edit((s) => { s.start.tokens = v; delete s.start.appended; s.start.placed = s.start.placed?.filter(([k]) => k < v); }, { final }), { whole: true, low: 1, high: limits.tokens }),
+      slider(el("span", {}, "dimension ", italic("d")), "dim", scales.linear(2, limits.dim, 1), () => model().dim, (v, final) => edit((s) => setDim(s, v), { final }), { whole: true, low: 2, high: limits.dim }),
+      number("seed", "seed", () => activeSetting()?.start.seed ?? 0, (v) => edit((s) => { s.start.seed = v; })),
+      { node: buttons, sync: () => { buttons.querySelector("#undo-hand").hidden = !byHand(); } }),
+    group("Attention",
+      slider(el("span", {}, "inverse ", italic("β")), "beta", scales.log(0.1, 1000, 3), () => model().beta ?? 1, beta),
+      choice("mask", "mask", Object.entries(MASK_NAMES).filter(([kind]) => kind !== "matrix"), () => maskKind(model()), (kind) => edit((s, table) => { table.mask = { window: { kind, width: 16 }, sink: { kind, sinks: 1, width: 16 }, prefix: { kind, length: 16 } }[kind] ?? { kind }; })),
+      maskNumber("sinks", "sinks", ["sink"]), maskNumber("width", "width", ["window", "sink"]), maskNumber("length", "length", ["prefix"]),
+      choice("weights", "weights", [["softmax", "softmax"], ["unnormalized", "unnormalised"], ["hardmax", "hardmax"]], () => model().weights ?? "softmax", (v) => edit((s, table) => { table.weights = v; })),
+      choice("norm", "norm", Object.entries(NORM_NAMES), () => normKind(model()), (kind) => edit((s, table) => { table.norm = { mix_ln: { kind, tau: 5 }, ngpt: { kind, alpha: 1 } }[kind] ?? { kind }; })),
+      normNumber("τ", "tau", "mix_ln"), normNumber("α", "alpha", "ngpt"),
+      slider(el("span", {}, "noise ", italic("σ")), "noise", scales.linear(0, 0.5, 0.005), () => model().noise ?? 0, (v, final) => edit((s, table) => { if (v > 0) table.noise = v; else delete table.noise; }, { final })),
+      when(slider("frozen", "frozen", scales.linear(0, 12, 1), () => model().frozen?.tokens.length ?? 0, (v, final) => edit((s, table) => frozenCount(table, v, table.frozen?.weights?.[0] ?? 4), { final }), { whole: true, low: 0, high: 12 }), () => model().dim <= 3),
+      when(number("weight", "frozen-weight", () => model().frozen?.weights?.[0], (v) => edit((s, table) => { table.frozen = { ...table.frozen, weights: table.frozen.tokens.map(() => v) }; })), () => Boolean(model().frozen))),
+    group("Value matrix V",
+      choice(italic("V"), "value", [["identity", "identity"], ["eigenvalues", "by its eigenvalues"], ["matrix", "matrix"], ["gaussian", "Gaussian"]], () => matrixKind(model().value), (kind) => edit((s, table) => { table.value = makeMatrix(kind, table.dim, table.value, actions.spectrum()); })),
+      when(eigenTable(), () => matrixKind(model().value) === "eigenvalues"),
+      when(number("seed", "value-seed", () => model().value?.gaussian, (v) => edit((s, table) => { table.value = { gaussian: v }; })), () => matrixKind(model().value) === "gaussian"),
+      when(matrix("V as a matrix", "value-matrix", () => model().value, (rows) => edit((s, table) => { table.value = rows; })), () => matrixKind(model().value) === "matrix")),
+    group("Query and key", ...matrixFields("query", "Q"), ...matrixFields("key", "K")),
+    group("Look",
+      slider(el("span", {}, "centers ", italic("δ")), "delta", scales.linear(0.02, 3.1, 0.01), () => activeSetting()?.delta ?? actions.delta(), (v, final) => edit((s) => { s.delta = v; }, { final })),
+      choice("colour", "color", [["cluster", "by cluster"], ["order", "by order"], ["origin", "by origin"]], ...look("color")),
+      when(choice("projection", "projection", [["auto", "best"], ["leading", "leading space L"], ["principal", "principal axes"], ["coordinates", "coordinates 1–3"]], () => activeSetting()?.projection ?? "auto", (v) => edit((s) => { if (v === "auto") delete s.projection; else s.projection = v; })), () => model().dim > 3),
+      toggle("Trails", "trails", ...look("trails")),
+      toggle("Rényi centers", "centers", ...look("centers"))),
+  ];
+  form.replaceChildren(...fields.map((field) => field.node));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  return () => fields.forEach((field) => field.sync());
+}

@@ -1,0 +1,76 @@
+// Clusters against time with the law N(t) and the expected counts; and the share of tokens captured by centers.
+
+import { Chart } from "./chart.js";
+import { plain } from "./text.js";
+
+function trace(chart, run, values, place, color, dash = [], lineWidth = 1.8) {
+  const { ctx } = chart, { x, width } = chart.inner, step = width / (run.frames - 1);
+  ctx.strokeStyle = color; ctx.lineWidth = lineWidth; ctx.setLineDash(dash); ctx.lineJoin = "round";
+  ctx.beginPath();
+  let down = false;
+  values.forEach((value, f) => {
+    if (value === null) { down = false; return; }
+    const px = x + f * step, py = place(value);
+    if (down) ctx.lineTo(px, py); else ctx.moveTo(px, py);
+    down = true;
+  });
+  ctx.stroke(); ctx.setLineDash([]);
+}
+
+const DASHES = [[], [5, 3]];
+
+export class Clusters extends Chart {
+  draw(runs, clock, theme) {
+    const shown = runs.filter(Boolean);
+    if (!shown.length || !this.size[0]) return;
+    this.clear(theme);
+    const top = Math.max(2, ...shown.map((run) => run.tokens));
+    const { y, height } = this.inner, span = Math.log(top * 1.1);
+    const place = (count) => y + height * (1 - Math.log(Math.max(1, count) * 1.03) / span);
+    const decades = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000].filter((v) => v <= top);
+    const few = decades.filter((v) => top <= 60 || /^[1]/.test(String(v)) || v === decades.at(-1) || (top < 500 && /^5/.test(String(v))));
+    this.valueAxis(few.map((v) => [v, String(v)]), place, theme);
+    this.timeAxis(shown[0], clock, theme);
+    const key = [];
+    runs.forEach((run, panel) => {
+      if (!run) return;
+      const { facts, curves } = run;
+      if (panel === 0 && facts?.expected && shown.length === 1) this.expected(facts.expected, place, theme, top);
+      if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); if (!key.includes("N(t) law")) key.push("N(t) law"); }
+      if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
+    });
+    this.figure.querySelector(".key").textContent = key.length ? "orange: law N(t)" : "";
+  }
+
+  expected(expected, place, theme, top) {
+    const { ctx } = this, { x, width } = this.inner;
+    ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.lineWidth = 1;
+    const labels = [["strong", expected.strong, theme.strong], ["Rényi", expected.renyi, theme.soft]].filter(([, v]) => v !== null && v > 1 && v < top);
+    for (const [name, value, color] of labels) {
+      const py = place(value);
+      ctx.strokeStyle = color; ctx.fillStyle = color; ctx.globalAlpha = 0.75; ctx.setLineDash([2, 3]);
+      ctx.beginPath(); ctx.moveTo(x, py); ctx.lineTo(x + width, py); ctx.stroke(); ctx.setLineDash([]);
+      const below = name === "strong" && labels.length > 1;
+      ctx.textBaseline = below ? "top" : "bottom";
+      ctx.fillText(`${name} ${plain(value, 3)}`, x + width, py + (below ? 2 : -1));
+    }
+    ctx.globalAlpha = 1;
+  }
+}
+
+export class Capture extends Chart {
+  draw(runs, clock, theme) {
+    const shown = runs.filter(Boolean);
+    if (!shown.length || !this.size[0]) return;
+    this.clear(theme);
+    const { y, height } = this.inner, place = (share) => y + height * (1 - share);
+    this.valueAxis([[0, "0"], [0.5, "½"], [1, "1"]], place, theme);
+    this.timeAxis(shown[0], clock, theme);
+    runs.forEach((run, panel) => {
+      if (!run?.curves) return;
+      trace(this, run, run.curves.renyi, place, theme.ink, DASHES[panel]);
+      trace(this, run, run.curves.strong, place, theme.strong, DASHES[panel]);
+    });
+    this.figure.querySelector(".key").textContent = shown[0].facts ? `δ = ${plain(shown[0].delta, 3)}` : "";
+  }
+}

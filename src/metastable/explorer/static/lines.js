@@ -1,0 +1,100 @@
+// World lines: one line per token against time, in the colour of the cluster it is in. Painted in slices, so that the picture keeps moving.
+
+import { Chart } from "./chart.js";
+
+export const HEIGHTS = {
+  angle: { name: "angle θ", low: -Math.PI, high: Math.PI, ticks: [[-Math.PI, "−π"], [0, "0"], [Math.PI, "π"]] },
+  distance: { name: "distance to token 1", low: 0, high: Math.PI, ticks: [[0, "0"], [Math.PI / 2, "π/2"], [Math.PI, "π"]] },
+  x1: { name: "first axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },
+  x2: { name: "second axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },
+  x3: { name: "third axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },
+};
+
+export function heightsFor(components) {
+  return components === 2 ? ["angle", "distance"] : ["distance", "x1", "x2", "x3"];
+}
+
+const SLICE = 5; // milliseconds of painting per frame
+
+export class Lines extends Chart {
+  constructor(figure, events) {
+    super(figure, events);
+    this.front = this.ctx;
+    this.buffer = document.createElement("canvas");
+  }
+
+  // A new painting begins on a canvas of its own and is shown when it is complete: the old one stays until then.
+  begin(run, ghost, colors, view, theme, clock, selected) {
+    const kinds = heightsFor(run.components);
+    this.kind = kinds.includes(view.height) ? view.height : kinds[0];
+    this.job = { run, colors, color: view.color, theme, clock, selected, token: run.tokens - 1, ghost, ghostToken: ghost ? ghost.tokens - 1 : -1 };
+    this.buffer.width = this.canvas.width; this.buffer.height = this.canvas.height;
+    this.ctx = this.buffer.getContext("2d");
+    this.ctx.setTransform(this.front.getTransform());
+    this.clear(theme);
+    const { low, high, ticks } = HEIGHTS[this.kind];
+    const { y, height } = this.inner;
+    this.y = (value) => y + height * (1 - (value - low) / (high - low));
+    this.valueAxis(ticks, this.y, theme);
+    this.timeAxis(run, clock, theme);
+  }
+
+  // Paint for a few milliseconds; true while something is left to paint.
+  paint() {
+    const job = this.job;
+    if (!job || !this.size[0]) return false;
+    const until = performance.now() + SLICE;
+    const { ctx } = this;
+    ctx.save();
+    const { x, y, width, height } = this.inner;
+    ctx.beginPath(); ctx.rect(x, y - 2, width + 2, height + 4); ctx.clip();
+    while (job.ghostToken >= 0 && performance.now() < until) this.line(job.ghost, job.ghostToken--, () => job.theme.muted, 0.5, 0.28);
+    const thin = Math.max(0.55, Math.min(1.1, 110 / job.run.tokens));
+    const paletteOf = (k) => job.colors[k];
+    while (job.ghostToken < 0 && job.token >= 0 && performance.now() < until) {
+      const k = job.token--;
+      this.line(job.run, k, paletteOf, k === 0 ? thin + 1 : thin, k === 0 ? 1 : 0.85, job.color !== "cluster");
+    }
+    if (job.token < 0 && job.selected >= 0) this.line(job.run, job.selected, () => job.theme.accent, 2.4, 1);
+    ctx.restore();
+    const busy = job.token >= 0;
+    if (!busy) {
+      this.job = null;
+      this.front.save(); this.front.resetTransform(); this.front.clearRect(0, 0, this.canvas.width, this.canvas.height);
+      this.front.drawImage(this.buffer, 0, 0);
+      this.front.restore();
+    }
+    return busy;
+  }
+
+  value(run, frame, token) {
+    const at = frame * run.tokens + token;
+    if (this.kind === "distance") return run.distance[at];
+    const c = run.components;
+    if (this.kind === "angle") return Math.atan2(run.positions[at * c + 1], run.positions[at * c]);
+    return run.positions[at * c + Number(this.kind[1]) - 1];
+  }
+
+  line(run, token, paletteOf, lineWidth, alpha, own = false) {
+    const { ctx } = this, { x, width } = this.inner, step = width / (run.frames - 1);
+    ctx.lineWidth = lineWidth; ctx.globalAlpha = alpha; ctx.lineJoin = "round";
+    let owner = -1, drawnY = 0, drawnFrame = 0, lastY = 0, lastValue = 0;
+    for (let f = 0; f < run.have; f++) {
+      const leader = own ? token : run.leader(f, token), value = this.value(run, f, token), py = this.y(value), px = x + f * step;
+      const wraps = this.kind === "angle" && Math.abs(value - lastValue) > Math.PI;
+      if (leader !== owner || wraps) {
+        if (owner >= 0) { if (!wraps) ctx.lineTo(px, py); else ctx.lineTo(px - step, lastY); ctx.stroke(); }
+        ctx.strokeStyle = paletteOf(leader);
+        ctx.beginPath(); ctx.moveTo(px, py);
+        owner = leader; drawnY = py; drawnFrame = f;
+      } else if (Math.abs(py - drawnY) > 0.4) {
+        // Straight stretches need no points: go on from where it last stood still.
+        if (f - drawnFrame > 1) ctx.lineTo(px - step, lastY);
+        ctx.lineTo(px, py); drawnY = py; drawnFrame = f;
+      }
+      lastY = py; lastValue = value;
+    }
+    if (owner >= 0) { ctx.lineTo(x + Math.max(0, run.have - 1) * step, lastY); ctx.stroke(); }
+    ctx.globalAlpha = 1;
+  }
+}

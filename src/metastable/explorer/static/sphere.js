@@ -1,0 +1,134 @@
+// The sphere: a shaded ball with hidden lines, tokens in order of depth, fading trails, centers and anchors.
+
+const GRID = [];
+for (let k = 0; k < 6; k++) GRID.push({ kind: "meridian", angle: (k * Math.PI) / 6 });
+for (const latitude of [-60, -30, 0, 30, 60]) GRID.push({ kind: "parallel", angle: (latitude * Math.PI) / 180 });
+
+export function drawBall(ctx, { cx, cy, R, theme, camera }) {
+  const glow = ctx.createRadialGradient(cx - 0.35 * R, cy - 0.42 * R, 0.05 * R, cx, cy, R);
+  if (theme.dark) {
+    glow.addColorStop(0, "#242c37"); glow.addColorStop(0.72, "#171d25"); glow.addColorStop(1, "#10141a");
+  } else {
+    glow.addColorStop(0, "#ffffff"); glow.addColorStop(0.75, "#f4f3ef"); glow.addColorStop(1, "#e4e2dc");
+  }
+  ctx.fillStyle = glow;
+  ctx.beginPath(); ctx.arc(cx, cy, R, 0, 2 * Math.PI); ctx.fill();
+  drawGrid(ctx, cx, cy, R, theme, camera.matrix);
+  ctx.strokeStyle = theme.dark ? "#3b4552" : "#c9c6be";
+  ctx.lineWidth = 1.2;
+  ctx.beginPath(); ctx.arc(cx, cy, R, 0, 2 * Math.PI); ctx.stroke();
+}
+
+function drawGrid(ctx, cx, cy, R, theme, m) {
+  const color = theme.dark ? "rgb(190 205 225 / " : "rgb(40 46 56 / ";
+  ctx.lineWidth = 0.7;
+  for (const front of [false, true]) {
+    ctx.strokeStyle = color + (front ? "0.15)" : "0.06)");
+    ctx.beginPath();
+    for (const { kind, angle } of GRID) curve(ctx, cx, cy, R, m, front, (u) => kind === "meridian"
+      ? [Math.cos(angle) * Math.cos(u), Math.sin(angle) * Math.cos(u), Math.sin(u)]
+      : [Math.cos(angle) * Math.cos(u), Math.cos(angle) * Math.sin(u), Math.sin(angle)]);
+    ctx.stroke();
+  }
+}
+
+function curve(ctx, cx, cy, R, m, front, point) {
+  let down = false;
+  for (let s = 0; s <= 64; s++) {
+    const [x, y, z] = point((s / 64) * 2 * Math.PI);
+    const depth = m[6] * x + m[7] * y + m[8] * z;
+    if (depth >= 0 !== front) { down = false; continue; }
+    const px = cx + R * (m[0] * x + m[1] * y + m[2] * z), py = cy - R * (m[3] * x + m[4] * y + m[5] * z);
+    if (down) ctx.lineTo(px, py); else ctx.moveTo(px, py);
+    down = true;
+  }
+}
+
+// The leading space L: a great circle for a plane, two marks for a line.
+export function drawLeading(ctx, { cx, cy, R, theme, camera }, axes) {
+  if (!axes || axes.length > 2) return;
+  const m = camera.matrix;
+  ctx.strokeStyle = theme.muted; ctx.lineWidth = 1.4;
+  if (axes.length === 2) {
+    const [a, b] = axes;
+    for (const front of [false, true]) {
+      ctx.globalAlpha = front ? 0.95 : 0.35;
+      ctx.setLineDash([6, 5]);
+      ctx.beginPath();
+      curve(ctx, cx, cy, R, m, front, (u) => a.map((c, i) => c * Math.cos(u) + b[i] * Math.sin(u)));
+      ctx.stroke();
+    }
+  } else {
+    for (const sign of [1, -1]) {
+      const [x, y, z] = axes[0].map((c) => sign * c);
+      const depth = m[6] * x + m[7] * y + m[8] * z;
+      const px = m[0] * x + m[1] * y + m[2] * z, py = -(m[3] * x + m[4] * y + m[5] * z);
+      ctx.globalAlpha = depth >= 0 ? 0.95 : 0.4;
+      ctx.setLineDash([6, 5]);
+      ctx.beginPath(); ctx.moveTo(cx + R * px, cy + R * py); ctx.lineTo(cx + 1.16 * R * px, cy + 1.16 * R * py); ctx.stroke();
+      ctx.setLineDash([]);
+      ctx.fillStyle = theme.soft; ctx.font = `italic ${Math.round(R * 0.055 + 8)}px ${theme.serif}`; ctx.textAlign = "center"; ctx.textBaseline = "middle";
+      ctx.fillText(sign > 0 ? "ξ" : "−ξ", cx + 1.22 * R * px, cy + 1.22 * R * py);
+    }
+  }
+  ctx.setLineDash([]); ctx.globalAlpha = 1;
+}
+
+export function project(points, tokens, { cx, cy, R, camera }, out) {
+  const m = camera.matrix;
+  for (let k = 0; k < tokens; k++) {
+    const x = points[3 * k], y = points[3 * k + 1], z = points[3 * k + 2];
+    out[3 * k] = cx + R * (m[0] * x + m[1] * y + m[2] * z);
+    out[3 * k + 1] = cy - R * (m[3] * x + m[4] * y + m[5] * z);
+    out[3 * k + 2] = m[6] * x + m[7] * y + m[8] * z;
+  }
+}
+
+const GROUPS = 3;
+
+// Trails over the last `memory` frames, older parts paler; only one side of the ball at a time.
+export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, front) {
+  const { cx, cy, R, camera: { matrix: m } } = geometry;
+  const { tokens, components: c, positions } = run;
+  const first = Math.max(0, place.frame - memory);
+  if (first >= place.frame) return;
+  ctx.lineWidth = Math.max(1, R * 0.0052); ctx.lineJoin = "round"; ctx.lineCap = "butt";
+  for (let k = 0; k < tokens; k++) {
+    if (screen[3 * k + 2] >= 0 !== front) continue;
+    const i = (first * tokens + k) * c, j = (place.frame * tokens + k) * c;
+    if (Math.abs(positions[i] - positions[j]) + Math.abs(positions[i + 1] - positions[j + 1]) + (c > 2 ? Math.abs(positions[i + 2] - positions[j + 2]) : 0) < 0.006) continue;
+    ctx.strokeStyle = colorOf(k);
+    let x = 0, y = 0, started = false;
+    for (let group = 0; group < GROUPS; group++) {
+      const from = first + Math.round(((place.frame - first) * group) / GROUPS), to = first + Math.round(((place.frame - first) * (group + 1)) / GROUPS);
+      ctx.globalAlpha = (front ? 1 : 0.35) * [0.18, 0.4, 0.75][group];
+      ctx.beginPath();
+      if (started) ctx.moveTo(x, y);
+      for (let f = from; f <= to; f++) {
+        const o = (f * tokens + k) * c, px = positions[o], py = positions[o + 1], pz = c > 2 ? positions[o + 2] : 0;
+        x = cx + R * (m[0] * px + m[1] * py + m[2] * pz); y = cy - R * (m[3] * px + m[4] * py + m[5] * pz);
+        if (started) ctx.lineTo(x, y); else ctx.moveTo(x, y);
+        started = true;
+      }
+      if (group === GROUPS - 1) ctx.lineTo(screen[3 * k], screen[3 * k + 1]);
+      ctx.stroke();
+    }
+  }
+  ctx.globalAlpha = 1;
+}
+
+// Tokens of one side, far ones first; a cluster's first token grows with the tokens it has gathered.
+export function drawTokens(ctx, { R, theme }, order, screen, sizes, colorOf, radius, front) {
+  ctx.strokeStyle = theme.dark ? "#10141a" : "#ffffff";
+  ctx.lineWidth = 1;
+  for (const k of order) {
+    const depth = screen[3 * k + 2];
+    if (depth >= 0 !== front) continue;
+    const r = Math.min(0.085 * R, radius * Math.sqrt(sizes[k])) * (0.86 + 0.14 * depth);
+    ctx.globalAlpha = front ? 1 : 0.34 + 0.12 * depth;
+    ctx.fillStyle = colorOf(k);
+    ctx.beginPath(); ctx.arc(screen[3 * k], screen[3 * k + 1], r, 0, 2 * Math.PI); ctx.fill();
+    if (front && r > 2.4) ctx.stroke();
+  }
+  ctx.globalAlpha = 1;
+}

@@ -1,0 +1,238 @@
+// One moving picture: draws a run at a moment, and turns pointer movements into rotations and moved tokens.
+
+import { tokenColors } from "./colors.js";
+import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
+import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
+
+const PICK = 15;
+
+export class Stage {
+  constructor(figure, camera, events) {
+    this.figure = figure;
+    this.canvas = figure.querySelector("canvas");
+    this.ctx = this.canvas.getContext("2d");
+    this.camera = camera;
+    this.events = events;
+    this.run = null;
+    this.selected = -1;
+    this.hover = -1;
+    this.placing = false;
+    this.held = null;
+    this.size = [0, 0];
+    new ResizeObserver(() => this.resize()).observe(figure);
+    this.listen();
+  }
+
+  resize() {
+    const box = this.figure.getBoundingClientRect(), ratio = Math.min(2, window.devicePixelRatio || 1);
+    if (!box.width || !box.height) return;
+    this.size = [box.width, box.height];
+    this.ratio = ratio;
+    this.canvas.width = Math.round(box.width * ratio);
+    this.canvas.height = Math.round(box.height * ratio);
+    this.events.redraw();
+  }
+
+  get flat() { return this.run?.components === 2; }
+
+  geometry(theme) {
+    const [width, height] = this.size;
+    const R = Math.max(20, Math.min(width, height) * (this.flat ? 0.335 : 0.435));
+    return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
+  }
+
+  use(run) {
+    if (run === this.run) return;
+    const resized = run?.tokens !== this.run?.tokens;
+    this.run = run;
+    this.colors = null;
+    if (!run || !resized) return;
+    this.points = new Float32Array(3 * run.tokens);
+    this.screen = new Float32Array(3 * run.tokens);
+    this.sizes = new Float32Array(run.tokens);
+    this.order = Int32Array.from({ length: run.tokens }, (_, k) => k);
+    this.pile = new Pile(run.tokens);
+    if (this.selected >= run.tokens) this.selected = -1;
+  }
+
+  palette(view, theme) {
+    const key = `${view.color}/${theme.dark}/${this.run.have > 0}`;
+    if (!this.colors || this.colors.key !== key) {
+      this.colors = tokenColors(this.run, view.color, theme.dark);
+      this.colors.key = key;
+    }
+    return this.colors;
+  }
+
+  draw(place, view, theme) {
+    const { ctx, run } = this;
+    if (!run || !run.have || !this.size[0]) return false;
+    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    ctx.clearRect(0, 0, ...this.size);
+    run.interpolate(place, this.points);
+    const palette = this.palette(view, theme);
+    const base = Math.min(place.nearest, Math.max(0, run.labelled - 1)) * run.tokens;
+    const colorOf = view.color === "cluster" ? (k) => palette[run.leaders[base + k]] : (k) => palette[k];
+    this.sizes.fill(0);
+    for (let k = 0; k < run.tokens; k++) this.sizes[run.leaders[base + k]]++;
+    for (let k = 0; k < run.tokens; k++) if (!this.sizes[k]) this.sizes[k] = 1;
+    const geometry = this.geometry(theme);
+    (this.flat ? this.drawCircle : this.drawSphere).call(this, geometry, place, view, colorOf);
+    this.drawMarks(geometry, view);
+    return true;
+  }
+
+  drawSphere(geometry, place, view, colorOf) {
+    const { ctx, run, screen } = this;
+    const radius = geometry.R * Math.min(0.026, Math.max(0.0095, 0.19 / Math.sqrt(run.tokens)));
+    const memory = Math.round(Math.min(34, Math.max(10, 9000 / run.tokens)));
+    drawBall(ctx, geometry);
+    drawLeading(ctx, geometry, run.view?.leading);
+    project(this.points, run.tokens, geometry, screen);
+    this.order.sort((a, b) => screen[3 * a + 2] - screen[3 * b + 2]);
+    this.drawAnchors(geometry, false);
+    for (const front of [false, true]) {
+      if (view.trails) drawTrails(ctx, geometry, run, place, screen, colorOf, memory, front);
+      drawTokens(ctx, geometry, this.order, screen, this.sizes, colorOf, radius, front);
+    }
+    this.radius = radius;
+    this.drawAnchors(geometry, true);
+  }
+
+  drawCircle(geometry, place, view, colorOf) {
+    const { ctx, run, screen } = this;
+    const radius = geometry.R * Math.min(0.02, Math.max(0.0075, 0.24 / Math.sqrt(run.tokens)));
+    const memory = Math.round(Math.min(90, Math.max(16, 16000 / run.tokens)));
+    drawRing(ctx, geometry);
+    if (view.trails) drawPast(ctx, geometry, run, place, this.points, colorOf, memory);
+    drawLeadingMarks(ctx, geometry, run.view?.leading);
+    this.pile.lay(this.points, run.tokens, geometry, radius, screen);
+    drawDots(ctx, run.tokens, screen, colorOf, radius);
+    this.radius = radius;
+    this.drawAnchors(geometry, true);
+  }
+
+  drawMarks({ R, theme }, view) {
+    const { run, radius } = this;
+    if (view.centers && run.facts) {
+      const strong = new Set(run.facts.strong);
+      for (const k of run.facts.centers) this.mark(k, Math.max(3, Math.min(0.016 * R, radius * 1.25)), strong.has(k) ? theme.strong : "#16191d");
+    }
+    this.ring(0, theme.ink, radius + 5.5);
+    if (this.hover > 0) this.ring(this.hover, theme.muted, radius + 4);
+    if (this.selected >= 0) this.ring(this.selected, theme.accent, radius + 7);
+    this.ctx.globalAlpha = 1;
+  }
+
+  mark(k, r, color) {
+    const { ctx, screen } = this;
+    ctx.globalAlpha = screen[3 * k + 2] >= 0 ? 1 : 0.3;
+    ctx.fillStyle = color; ctx.strokeStyle = "#ffffff"; ctx.lineWidth = 1.4;
+    ctx.beginPath(); ctx.arc(screen[3 * k], screen[3 * k + 1], r, 0, 2 * Math.PI); ctx.fill(); ctx.stroke();
+  }
+
+  ring(k, color, r) {
+    const { ctx, screen } = this;
+    ctx.globalAlpha = screen[3 * k + 2] >= 0 ? 1 : 0.35;
+    ctx.strokeStyle = color; ctx.lineWidth = 1.8;
+    ctx.beginPath(); ctx.arc(screen[3 * k], screen[3 * k + 1], r, 0, 2 * Math.PI); ctx.stroke();
+  }
+
+  drawAnchors({ cx, cy, R, theme, camera }, front) {
+    const { ctx, run } = this;
+    if (!run.view?.frozen) return;
+    const m = camera.matrix, r = 0.034 * R + 2;
+    ctx.lineWidth = 2.2; ctx.strokeStyle = theme.accent; ctx.fillStyle = theme.panel;
+    for (const [x, y, z = 0] of run.view.frozen) {
+      const depth = this.flat ? 1 : m[6] * x + m[7] * y + m[8] * z;
+      if (depth >= 0 !== front) continue;
+      const px = this.flat ? cx + R * x : cx + R * (m[0] * x + m[1] * y + m[2] * z);
+      const py = this.flat ? cy - R * y : cy - R * (m[3] * x + m[4] * y + m[5] * z);
+      ctx.globalAlpha = front ? 1 : 0.35;
+      ctx.beginPath(); ctx.moveTo(px, py - r); ctx.lineTo(px + r, py); ctx.lineTo(px, py + r); ctx.lineTo(px - r, py); ctx.closePath();
+      ctx.fill(); ctx.stroke();
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  // ---------------------------------------------------------------------------------------------------- pointer
+
+  pick(x, y) {
+    const { run, screen } = this;
+    let best = -1, nearest = PICK * PICK;
+    for (let k = 0; run?.have && k < run.tokens; k++) {
+      if (screen[3 * k + 2] < 0) continue;
+      const d = (screen[3 * k] - x) ** 2 + (screen[3 * k + 1] - y) ** 2;
+      if (d < nearest) { nearest = d; best = k; }
+    }
+    return best;
+  }
+
+  // The direction in space under a point of the screen.
+  direction(x, y) {
+    const { cx, cy, R } = this.geometry(null);
+    let u = (x - cx) / R, v = -(y - cy) / R;
+    const r = Math.hypot(u, v) || 1;
+    if (this.flat) return [u / r, v / r];
+    if (r > 1) { u /= r; v /= r; }
+    return this.camera.inverse(u, v, Math.sqrt(Math.max(0, 1 - u * u - v * v)));
+  }
+
+  listen() {
+    const { canvas } = this;
+    const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      const [x, y] = at(event);
+      canvas.setPointerCapture(event.pointerId);
+      if (this.placing) { this.events.placed(this.direction(x, y)); return; }
+      const token = this.run?.dim <= 3 ? this.pick(x, y) : -1;
+      this.held = { token, x, y, startX: x, startY: y, time: event.timeStamp, moved: false };
+      this.camera.spin = [0, 0];
+      canvas.classList.add("held");
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const [x, y] = at(event);
+      if (!this.held) { this.pointAt(x, y); return; }
+      if (Math.hypot(x - this.held.startX, y - this.held.startY) > 4) this.held.moved = true;
+      if (this.held.moved) this.drag(x, y, event.timeStamp);
+    });
+    const release = (event) => {
+      const held = this.held;
+      this.held = null;
+      canvas.classList.remove("held");
+      if (!held) return;
+      if (event.timeStamp - held.time > 80) this.camera.spin = [0, 0];
+      if (held.token >= 0) {
+        if (held.moved) this.events.dropped(held.token);
+        else { this.selected = this.selected === held.token ? -1 : held.token; this.events.selected(this.selected); }
+      } else if (!held.moved) { this.selected = -1; this.events.selected(-1); }
+      this.events.redraw();
+    };
+    canvas.addEventListener("pointerup", release);
+    canvas.addEventListener("pointercancel", release);
+    canvas.addEventListener("pointerleave", () => { if (!this.held && this.hover >= 0) { this.hover = -1; this.events.tip(null); this.events.redraw(); } });
+  }
+
+  drag(x, y, time) {
+    const held = this.held, [dx, dy] = [x - held.x, y - held.y];
+    if (held.token >= 0) this.events.dragged(held.token, this.direction(x, y));
+    else if (!this.flat) {
+      const { R } = this.geometry(null), seconds = Math.max(0.004, (time - held.time) / 1000);
+      this.camera.rotate(dx / R, dy / R);
+      this.camera.spin = [dx / R / seconds, dy / R / seconds].map((v) => Math.max(-6, Math.min(6, v)));
+      this.events.turned();
+    }
+    held.x = x; held.y = y; held.time = time;
+  }
+
+  pointAt(x, y) {
+    const token = this.pick(x, y);
+    if (token === this.hover) return;
+    this.hover = token;
+    this.canvas.classList.toggle("hand", token >= 0 && !this.placing);
+    this.canvas.classList.toggle("place", this.placing);
+    this.events.tip(token < 0 ? null : { token, x: this.screen[3 * token], y: this.screen[3 * token + 1] });
+    this.events.redraw();
+  }
+}

@@ -1,0 +1,55 @@
+// Numbers and times as people write them.
+
+const SUPER = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+
+export const superscript = (integer) => [...String(integer)].map((c) => SUPER[c]).join("");
+
+export function plain(value, digits = 4) {
+  return Number.isFinite(value) ? String(Number(value.toPrecision(digits))) : "–";
+}
+
+// 37.2, 5000, 3.2·10⁷
+export function scientific(value, digits = 3) {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e-3 && size < 1e5) return plain(value, Math.max(digits, 3));
+  let exponent = Math.floor(Math.log10(size));
+  let mantissa = Number((value / 10 ** exponent).toPrecision(digits));
+  if (Math.abs(mantissa) >= 10) { mantissa /= 10; exponent += 1; }
+  return (mantissa === 1 ? "" : `${mantissa}·`) + "10" + superscript(exponent);
+}
+
+// What an input field shows: plain, or 1e30 from a million on.
+export function editable(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e6 || size < 1e-4 ? value.toExponential().replace("e+", "e") : String(Number(value.toPrecision(7)));
+}
+
+export function parseNumber(text) {
+  const cleaned = text.trim().replace(/\s/g, "").replace(/[·×*]10\^?/i, "e").replace(/^10\^/, "1e").replace(",", ".");
+  if (!/^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(cleaned)) return NaN;
+  return Number(cleaned);
+}
+
+export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+
+export const MASK_NAMES = { causal: "causal", full: "full", window: "window", sink: "sinks and window", prefix: "prefix", matrix: "own mask" };
+export const NORM_NAMES = { post_ln: "Post-LN", pre_ln: "Pre-LN", mix_ln: "Mix-LN", peri_ln: "Peri-LN", ngpt: "nGPT", sqrt_scaling: "√t scaling" };
+
+const kindOf = (table, fallback) => (typeof table === "string" ? table : table?.kind ?? fallback);
+export const maskKind = (model) => kindOf(model.mask, "causal");
+export const normKind = (model) => kindOf(model.norm, "post_ln");
+
+export function describe(setting) {
+  const { model, start } = setting;
+  const tokens = start.tokens + (start.appended?.length ?? 0);
+  const parts = [`n = ${tokens}`, `d = ${model.dim}`, model.heads ? plural(model.heads.length, "head") : `β = ${plain(model.beta)}`];
+  parts.push(MASK_NAMES[maskKind(model)] ?? maskKind(model));
+  if (model.weights && model.weights !== "softmax") parts.push(model.weights);
+  if (normKind(model) !== "post_ln") parts.push(NORM_NAMES[normKind(model)]);
+  if (model.noise) parts.push(`σ = ${plain(model.noise)}`);
+  if (model.frozen) parts.push(`${model.frozen.tokens.length} frozen`);
+  return parts.join(" · ");
+}

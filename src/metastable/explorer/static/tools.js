@@ -1,0 +1,106 @@
+// The buttons of the bar: Python, downloads, links, help, light and dark.
+
+import { $, el, saveFile } from "./dom.js";
+import { active, saveNow, store } from "./store.js";
+
+let noticeTimer = 0;
+export function notice(text, kind = "", seconds = 0) {
+  const node = $("#notice");
+  clearTimeout(noticeTimer);
+  node.textContent = text;
+  node.dataset.kind = kind;
+  node.hidden = !text;
+  if (seconds) noticeTimer = setTimeout(() => { node.hidden = true; }, 1000 * seconds);
+}
+
+async function post(path, body) {
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  } catch {
+    throw new Error("the server is not answering; is it still running?");
+  }
+  if (response.ok) return response;
+  const reason = await response.json().catch(() => ({}));
+  throw new Error(reason.message ?? `the server answered ${response.status}`);
+}
+
+async function showPython() {
+  const { panels, clock } = store.state;
+  try {
+    const text = await (await post("/python", { settings: panels, clock })).text();
+    $("#code code").textContent = text;
+    $("#code").showModal();
+  } catch (reason) { notice(reason.message, "bad", 6); }
+}
+
+async function copy(text, button) {
+  try { await navigator.clipboard.writeText(text); flash(button, "Copied"); }
+  catch { flash(button, "Select and copy"); }
+}
+function flash(button, text) {
+  const before = button.dataset.label ?? button.textContent;
+  button.dataset.label = before;
+  button.textContent = text;
+  setTimeout(() => { button.textContent = before; }, 1400);
+}
+
+async function download(format, picture) {
+  const { panels, clock } = store.state;
+  if (format === "png") { saveFile(await picture(), "metastable.png"); return; }
+  notice(format === "mp4" ? "Drawing the film; this takes a minute …" : "Preparing the file …");
+  try {
+    const response = await post(`/download/${format}`, { setting: panels[active()], clock });
+    const name = /filename="([\w.-]+)"/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? `run.${format}`;
+    saveFile(await response.blob(), name);
+    notice(`${name} was saved.`, "", 3);
+  } catch (reason) { notice(reason.message, "bad", 8); }
+}
+
+function menu(picture) {
+  const button = $("#download"), list = $("#download-menu"), items = [...list.querySelectorAll("button")];
+  const open = (shown) => { list.hidden = !shown; button.setAttribute("aria-expanded", String(shown)); if (shown) items[0].focus(); };
+  button.addEventListener("click", () => open(list.hidden));
+  document.addEventListener("pointerdown", (event) => { if (!list.hidden && !event.target.closest(".menu")) open(false); });
+  list.addEventListener("keydown", (event) => {
+    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (move) { items[(items.indexOf(document.activeElement) + move + items.length) % items.length].focus(); event.preventDefault(); event.stopPropagation(); }
+    if (event.key === "Escape") { open(false); button.focus(); }
+  });
+  for (const item of items) item.addEventListener("click", () => { open(false); download(item.dataset.format, picture); });
+}
+
+export function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+}
+function startTheme(redraw) {
+  const wanted = matchMedia("(prefers-color-scheme: dark)");
+  const own = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+  const apply = () => { setTheme(own() ?? (wanted.matches ? "dark" : "light")); redraw(); };
+  wanted.addEventListener("change", apply);
+  $("#theme").addEventListener("click", () => {
+    const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("theme", next); } catch { /* private mode: it lasts until the page is closed */ }
+    setTheme(next); redraw();
+  });
+  apply();
+}
+
+export function startTools({ picture, redraw }) {
+  startTheme(redraw);
+  menu(picture);
+  $("#python").addEventListener("click", showPython);
+  $("#copy-code").addEventListener("click", (event) => copy($("#code code").textContent, event.target));
+  $("#help").addEventListener("click", () => $("#about").showModal());
+  $("#link").addEventListener("click", (event) => { saveNow(); copy(location.href, event.target); });
+  for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
+}
+
+export function fillPresets(select, presets) {
+  const groups = new Map();
+  for (const preset of presets) {
+    if (!groups.has(preset.group)) groups.set(preset.group, el("optgroup", { label: preset.group }));
+    groups.get(preset.group).append(el("option", { value: preset.name }, preset.title));
+  }
+  select.replaceChildren(el("option", { value: "", disabled: true }, "Own setting"), ...groups.values());
+}
