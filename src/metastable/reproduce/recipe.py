@@ -108,7 +108,7 @@ def overall(findings: list[Finding]) -> Verdict:
 
     Findings that could not be checked count only if nothing else was.
     """
-    checked = {finding.verdict for finding in findings} - {"not available"}
+    checked: set[Verdict] = {finding.verdict for finding in findings if finding.verdict != "not available"}
     if not checked:
         return "not available"
     return checked.pop() if len(checked) == 1 else "agrees under a condition"

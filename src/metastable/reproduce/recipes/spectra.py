@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastable import checkpoints
 from metastable.errors import MetastableError
@@ -31,7 +32,7 @@ def _spectrum(spectra: xr.Dataset, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def _leading(data: xr.Dataset, prefix: str = "") -> np.ndarray:
+def _leading(data: xr.Dataset, prefix: str = "") -> NDArray[np.complex128]:
     """Leading eigenvalue of each head (they are stored by decreasing real part)."""
     return data[f"{prefix}real"].values[:, 0] + 1j * data[f"{prefix}imag"].values[:, 0]
 
