@@ -43,7 +43,7 @@ TITLES = {
 }
 
 
-def upto(run: Run, index: int) -> Run:
+def upto(run: Run, index: int) -> Any:
     """The run as if it had stopped at its saved time number `index`."""
     return Run(run.dataset.isel(time=slice(0, index + 1)))
 
@@ -63,7 +63,7 @@ def _measure_figure(parameters: Mapping[str, Any], settings: Settings, report: R
         model = Attention(dim=3, beta=parameters["beta"], value=np.array(parameters["kinds"][kind]))
         long = kind != "complex"  # a rotation never ends
         times = np.append(drawn, parameters["long"]) if long else drawn
-        run = simulate(model, start, times=times, engine=settings.engine)
+        run: Any = simulate(model, start, times=times, engine=settings.engine)
         now = classify(upto(run, drawn.size - 1)).configuration
         return run.states[: drawn.size], predict(model).configuration, now, classify(run).configuration if long else now
 
@@ -155,11 +155,11 @@ def _measure_table(parameters: Mapping[str, Any], settings: Settings, report: Re
         value = np.array(KINDS[row])
         model = Attention(dim=3, beta=parameters["beta"], query=query, key=key, value=value)
         start = sphere.uniform(parameters["tokens"], dim=3, seed=seed)
-        run = simulate(
+        run: Any = simulate(
             model, start, times=[PAPER_HORIZON, horizons[pair]], rtol=parameters["rtol"], engine=settings.engine
         )
         early, late = classify(upto(run, 0)), classify(run)
-        leading = query[:, 0] @ key[:, 0]  # xi^T Q^T K xi with xi the first basis vector
+        leading = float(query[:, 0] @ key[:, 0])  # xi^T Q^T K xi with xi the first basis vector
         return early.as_predicted, late.as_predicted and run.status == "success", leading, run.end
 
     results = each(one, jobs, report)

@@ -30,7 +30,7 @@ def _measure_cascade(parameters: Mapping[str, Any], settings: Settings, report: 
     beta = parameters["beta"]
     seed = seeds(settings, "cascade", 1)[0]
     start = sphere.uniform(parameters["tokens"], dim=2, seed=seed)
-    run = simulate(Attention(dim=2, beta=beta), start, until=parameters["until"], engine=settings.engine)
+    run: Any = simulate(Attention(dim=2, beta=beta), start, until=parameters["until"], engine=settings.engine)
     report(0.8)
     times = np.geomspace(0.1, parameters["until"], 600)
     times[-1] = run.end
@@ -251,7 +251,7 @@ def _judge_masks(data: xr.Dataset) -> list[Finding]:
     moved = data.first_moved.values
     end = data.clusters.isel(time=-1).values
     difference = Mean.of(end[:, 0] - end[:, 1])
-    rank = stats.wilcoxon(end[:, 0], end[:, 1], zero_method="zsplit")
+    rank: Any = stats.wilcoxon(end[:, 0], end[:, 1], zero_method="zsplit")
     return [
         Finding(
             claim="under the causal mask the first token leads and never moves; under full attention nobody leads",

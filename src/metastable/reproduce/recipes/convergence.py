@@ -44,7 +44,7 @@ def _spread_recipe_measure(parameters: Mapping[str, Any], settings: Settings, re
             query, key = gaussian_pair(dim, seed) if case["random"] else (np.eye(dim), np.eye(dim))
             model = Attention(dim=dim, beta=case["beta"], query=query, key=key, value=value)
             start = sphere.uniform(case["tokens"], dim=dim, seed=seed)
-            run = simulate(model, start, times=times, rtol=parameters["rtol"], engine=settings.engine)
+            run: Any = simulate(model, start, times=times, rtol=parameters["rtol"], engine=settings.engine)
             away = np.array([sphere.distance(x, x[0]).max() for x in run.states])
             away = np.concatenate([away, np.full(times.size - away.size, np.nan)])  # a run that gave up early
             found = classify(run)
@@ -207,7 +207,7 @@ def _measure_two_points(parameters: Mapping[str, Any], settings: Settings, repor
         family, seed = job
         query, key = _pair(family, dim, seed)
         model = Attention(dim=dim, beta=parameters["beta"], query=query, key=key, value=value)
-        run = simulate(
+        run: Any = simulate(
             model,
             sphere.uniform(parameters["tokens"], dim=dim, seed=seed),
             times=[parameters["until"]],

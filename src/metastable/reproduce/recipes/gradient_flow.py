@@ -84,7 +84,8 @@ def _draw_lemma(data: xr.Dataset) -> Figure:
     from matplotlib.colors import to_hex
 
     curves = [
-        statements.Curve(f"token {k + 1}", data.time.values, energy[:, k], color=to_hex(colors[k])) for k in shown
+        statements.Curve(f"token {k + 1}", data.time.values, energy[:, k], color=to_hex(tuple(colors[k])))
+        for k in shown
     ]
     defect = data.defect.values
     return statements.plots(

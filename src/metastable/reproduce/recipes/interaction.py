@@ -33,7 +33,7 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
     import xarray as xr
 
     x = np.linspace(-np.pi, np.pi, 801)
-    betas = np.geomspace(*parameters["betas"], parameters["number_of_betas"])
+    betas = np.geomspace(parameters["betas"][0], parameters["betas"][1], parameters["number_of_betas"])
     peaks = np.array([_peak(beta, parameters["tolerance"]) for beta in betas])
     curves = np.stack([theory.interaction(x, beta) for beta in betas])
     report(1.0)
