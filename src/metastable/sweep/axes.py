@@ -13,7 +13,7 @@ from metastable import _checks
 from metastable.errors import SweepError
 from metastable.sweep import families
 
-RESERVED = ("time", "member", "statistic", "token", "coord", "task_status")
+RESERVED = ("time", "member", "statistic", "token", "coord", "quantile", "head", "task_status")
 """Names of dims of the results, which no axis may take."""
 LONGEST = 1_000_000
 """Most values of one axis."""
@@ -60,7 +60,9 @@ def expand(description: Any, where: str) -> tuple[Any, ...]:
     elif isinstance(description, (list, tuple, range, np.ndarray)):
         values = tuple(plain(item) for item in description)
     else:
-        raise SweepError(f"{where} must be a list or a range such as {{range = [0, 10], count = 11}}, not {description!r}")
+        raise SweepError(
+            f"{where} must be a list or a range such as {{range = [0, 10], count = 11}}, not {description!r}"
+        )
     if not values:
         raise SweepError(f"{where} is empty; give at least one value")
     if len(values) > LONGEST:

@@ -51,7 +51,9 @@ def require(what: str) -> None:
 class OnDask:
     """Batches on the workers of a Dask client. `closers` are closed with it (a cluster that was started for it)."""
 
-    def __init__(self, client: Any, closers: list[Any], text: str, execute: str | Execute, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, client: Any, closers: list[Any], text: str, execute: str | Execute, patience: float = PATIENCE
+    ) -> None:
         self._client, self._closers = client, closers
         self._text, self._execute, self._patience = text, execute, patience
         self._batches: dict[str, tuple[Batch, Any]] = {}
@@ -184,7 +186,9 @@ def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
     try:
         return getattr(dask_jobqueue, CLUSTERS[kind])(**given)
     except (TypeError, ValueError) as reason:
-        raise SweepError(f"the {kind} cluster cannot be made: {reason}; see the options of dask_jobqueue.{CLUSTERS[kind]}") from None
+        raise SweepError(
+            f"the {kind} cluster cannot be made: {reason}; see the options of dask_jobqueue.{CLUSTERS[kind]}"
+        ) from None
 
 
 def cpus() -> int:

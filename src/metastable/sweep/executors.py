@@ -22,10 +22,15 @@ class Returned:
 class Executor(Protocol):
     """Runs batches somewhere."""
 
-    workers: int
-    """How many batches run at once."""
-    dashboard: str
-    """Address of a page that shows the work, or empty."""
+    @property
+    def workers(self) -> int:
+        """How many batches run at once."""
+        ...
+
+    @property
+    def dashboard(self) -> str:
+        """Address of a page that shows the work, or empty."""
+        ...
 
     def submit(self, batch: Batch) -> None:
         """Take a batch."""

@@ -16,7 +16,7 @@ from metastable.errors import SweepError
 
 Number = int | float
 
-FUNCTIONS: dict[str, Callable[..., Number]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "exp": math.exp,
     "log": math.log,
@@ -94,7 +94,12 @@ def _value(node: ast.expr, scope: Mapping[str, Number], text: str, where: str) -
         return _BINARY[type(node.op)](left, right)
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _UNARY[type(node.op)](_value(node.operand, scope, text, where))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in FUNCTIONS
+        and not node.keywords
+    ):
         arguments = [_value(argument, scope, text, where) for argument in node.args]
         try:
             return FUNCTIONS[node.func.id](*arguments)

@@ -110,7 +110,9 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
 def storage_error(path: Path, reason: OSError) -> StoreError:
     """The named error for a failed write."""
     if reason.errno in _NO_ROOM:
-        return StoreFullError(f"there is no room left to write {path}: {reason.strerror}; free some space and run the sweep again")
+        return StoreFullError(
+            f"there is no room left to write {path}: {reason.strerror}; free some space and run the sweep again"
+        )
     return StoreError(f"{path} could not be written: {reason}")
 
 
@@ -167,7 +169,9 @@ def repair(folder: Path, damaged: Iterable[Path]) -> None:
     """Set damaged segments aside under `damaged/`, keeping their good records in new segments."""
     for path in dict.fromkeys(damaged):
         data = path.read_bytes()
-        good = [data[item.offset : item.offset + item.length] for item in records.scan(data) if isinstance(item, Record)]
+        good = [
+            data[item.offset : item.offset + item.length] for item in records.scan(data) if isinstance(item, Record)
+        ]
         if good:
             append(folder, b"".join(good))
         (folder / DAMAGED).mkdir(exist_ok=True)

@@ -66,7 +66,9 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
     free = {name: value for name, value in settings.items() if name not in MODEL_FIELDS and name != "tokens"}
     for name, value in free.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise SweepError(f"{name} = {value!r} is neither a field of the model nor a number that a formula could use")
+            raise SweepError(
+                f"{name} = {value!r} is neither a field of the model nor a number that a formula could use"
+            )
     scope = dict(free)
     for name in ("tokens", *NUMERIC_FIELDS):
         if settings.get(name) is not None:

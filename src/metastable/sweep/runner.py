@@ -136,7 +136,9 @@ def _executor(
     elif workers == 0:
         return Here(text, execute)
     elif not clusters.available():
-        say('Dask is not installed: running one task after the other in this process (pip install "metastable[sweep]" for workers)')
+        say(
+            'Dask is not installed: running one task after the other in this process (pip install "metastable[sweep]" for workers)'
+        )
         return Here(text, execute)
     else:
         executor = clusters.local(min(workers or clusters.cpus(), tasks), text, execute)
@@ -241,7 +243,8 @@ class _Loop:
             # One of them killed the worker; alone, each shows whether it was the one.
             self._alone.extend(returned.batch.numbers)
             return b""
-        return failure(self.store.sweep.task(returned.batch.numbers[0]), returned.reason, returned.reason, 0.0)
+        (number,) = returned.batch.numbers
+        return failure(self.store.sweep.task(number), returned.reason, returned.reason, 0.0)
 
     def _keep(self, data: bytes) -> None:
         entries = self.store.add(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,7 +272,11 @@ def _part(value: Any, name: str) -> Any:
     if isinstance(value, (str, Mapping, list, tuple, int, float, np.ndarray, np.generic)) or value is None:
         return axes.plain(value)
     try:
-        return Attention(dim=2, beta=1.0, **{name: value}).to_dict().get(name, {"mask": "causal", "norm": "post_ln"}.get(name))
+        return (
+            Attention(dim=2, beta=1.0, **{name: value})
+            .to_dict()
+            .get(name, {"mask": "causal", "norm": "post_ln"}.get(name))
+        )
     except (ModelError, TypeError) as reason:
         raise SweepError(f"model.{name}: {reason}") from None
 

@@ -1,10 +1,10 @@
 """The folder of a sweep: its description, its journal, and the zarr store that readers open.
 
-    DIR/sweep.toml       what is being swept
-    DIR/journal/         finished and failed tasks (the truth; see `metastable.sweep.journal`)
-    DIR/results.zarr     labelled arrays over the grid (a view of it; see `metastable.sweep.view`)
-    DIR/progress.json    what the running process last said about itself
-    DIR/lock             held by the one process that writes
+DIR/sweep.toml       what is being swept
+DIR/journal/         finished and failed tasks (the truth; see `metastable.sweep.journal`)
+DIR/results.zarr     labelled arrays over the grid (a view of it; see `metastable.sweep.view`)
+DIR/progress.json    what the running process last said about itself
+DIR/lock             held by the one process that writes
 """
 
 from __future__ import annotations
@@ -198,5 +198,3 @@ def open_results(folder: str | os.PathLike) -> Any:
         return xr.open_zarr(path, chunks=None)
     except Exception as reason:
         raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
-
-

@@ -97,7 +97,9 @@ class Task:
 
 def describe(point: Mapping[str, Any]) -> str:
     """A grid point in words."""
-    shown = (f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in point.items())
+    shown = (
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in point.items()
+    )
     return ", ".join(shown) or "the only point"
 
 

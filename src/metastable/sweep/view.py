@@ -60,7 +60,9 @@ def layout_of(entries: Iterable[Entry]) -> Layout:
             if coordinate:
                 continue
             if variables.setdefault(name, dims) != dims:
-                raise StoreError(f"{name} has dims {dims} in one task and {variables[name]} in another; observe them apart")
+                raise StoreError(
+                    f"{name} has dims {dims} in one task and {variables[name]} in another; observe them apart"
+                )
             for dim, size in zip(dims, shape):
                 sizes[dim] = max(size, sizes.get(dim, 0))
     ordered = sorted(variables)

@@ -6,7 +6,6 @@ import json
 import socket
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any

@@ -1,0 +1,265 @@
+"""`metastable sweep FILE --out DIR`, `metastable sweep status DIR`, `metastable sweep plot DIR`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from metastable.errors import InvalidInputError, StoreError
+
+DEFAULT = "run"
+PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
+"""Keys of the table [plot] of a sweep file."""
+
+
+class SweepGroup(TyperGroup):
+    """A group whose first argument may also be the file of a sweep: `metastable sweep FILE` is `metastable sweep run FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+sweep = typer.Typer(
+    cls=SweepGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help=(
+        "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster.\n\n"
+        "[bold]metastable sweep FILE --out DIR[/] runs a sweep (or goes on with it); ready-made files are in examples/sweeps."
+    ),
+)
+
+WORKERS_HELP = (
+    "Processes here (default: one per processor; 0: no Dask, one task after the other). With --cluster: jobs."
+)
+OPTION_HELP = (
+    "Option of the batch system's class in dask-jobqueue, for example queue=main, cores=16, memory='32GB'. Repeatable."
+)
+EXTEND_HELP = "DIR may hold another sweep: describe it anew and keep the tasks that both have in common."
+
+
+@sweep.command(DEFAULT)
+def run(
+    file: Annotated[Path, typer.Argument(help="The sweep, a TOML file.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a running Dask scheduler.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="slurm, pbs, sge, lsf, oar, moab or htcondor.")] = None,
+    cluster_option: Annotated[list[str] | None, typer.Option(help=OPTION_HELP)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, estimate time and size, run nothing.")] = False,
+    calibrate: Annotated[float, typer.Option(help="Seconds for the estimate (0: none).")] = 5.0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run tasks that failed again.")] = False,
+    extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run a sweep, or go on with it: the same command continues after any interruption.
+
+    [bold]Examples[/]
+
+        metastable sweep beta.toml --dry-run
+
+        metastable sweep beta.toml --out beta --workers 8
+
+        metastable sweep beta.toml --out beta --scheduler tcp://10.0.0.1:8786
+
+        metastable sweep beta.toml --out beta --cluster slurm --workers 20 --cluster-option cores=16 --cluster-option queue=main
+
+    While it runs: metastable sweep status DIR, or xarray.open_zarr("DIR/results.zarr").
+    """
+    from metastable.sweep import Sweep
+    from metastable.sweep import run as run_sweep
+
+    described = Sweep.from_file(file)
+    options = _options(cluster_option or [])
+    if options and cluster is None:
+        raise InvalidInputError("--cluster-option belongs to --cluster, for example --cluster slurm")
+    if out is None and not dry_run:
+        raise InvalidInputError("say where the results go: --out DIR (or --dry-run to see what would run)")
+    described.check()
+    fresh = out is None or not (out / "results.zarr").exists()
+    _announce(described, calibrate if dry_run or fresh else 0.0, workers)
+    if dry_run or out is None:
+        return
+    try:
+        outcome = run_sweep(
+            described,
+            out,
+            workers=workers,
+            scheduler=scheduler,
+            cluster=cluster,
+            cluster_options=options,
+            retry_failed=retry_failed,
+            extend=extend,
+            progress=False if quiet else None,
+            say=_say,
+        )
+    except KeyboardInterrupt:
+        _say(f"stopped; finished tasks are kept in {out}: run the same command to go on")
+        raise typer.Exit(130) from None
+    _finish(outcome)
+
+
+@sweep.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    failures: Annotated[bool, typer.Option("--failures", help="Show the traceback of every failed task.")] = False,
+) -> None:
+    """How far a sweep is: done, failed, running, rate, time left, the slowest tasks."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from metastable.sweep import status as read_status
+
+    found = read_status(folder)
+    console = Console(soft_wrap=True)
+
+    def line(name: str, text: Any) -> None:
+        console.print(f"[dim]{name:>12}[/]  {escape(str(text))}", highlight=False)
+
+    line("sweep", found.name or found.folder)
+    line("done", f"{found.done} of {found.total} ({100 * found.done / found.total:.1f} %)")
+    line("failed", found.failed)
+    line("running", len(found.running) if found.process is not None else 0)
+    line("waiting", found.waiting)
+    if found.process is not None:
+        line("process", f"{found.process.get('pid')} on {found.process.get('host')}, {found.workers} workers")
+    if found.rate is not None and found.left is not None:
+        line("rate", f"{found.rate:.3g} tasks/s, {duration(found.left)} left")
+    if found.dashboard:
+        line("dashboard", found.dashboard)
+    if found.mean_seconds is not None:
+        line("per task", duration(found.mean_seconds))
+    for where, seconds in found.slowest:
+        line("slowest", f"{duration(seconds)}: {where}")
+    for item in found.failures:
+        line("failed", f"task {item.number} at {item.where}: {item.error}")
+        if failures:
+            console.print(escape(item.traceback), highlight=False)
+    for name in found.damaged:
+        line("damaged", f"{name}: some results cannot be read; the next run computes them again")
+    if len(found.versions) > 1:
+        line("note", f"results come from several versions of metastable: {', '.join(found.versions)}")
+    if found.process is None and not found.complete:
+        line("next", "run the same command again" + (" with --retry-failed" if not found.waiting else ""))
+
+
+@sweep.command()
+def plot(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Picture (.png, .pdf, .svg). Default: DIR/VARIABLE.png")
+    ] = None,
+    variable: Annotated[str | None, typer.Option("--variable", "-v", help="What to draw.")] = None,
+    x: Annotated[str | None, typer.Option(help="Horizontal axis.")] = None,
+    y: Annotated[str | None, typer.Option(help="Vertical axis (of a map).")] = None,
+    kind: Annotated[str | None, typer.Option(help="map, curves or auto.")] = None,
+    at: Annotated[list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest). Repeatable.")] = None,
+    log: Annotated[bool | None, typer.Option("--log/--linear", help="Logarithmic values.")] = None,
+) -> None:
+    """Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
+
+    Works while the sweep runs; grid points that are not done stay grey. The table [plot] of the sweep file sets the defaults.
+    """
+    from metastable.figures import phase, style
+    from metastable.sweep import open_results
+    from metastable.sweep.store import read_description
+
+    described = read_description(folder)
+    dataset = open_results(folder)
+    settings = dict(described.plot)
+    unknown = [key for key in settings if key not in PLOT_KEYS]
+    if unknown:
+        raise InvalidInputError(f"[plot] has no key {unknown[0]!r}; its keys are: {', '.join(PLOT_KEYS)}")
+    given = {"variable": variable, "x": x, "y": y, "kind": kind, "log": log, "at": _pairs(at) if at else None}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    names = [str(name) for name in dataset.data_vars if name != "task_status"]
+    name = settings.pop("variable", next((item for item in described.observe if item in names), names[0]))
+    if name not in names:
+        raise InvalidInputError(f"there is no result called {name!r}; there are: {', '.join(names)}")
+    target = out if out is not None else folder / f"{name}.png"
+    if target.suffix not in (".png", ".pdf", ".svg"):
+        raise StoreError(f"{target} must end in .png, .pdf or .svg")
+    page = phase.phase_figure(dataset[name].load(), title=described.name, **settings)
+    for path in style.save(page, target.with_suffix(""), (target.suffix[1:],)):
+        typer.echo(str(path))
+
+
+# ------------------------------------------------------------------------------------------------------ pieces
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a unit that people read."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def _announce(described: Any, calibrate: float, workers: int | None) -> None:
+    """Tasks, time and size, before anything runs."""
+    from metastable.sweep import estimate
+    from metastable.sweep.cluster import cpus
+
+    axes = " x ".join(f"{len(axis)} {axis.name}" for axis in described.axes) or "one point"
+    _say(f"{described.name or 'sweep'}: {described.size} tasks ({axes}), {described.members} members each")
+    if calibrate <= 0:
+        return
+    found = estimate(described, seconds=calibrate)
+    hands = max(1, cpus() if workers is None else workers)
+    _say(
+        f"estimated from {found.sampled} trials: {duration(found.seconds)} of work "
+        f"({duration(found.cheapest)} to {duration(found.dearest)} per task), "
+        f"{duration(found.wall_seconds(hands))} on {hands} workers, {_size(found.bytes)} on disk"
+    )
+
+
+def _finish(outcome: Any) -> None:
+    from metastable.sweep.store import JOURNAL
+
+    typer.echo(
+        f"{outcome.done} of {outcome.total} tasks done, {outcome.failed} failed, "
+        f"{outcome.ran} run now in {duration(outcome.seconds)}"
+    )
+    if outcome.done:
+        typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")
+    if outcome.failed:
+        typer.echo(f"see why: metastable sweep status {outcome.folder} --failures; again: --retry-failed", err=True)
+        raise typer.Exit(1)
+
+
+def _pairs(items: list[str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        name, sign, value = item.partition("=")
+        if not sign or not name or not value:
+            raise InvalidInputError(f"{item!r} should read NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _options(items: list[str]) -> dict[str, Any]:
+    """`cores=16` and `queue=main` as values: what TOML can read is read as TOML, the rest is text."""
+    options: dict[str, Any] = {}
+    for name, text in _pairs(items).items():
+        try:
+            options[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[name] = text
+    return options

@@ -1,0 +1,333 @@
+"""Phase diagrams of sweeps: heat maps over two axes, curves with bands over one, small multiples beyond.
+
+`draw_phase` and `draw_family` draw arrays on a given axis; `phase_figure` makes a whole figure of an `xarray.DataArray` whose
+dims are the axes of a grid (and `member` or `statistic`, over which it takes the mean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError
+from metastable.figures import style
+from metastable.figures.curves import draw_band
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELS = {
+    "beta": r"inverse temperature $\beta$",
+    "time": "depth $t$",
+    "tokens": "tokens $n$",
+    "dim": "dimension $d$",
+    "noise": r"noise $\sigma$",
+}
+"""Axis labels of well-known axes; others are called by their name."""
+OVER_MEMBERS = ("member", "statistic")
+MOST_CURVES = 10
+MOST_PANELS = 24
+DECADES_FOR_LOG = 1.2
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A quantity over the grid: mean over members, and its 0.1 and 0.9 quantiles."""
+
+    mean: xr.DataArray
+    low: xr.DataArray
+    high: xr.DataArray
+
+
+def is_log(values: Any) -> bool:
+    """True when positive values span more than a decade and are spaced more evenly in the logarithm."""
+    array = np.sort(np.asarray(values, dtype=float))
+    if array.size < 3 or array[0] <= 0 or np.log10(array[-1] / array[0]) < DECADES_FOR_LOG:
+        return False
+    steps, ratios = np.diff(array), np.diff(np.log(array))
+    return bool(ratios.std() / ratios.mean() < steps.std() / steps.mean())
+
+
+def cell_edges(centers: Any, log: bool = False) -> FloatArray:
+    """Edges (m + 1,) of cells around `centers` (m,): halfway between neighbours (in the logarithm, for `log`)."""
+    array = np.log(np.asarray(centers, dtype=float)) if log else np.asarray(centers, dtype=float)
+    if array.size == 1:
+        half = 0.5
+        edges = np.array([array[0] - half, array[0] + half])
+    else:
+        middle = 0.5 * (array[1:] + array[:-1])
+        edges = np.concatenate([[2 * array[0] - middle[0]], middle, [2 * array[-1] - middle[-1]]])
+    return np.exp(edges) if log else edges
+
+
+def draw_phase(
+    ax: Axes,
+    x: Any,
+    y: Any,
+    values: Any,
+    *,
+    color_log: bool = False,
+    limits: tuple[float, float] | None = None,
+    contours: Sequence[float] = (),
+) -> Any:
+    """A heat map of `values` (len(y), len(x)); cells without a value are left grey. Returns the mesh, for a colour bar.
+
+    Numbers on x and y are placed to scale, logarithmic where they are spaced so; names become equal cells. `contours`: levels
+    that are drawn as lines.
+    """
+    from matplotlib.colors import LogNorm, Normalize
+
+    array = np.asarray(values, dtype=float)
+    if array.shape != (len(y), len(x)):
+        raise InvalidInputError(f"values must have shape (len(y), len(x)) = {(len(y), len(x))}, not {array.shape}")
+    low, high = limits if limits is not None else _limits(array)
+    norm = LogNorm(low, high) if color_log and low > 0 else Normalize(low, high)
+    ax.set_facecolor(style.FAINT)
+    across, down = _place(ax, x, "x"), _place(ax, y, "y")
+    mesh = ax.pcolormesh(
+        across[1], down[1], np.ma.masked_invalid(array), cmap=style.sequence_map(), norm=norm, rasterized=True
+    )
+    if len(contours) and min(array.shape) > 1:
+        lines = ax.contour(across[0], down[0], np.ma.masked_invalid(array), levels=list(contours), colors=style.PAPER)
+        lines.set_linewidth(0.7)
+        ax.clabel(lines, fontsize=6, fmt="%g")
+    return mesh
+
+
+def _limits(array: FloatArray) -> tuple[float, float]:
+    finite = array[np.isfinite(array)]
+    if finite.size == 0:
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
+    """Centers and edges of cells along an axis, with its scale and ticks set."""
+    array = np.asarray(values)
+    if array.dtype.kind in "UOS":
+        centers = np.arange(len(array), dtype=float)
+        names = [str(value) for value in array]
+        (ax.set_xticks if axis == "x" else ax.set_yticks)(centers, names)
+        return centers, cell_edges(centers)
+    centers = array.astype(float)
+    log = is_log(centers)
+    if log:
+        (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+    return centers, cell_edges(centers, log)
+
+
+def draw_family(
+    ax: Axes,
+    x: Any,
+    mean: Any,
+    low: Any = None,
+    high: Any = None,
+    *,
+    labels: Sequence[Any] | None = None,
+    marker: str | None = "o",
+) -> None:
+    """Curves `mean` (curves, len(x)) over `x` with bands from `low` to `high`, one colour per curve.
+
+    Many ordered curves (labels that are numbers, more than four) run through the sequence colours, few or named ones through the
+    categorical palette.
+    """
+    rows = np.atleast_2d(np.asarray(mean, dtype=float))
+    names = [""] if labels is None else list(labels)
+    if rows.shape != (len(names), len(x)):
+        raise InvalidInputError(f"mean must have shape (labels, len(x)) = {(len(names), len(x))}, not {rows.shape}")
+    ordered = len(names) > 4 and all(isinstance(name, (int, float, np.number)) for name in names)
+    colors: Any = style.sequence_map()(np.linspace(0, 0.9, len(names))) if ordered else style.CATEGORICAL
+    places, _ = _place(ax, x, "x")
+    for row, name in enumerate(names):
+        color = colors[row % len(colors)]
+        band = (None, None) if low is None else (np.atleast_2d(low)[row], np.atleast_2d(high)[row])
+        shown = name if isinstance(name, str) else f"{name:g}"
+        draw_band(ax, places, rows[row], *band, color=color, label=shown or None)
+        if marker is not None and len(places) <= 30:
+            ax.plot(places, rows[row], marker, color=color, markersize=2.6, zorder=4)
+    style.grid(ax, "y")
+
+
+# ------------------------------------------------------------------------------------------------- whole figures
+
+
+def reduce_members(array: xr.DataArray) -> Reduced:
+    """Mean and quantiles over the dim `member` (or from the dim `statistic`); without either the array is its own mean."""
+    if "statistic" in array.dims:
+        pick = {name: array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")}
+        return Reduced(pick["mean"], pick["q10"], pick["q90"])
+    if "member" in array.dims:
+        import warnings
+
+        with warnings.catch_warnings():
+            # Grid points that are not done are NaN throughout, which is what they should stay.
+            warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+            quantiles = array.quantile([0.1, 0.9], "member", skipna=True)
+            return Reduced(
+                array.mean("member"), quantiles.isel(quantile=0, drop=True), quantiles.isel(quantile=1, drop=True)
+            )
+    return Reduced(array, array, array)
+
+
+def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
+    """`array` at one place on some axes: the nearest number, or the label."""
+    for dim, value in at.items():
+        if dim not in array.dims:
+            raise InvalidInputError(
+                f"{dim!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
+            )
+        try:
+            if array[dim].dtype.kind in "UOS":
+                array = array.sel({dim: str(value)})
+            else:
+                array = array.sel({dim: float(value)}, method="nearest")
+        except (KeyError, ValueError):
+            known = ", ".join(str(item) for item in array[dim].values.tolist()[:12])
+            raise InvalidInputError(f"{dim} has no value {value!r}; it has {known}") from None
+    return array
+
+
+def _is_named(array: xr.DataArray, dim: str) -> bool:
+    return dim in array.coords and array[dim].dtype.kind in "UOS"
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which axis of the results goes where: `x`, `y` (None: curves), `series` (curves of one panel), `panels`."""
+
+    x: str
+    y: str | None
+    series: str | None
+    panels: tuple[str, ...]
+
+
+def arrange(array: xr.DataArray, x: str | None = None, y: str | None = None, kind: str = "auto") -> Arrangement:
+    """Choose the axes of a picture of `array`; `kind` is "map", "curves" or "auto" (a map when two numeric axes are long)."""
+    _checks.choice(kind, "kind", ("auto", "map", "curves"))
+    dims = [str(dim) for dim in array.dims if array.sizes[dim] > 1]
+    for name in (x, y):
+        if name is not None and name not in array.dims:
+            raise InvalidInputError(
+                f"{name!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
+            )
+    numeric = [dim for dim in dims if not _is_named(array, dim)]
+    if y is None and kind == "auto":
+        long = [dim for dim in numeric if array.sizes[dim] >= 4 and dim != x]
+        kind = "map" if len(long) >= (2 if x is None else 1) and (x is None or x in numeric) else "curves"
+    elif y is not None:
+        kind = "map"
+    x = x or next(iter(reversed(numeric)), dims[-1] if dims else str(array.dims[-1]))
+    rest = [dim for dim in dims if dim not in (x, y)]
+    if kind == "map":
+        if y is None:
+            y = next((dim for dim in rest if not _is_named(array, dim)), rest[0] if rest else None)
+        if y is not None:
+            return Arrangement(x, y, None, tuple(dim for dim in rest if dim != y))
+    short = [dim for dim in rest if array.sizes[dim] <= MOST_CURVES]
+    series = next((dim for dim in short if _is_named(array, dim)), short[-1] if short else None)
+    return Arrangement(x, None, series, tuple(dim for dim in rest if dim != series))
+
+
+@style.styled
+def phase_figure(
+    array: xr.DataArray,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    kind: str = "auto",
+    at: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    title: str = "",
+    log: bool = False,
+    contours: Sequence[float] = (),
+) -> Figure:
+    """A phase diagram of `array`, whose dims are the axes of a grid (and `member` or `statistic`).
+
+    Args:
+        array: a variable of `metastable.sweep.open_results`.
+        x, y: axes of the picture; by default the last long numeric axis, and the first for a map.
+        kind: "map" (heat maps), "curves" (mean with the 0.1 and 0.9 quantiles over members), or "auto".
+        at: axis -> value for axes that should not be shown.
+        label: name of the quantity (default: the name of the array).
+        title: title of the figure.
+        log: logarithmic colours (map) or values (curves).
+        contours: levels drawn as lines on a map.
+
+    Axes that are left become panels.
+    """
+    reduced = reduce_members(select(array, at or {}))
+    plan = arrange(reduced.mean, x, y, kind)
+    choices = [reduced.mean[dim].values.tolist() for dim in plan.panels]
+    total = int(np.prod([len(choice) for choice in choices])) if choices else 1
+    if total > MOST_PANELS:
+        raise InvalidInputError(
+            f"{total} panels are too many to read; fix one of the axes {', '.join(plan.panels)} with at={{...}} (--at AXIS=VALUE)"
+        )
+    columns = len(choices[-1]) if len(choices) == 2 and len(choices[-1]) <= 5 else min(total, 3 if total != 4 else 2)
+    rows = -(-total // columns)
+    width = style.COLUMN_WIDTH if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6)
+    page, grid = style.figure(width, (width / columns) * 0.74 * rows + 0.3, rows, columns, squeeze=False, sharey=True)
+    name = label or str(array.name or "value")
+    limits = _limits(np.asarray(reduced.mean.values, dtype=float))
+    mesh: Any = None
+    for place, ax in enumerate(grid.flat):
+        if place >= total:
+            ax.set_axis_off()
+            continue
+        where = _panel(plan.panels, choices, place)
+        part = Reduced(*(item.isel(where) for item in (reduced.mean, reduced.low, reduced.high)))
+        if plan.y is not None:
+            cells = part.mean.transpose(plan.y, plan.x)
+            mesh = draw_phase(
+                ax,
+                cells[plan.x].values,
+                cells[plan.y].values,
+                cells.values,
+                color_log=log,
+                limits=limits,
+                contours=contours,
+            )
+        else:
+            _curves(ax, part, plan, name, log)
+        _labels(ax, plan, name, place, columns, rows, total)
+        text = ", ".join(f"{dim} = {choices[k][where[dim]]}" for k, dim in enumerate(plan.panels))
+        style.panel(ax, chr(ord("a") + place) if total > 1 else "", text)
+    if mesh is not None:
+        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
+    if title:
+        page.suptitle(title, fontsize="medium")
+    return page
+
+
+def _panel(panels: Sequence[str], choices: Sequence[Sequence[Any]], place: int) -> dict[str, int]:
+    if not panels:
+        return {}
+    index = np.unravel_index(place, [len(choice) for choice in choices])
+    return {dim: int(i) for dim, i in zip(panels, index)}
+
+
+def _curves(ax: Axes, part: Reduced, plan: Arrangement, name: str, log: bool) -> None:
+    order = (plan.x,) if plan.series is None else (plan.series, plan.x)
+    mean, low, high = (item.transpose(*order).values for item in (part.mean, part.low, part.high))
+    labels = None if plan.series is None else part.mean[plan.series].values.tolist()
+    draw_family(ax, part.mean[plan.x].values, mean, low, high, labels=labels)
+    if log:
+        ax.set_yscale("log")
+    if plan.series is not None:
+        ax.legend(title=LABELS.get(plan.series, plan.series), fontsize="x-small", title_fontsize="x-small")
+
+
+def _labels(ax: Axes, plan: Arrangement, name: str, place: int, columns: int, rows: int, total: int) -> None:
+    """Labels at the outer edge only."""
+    if place + columns >= total or rows == 1:
+        ax.set_xlabel(LABELS.get(plan.x, plan.x))
+    if place % columns == 0:
+        ax.set_ylabel(LABELS.get(plan.y, plan.y) if plan.y is not None else name)
