@@ -167,7 +167,7 @@ def write_spectra(out: Path, spectra: xr.Dataset, nulls: Mapping[str, xr.Dataset
     counts.write_text(json.dumps(summary, indent=1), encoding="utf-8")
     values, titles = _panels(spectra)
     columns = spectra.sizes["head"] if spectra.sizes["layer"] > 1 else 4
-    page = pictures.spectrum_page(values, titles, columns=min(columns, 9))
+    page = pictures.spectrum_page(values, titles, columns=min(columns, 12))
     written = [table, counts, *style.save(page, out / "spectra")]
     if spectra.sizes["layer"] > 1:
         width = float(nulls["gaussian"]["sign_score"].std()) if "gaussian" in nulls else None

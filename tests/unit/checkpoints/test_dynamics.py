@@ -1,0 +1,103 @@
+"""Real heads as models of the theory: their attention sum is the layer's output, and they can be simulated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import checkpoints
+from metastable.kernels.reference import attention_sum
+from metastable.model import Causal, Full, PostLN, PreLN
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    """A tiny GPT-2 whose query bias is zero, the one term that an Attention cannot express."""
+    import torch
+
+    from .conftest import FAMILIES, randomised
+
+    model = randomised(FAMILIES["gpt2"].build(), seed=3)
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_attn.bias[:24] = 0.0
+            block.ln_1.bias.zero_()
+    model.set_attn_implementation("eager")
+    return model
+
+
+def test_attention_sum_is_the_layers_output(gpt2, ids) -> None:
+    """Without rotary positions and query biases the model's attention update IS that of the Attention, exactly."""
+    weights = checkpoints.load_weights(gpt2)
+    states = checkpoints.token_states(gpt2, None, ids, attentions=True)
+    for layer in range(weights.layer_count):
+        model = checkpoints.as_model(weights, layer)
+        tokens = checkpoints.unit_tokens(weights, states, layer)
+        x = states["x"].values[layer].astype(np.float64)
+        stored = weights.layer(layer)
+        z = stored.norm.standardize(x)
+        # The model's own norm divides by sqrt(var + epsilon): its tokens are shorter than unit by 1e-5 or so.
+        assert np.abs(z / np.sqrt(weights.dim) - tokens.x).max() < 1e-3
+        truth = checkpoints.attention_output(stored, x, checkpoints.attention_weights(weights, layer, x))
+        truth = truth - truth.mean(axis=-1, keepdims=True)
+        ours = np.sqrt(weights.dim) * attention_sum(model, z / np.sqrt(weights.dim), 0)
+        np.testing.assert_allclose(ours, truth, atol=1e-9)
+        assert isinstance(model.norm, PreLN)
+        assert isinstance(model.mask, Causal)
+        np.testing.assert_allclose(
+            tokens.radius * np.sqrt(weights.dim), np.linalg.norm(x - x.mean(-1, keepdims=True), axis=1)
+        )
+
+
+def test_one_head_carries_its_temperature_and_value(tiny) -> None:
+    weights = checkpoints.load_weights(tiny("llama")[1])
+    model = checkpoints.as_model(weights, 1, 4, lag=2, radius=3.0)
+    (head,) = model.all_heads
+    expected = checkpoints.logit_matrix(weights, 1, 4, 2)
+    assert head.bilinear is not None
+    assert head.value is not None
+    np.testing.assert_allclose(head.beta * head.bilinear, expected, atol=1e-12)
+    assert head.beta == pytest.approx(float(checkpoints.inverse_temperature(weights, lags=(2,))["beta_F"][1, 4, 0]))
+    np.testing.assert_allclose(head.value, weights.layer(1).fold().value_matrix(4) / 3.0, atol=1e-12)
+    assert len(checkpoints.as_model(weights, 1).all_heads) == 6
+
+
+def test_encoders_are_full_and_post_norm(tiny, ids) -> None:
+    model, folder = tiny("bert")
+    weights = checkpoints.load_weights(folder)
+    attention = checkpoints.as_model(weights, 0)
+    assert isinstance(attention.mask, Full)
+    assert isinstance(attention.norm, PostLN)
+    tokens = checkpoints.unit_tokens(weights, checkpoints.token_states(model, None, ids), 0, drop_first=1)
+    assert tokens.x.shape == (len(ids) - 1, weights.dim)
+    np.testing.assert_allclose(np.linalg.norm(tokens.x, axis=1), 1)
+    np.testing.assert_allclose(tokens.x.mean(axis=1), 0, atol=1e-12)
+
+
+def test_a_dead_head_has_temperature_zero() -> None:
+    weights = checkpoints.random_weights(8, 2, seed=0)
+    from dataclasses import replace
+
+    layer = weights.layer(0)
+    dead = replace(layer, query=np.zeros_like(layer.query))
+    model = checkpoints.as_model(replace(weights, loader=lambda index: dead), 0, 1)
+    assert model.all_heads[0].beta == 0
+
+
+def test_real_states_can_be_simulated_side_by_side(gpt2, ids) -> None:
+    """A stack of layers, one unit of depth each, as the attention-only shadow of the model."""
+    weights = checkpoints.load_weights(gpt2)
+    states = checkpoints.token_states(gpt2, None, ids)
+    tokens = checkpoints.unit_tokens(weights, states, 0)
+    radius = float(np.median(tokens.radius))
+    layers = [checkpoints.as_model(weights, layer, radius=radius) for layer in range(weights.layer_count)]
+    run = ms.simulate(layers, tokens.x, method="layers", step=1.0, engine="reference")
+    assert run.status == "success"
+    assert run.final.shape == tokens.x.shape
+    np.testing.assert_allclose(np.linalg.norm(run.final, axis=1), 1)
+    head = ms.simulate(checkpoints.as_model(weights, 0, 0, radius=radius), tokens.x, until=1.0, engine="reference")
+    assert head.status == "success"
+    prediction = ms.predict(checkpoints.as_model(weights, 0, 0).replace(norm=PostLN()))
+    spectra = checkpoints.ov_spectra(weights)
+    assert (prediction.row or 0) == int(spectra["atlas_row_with_kernel"][0, 0])
