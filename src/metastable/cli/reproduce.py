@@ -12,7 +12,9 @@ MEMBERS_HELP = "Experiments of Figure 3; a small number makes every item smaller
 
 
 def reproduce(
-    items: Annotated[list[str] | None, typer.Argument(help="Items, for example: figure-3 table-1. Default: all.")] = None,
+    items: Annotated[
+        list[str] | None, typer.Argument(help="Items, for example: figure-3 table-1. Default: all.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for figures, data and report.html.")] = Path("out"),
     members: Annotated[int, typer.Option(help=MEMBERS_HELP)] = 5000,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,

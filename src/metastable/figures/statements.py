@@ -54,7 +54,8 @@ def _fill(ax: Any, plot: Plot, letter: str) -> None:
     ax.set_yscale(plot.yscale)
     if plot.xscale == "log":
         x = np.concatenate([np.atleast_1d(np.asarray(curve.x, dtype=float)) for curve in plot.curves])
-        style.log_time_axis(ax, float(x[x > 0].min()), float(x.max()), plot.xlabel)
+        room = 1.15 if any(curve.points or curve.error is not None for curve in plot.curves) else 1.0
+        style.log_time_axis(ax, float(x[x > 0].min()) / room, float(x.max()) * room, plot.xlabel)
     ax.set_xlabel(plot.xlabel)
     ax.set_ylabel(plot.ylabel)
     if plot.ylim is not None:

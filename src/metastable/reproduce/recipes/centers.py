@@ -185,11 +185,13 @@ def _measure_scaling(parameters: Mapping[str, Any], settings: Settings, report: 
                 chosen = seeds(settings, f"counts-scaling {dim} {beta}", draws)
                 delta = float(parameters["c"] / np.sqrt(beta))
                 step = part(report, done, done + 1 / total)
-                counts[kind, row, column] = _counts(parameters["tokens"], dim, delta, strong, chosen, step)
+                # The same number of tokens per cap for every beta: the sequence is as near to saturation everywhere.
+                tokens = round(parameters["tokens_per_cap"] / sphere.cap_measure(delta, dim))
+                counts[kind, row, column] = _counts(tokens, dim, delta, strong, chosen, step)
     return xr.Dataset(
         {"count": (("kind", "dim", "beta", "draw"), counts)},
         coords={"kind": ["Rényi", "strong"], "dim": dims, "beta": betas},
-        attrs={"c": parameters["c"], "tokens": parameters["tokens"]},
+        attrs={"c": parameters["c"], "tokens_per_cap": parameters["tokens_per_cap"]},
     )
 
 
@@ -249,7 +251,13 @@ COUNTS_SCALING = Recipe(
     name="counts-scaling",
     title="The counts of centers grow like beta^((d-1)/2)",
     statement="With delta = c beta^(-1/2) the numbers of Rényi and of strong Rényi centers scale as beta^((d-1)/2).",
-    parameters={"betas": (64.0, 128.0, 256.0, 512.0, 1024.0), "dims": (2, 3), "c": 4.0, "tokens": 4000, "draws": 40},
+    parameters={
+        "betas": (64.0, 128.0, 256.0, 512.0, 1024.0),
+        "dims": (2, 3),
+        "c": 4.0,
+        "tokens_per_cap": 60,
+        "draws": 40,
+    },
     measure=_measure_scaling,
     judge=_judge_scaling,
     draw=_draw_scaling,
