@@ -1,0 +1,112 @@
+"""What the machine offers: is there a GPU, is everything installed that Numba needs, and how much memory is free.
+
+Nothing here imports Numba before it is asked to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from metastable.errors import DeviceMemoryError
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+"""True when Numba simulates CUDA on the CPU (slow; for tests). Numba reads the variable when it is imported."""
+
+LANES = 4 if SIMULATED else 32
+"""Threads of a warp. The simulator runs every thread as a Python thread: small blocks keep it bearable."""
+
+SHARED_BYTES = 48 * 1024
+"""Shared memory that every GPU gives a block without asking."""
+
+MEMORY_SHARE = 0.8
+"""Share of the free device memory that one call may take."""
+
+OUT_OF_MEMORY = 2
+"""The driver's code for a failed allocation."""
+
+INSTALL = 'pip install "metastable[cuda]"'
+
+
+@lru_cache(maxsize=1)
+def missing() -> str | None:
+    """What is missing for engine='cuda' on this machine, and how to get it; None when nothing is."""
+    try:
+        from numba import cuda
+    except Exception as reason:
+        return f"engine='cuda' needs Numba-CUDA, which cannot be imported here ({reason}); install it with: {INSTALL}"
+    if SIMULATED:
+        return None
+    try:
+        import numba_cuda  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return f"engine='cuda' needs the package 'numba-cuda', which is not installed; install it with: {INSTALL}"
+    try:
+        if not cuda.is_available():
+            reason = _driver_problem()
+            return f"engine='cuda' needs an NVIDIA GPU with its driver, and none was found ({reason}); use engine='cpu'"
+        cuda.get_current_device()
+    except Exception as reason:
+        return f"engine='cuda' cannot use the GPU of this machine: {reason}; use engine='cpu'"
+    return _toolkit_problem()
+
+
+def _driver_problem() -> str:
+    """Why Numba sees no GPU, in one line."""
+    from numba.cuda.cudadrv import driver
+
+    reason = getattr(driver.driver, "initialization_error", None)
+    text = " ".join(str(reason).split()) if reason else "the driver reports no device"
+    return text[:200]
+
+
+def _toolkit_problem() -> str | None:
+    """Whether the compiler libraries are there that turn kernels into machine code."""
+    try:
+        from numba.cuda.cudadrv import nvvm
+
+        nvvm.NVVM()
+    except Exception as reason:
+        text = " ".join(str(reason).split())[:200]
+        return f"engine='cuda' cannot find NVIDIA's compiler library NVVM ({text}); install it with: {INSTALL}"
+    return None
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of the current GPU."""
+    if SIMULATED:
+        return 1
+    from numba import cuda
+
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def free_bytes() -> int:
+    """Free memory of the current GPU."""
+    if SIMULATED:
+        return 2**30
+    from numba import cuda
+
+    return int(cuda.current_context().get_memory_info().free)
+
+
+def require_memory(wanted: int, purpose: str, fix: str) -> None:
+    """Refuse, before anything is allocated, what does not fit into the GPU's memory."""
+    free = free_bytes()
+    if wanted > free:
+        raise DeviceMemoryError(
+            f"{purpose} needs {wanted / 2**30:.1f} GiB of GPU memory, but {free / 2**30:.1f} GiB are free; {fix}"
+        )
+
+
+@contextmanager
+def allocating(purpose: str, fix: str) -> Iterator[None]:
+    """Turn the driver's out-of-memory error into `DeviceMemoryError`; the device stays usable."""
+    try:
+        yield
+    except Exception as reason:
+        if getattr(reason, "code", None) == OUT_OF_MEMORY or "OUT_OF_MEMORY" in str(reason):
+            raise DeviceMemoryError(f"{purpose} does not fit into the GPU's memory ({reason}); {fix}") from None
+        raise

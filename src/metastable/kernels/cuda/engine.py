@@ -1,0 +1,261 @@
+"""Right-hand sides on the GPU: which kernels run in which order, and the memory they share."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.kernels.cuda import device, pairs, rows, series, support, tiles, vectors
+from metastable.kernels.cuda.intrinsics import cuda
+from metastable.model import NGPT, Attention, MixLN, PeriLN, PreLN, SqrtScaling
+
+REALS: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
+
+PAIR_THREADS = 8 if device.SIMULATED else 128
+"""Threads per block of `pairs.py`, which is also its tile width."""
+
+UNITS_PER_MULTIPROCESSOR = 256
+"""Units of work that keep a multiprocessor busy to the end."""
+
+PARTIAL_BYTES = 2**31
+"""Largest table of partial sums."""
+
+SEGMENT = 128
+"""Chunks per segment of the scan of `series.py`."""
+
+
+def rows_per_thread(dim: int, dtype: str) -> int:
+    """Rows that one thread of `pairs.py` holds in registers."""
+    if dtype == "float32":
+        return 4 if dim <= 4 else 2
+    return 2 if dim <= 8 else 1
+
+
+@lru_cache(maxsize=64)
+def pair_kernel(dtype: str, dim: int, biased: bool) -> Any:
+    """The compiled kernel for the pair sums."""
+    real = REALS[dtype]
+    if dim > pairs.LARGEST_DIM:
+        return tiles.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
+    return pairs.make_kernel(real, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased)
+
+
+@lru_cache(maxsize=64)
+def row_kernels(dtype: str, dim: int, pad: int) -> tuple[Any, ...]:
+    """`prepare`, `ask`, `largest`, `combine`, `finish` of `rows.py`."""
+    real = REALS[dtype]
+    makers = (rows.make_prepare, rows.make_ask, rows.make_largest, rows.make_combine, rows.make_finish)
+    return tuple(make(real, dim, pad) for make in makers)
+
+
+@lru_cache(maxsize=4)
+def series_kernels(dtype: str) -> tuple[Any, ...]:
+    """`sums`, `totals`, `offsets`, `prefix`, `evaluate` of `series.py`."""
+    real = REALS[dtype]
+    return (series.make_sums(real), *series.make_scan(real), series.make_evaluate(real))
+
+
+def block_bounds(intervals: np.ndarray, first: int, height: int) -> np.ndarray:
+    """(row blocks, 8) int32: for both intervals smallest and largest start, smallest and largest stop among the rows of a block.
+
+    The outer range covers whoever is seen by anybody, the inner one is seen by everybody; empty when a row sees nobody there.
+    """
+    starts = np.arange(first, len(intervals), height) - first
+    result = np.zeros((len(starts), 8), dtype=np.int32)
+    for number in range(2):
+        begin, end = intervals[first:, 2 * number], intervals[first:, 2 * number + 1]
+        empty = begin >= end
+        large = np.iinfo(np.int32).max
+        outer_start = np.minimum.reduceat(np.where(empty, large, begin), starts)
+        outer_stop = np.maximum.reduceat(np.where(empty, 0, end), starts)
+        result[:, 4 * number] = np.where(outer_start == large, 0, outer_start)
+        result[:, 4 * number + 1] = np.maximum.reduceat(np.where(empty, 1, begin), starts)
+        result[:, 4 * number + 2] = np.minimum.reduceat(np.where(empty, 0, end), starts)
+        result[:, 4 * number + 3] = outer_stop
+    return result
+
+
+class _Launcher:
+    """What direct sums and series share: normalised tokens in, norm out."""
+
+    def __init__(self, model: Attention, tokens: int, first: int, dtype: str, pad: int) -> None:
+        self.model, self.tokens, self.first, self.dtype, self.pad = model, tokens, first, dtype, pad
+        self.real = REALS[dtype]
+        self.row_blocks = vectors.blocks(tokens - first)
+        self.prepare, self.ask, self.largest, self.combine, self.finish = row_kernels(dtype, model.dim, pad)
+        self.x = cuda.device_array(tokens * pad, self.real)
+        self.drift = cuda.device_array((tokens, model.dim), self.real)
+        self.host_state: Any = None
+
+    def attention(self) -> None:
+        """Fill `drift` with the attention sums at `x`."""
+        raise NotImplementedError
+
+    def evaluate(self, t: float, y: Any, out: Any) -> None:
+        """Velocity at the packed state `y` on the device, into `out` on the device (rows below `first` untouched)."""
+        self.prepare[vectors.blocks(self.tokens), vectors.THREADS](y, self.x)
+        self.attention()
+        kind, factor = self._norm(t)
+        self.finish[self.row_blocks, vectors.THREADS](
+            y, self.x, self.drift, np.int32(kind), np.float64(factor), np.int32(self.first), out
+        )
+
+    def _norm(self, t: float) -> tuple[int, float]:
+        """How the model's norm acts at depth t (see `rows.py`)."""
+        norm = self.model.norm
+        if isinstance(norm, MixLN):
+            return (rows.PLAIN, 1.0) if t < norm.tau else (rows.PRE, 1.0)
+        if isinstance(norm, PreLN):
+            return rows.PRE, 1.0
+        if isinstance(norm, PeriLN):
+            return rows.PERI, 1.0
+        if isinstance(norm, NGPT):
+            return rows.UNIT, norm.alpha
+        if isinstance(norm, SqrtScaling):
+            return rows.PLAIN, 1.0 / math.sqrt(t + 1.0)
+        return rows.PLAIN, 1.0
+
+    def __call__(self, t: float, y: FloatArray, out: FloatArray) -> None:
+        """The velocity on host arrays: copied to the device and back."""
+        if self.host_state is None:
+            shape = (self.tokens, self.model.width)
+            self.host_state = cuda.device_array(shape, np.float64), cuda.device_array(shape, np.float64)
+        state, velocity = self.host_state
+        state.copy_to_device(np.ascontiguousarray(y, dtype=np.float64))
+        self.evaluate(float(t), state, velocity)
+        out[self.first :] = velocity.copy_to_host()[self.first :]
+
+
+class DirectSums(_Launcher):
+    """Velocity by direct sums over all visible pairs."""
+
+    def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
+        small = model.dim <= pairs.LARGEST_DIM
+        super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
+        self.threads = PAIR_THREADS if small else tiles.SIDE * tiles.SIDE
+        height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else tiles.ROWS
+        column_step = PAIR_THREADS if small else tiles.columns_of(self.real)
+        ranges = model.mask.intervals(tokens)
+        assert ranges is not None
+        table = np.ascontiguousarray(ranges.reshape(tokens, 4), dtype=np.int32)
+        self.grid_rows = -(-(tokens - first) // height)
+        self.chunk, self.chunks = self._chunks(column_step)
+        self.intervals = cuda.to_device(table)
+        self.bounds = cuda.to_device(block_bounds(table, first, height))
+        self.query = cuda.device_array(tokens * self.pad, self.real)
+        self.shift = cuda.device_array(tokens, self.real)
+        self.partial = cuda.device_array((self.chunks, model.dim + 1, tokens), self.real)
+        self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
+        self.frozen = cuda.to_device(self._frozen())
+        self.counts = cuda.to_device(self._counts(table))
+        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
+        self.exact = [support.weight_gap(head) > support.LARGEST_GAP[dtype] for head in model.all_heads]
+        if model.weights == "unnormalized":
+            self.exact = [False] * len(self.exact)
+
+    def _chunks(self, step: int) -> tuple[int, int]:
+        """Columns per chunk and number of chunks: enough units to fill the GPU, within the memory for partial sums."""
+        units = UNITS_PER_MULTIPROCESSOR * device.multiprocessors()
+        wanted = max(1, min(-(-2 * units // self.grid_rows), -(-self.tokens // step)))
+        each = (self.model.dim + 1) * self.tokens * np.dtype(self.real).itemsize
+        wanted = max(1, min(wanted, PARTIAL_BYTES // each, 65535))
+        chunk = -(-self.tokens // (wanted * step)) * step
+        return chunk, -(-self.tokens // chunk)
+
+    def _frozen(self) -> np.ndarray:
+        if self.model.frozen is None:
+            return np.zeros((0, self.model.dim + 1), dtype=self.real)
+        weights = np.asarray(self.model.frozen.weights)[:, None]
+        return np.concatenate([self.model.frozen.tokens, weights], axis=1).astype(self.real)
+
+    def _counts(self, table: np.ndarray) -> np.ndarray:
+        if self.model.weights != "unnormalized":
+            return np.zeros(0, dtype=self.real)
+        mass = 0.0 if self.model.frozen is None else float(np.sum(self.model.frozen.weights))
+        return ((table[:, 1] - table[:, 0]) + (table[:, 3] - table[:, 2]) + mass).astype(self.real)
+
+    def attention(self) -> None:
+        first = np.int32(self.first)
+        for head, slope in enumerate(self.slopes):
+            number = np.int32(head)
+            self.ask[self.row_blocks, vectors.THREADS](self.x, self.matrices, number, first, self.query, self.shift)
+            if self.exact[head]:
+                self.largest[self.row_blocks, vectors.THREADS](
+                    self.x, self.query, self.intervals, slope, self.frozen, first, self.shift
+                )
+            self.pair_sums(slope)
+            self.combine[self.row_blocks, vectors.THREADS](
+                self.partial,
+                self.query,
+                self.shift,
+                self.frozen,
+                self.matrices,
+                number,
+                self.counts,
+                first,
+                self.drift,
+            )
+
+    def pair_sums(self, slope: Any) -> None:
+        """The O(tokens^2) part: weighted sums over all visible tokens into `partial`."""
+        kernel = pair_kernel(self.dtype, self.model.dim, bool(slope))
+        kernel[(self.grid_rows, self.chunks), self.threads](
+            self.x,
+            self.query,
+            self.shift,
+            self.intervals,
+            self.bounds,
+            slope,
+            np.int32(self.first),
+            np.int32(self.chunk),
+            self.partial,
+        )
+
+
+class SeriesSums(_Launcher):
+    """Velocity on the circle by Fourier series between chunks of tokens."""
+
+    def __init__(
+        self,
+        model: Attention,
+        tokens: int,
+        first: int = 0,
+        dtype: str = "float64",
+        tolerance: float = series.MODE_TOLERANCE,
+    ) -> None:
+        super().__init__(model, tokens, first, dtype, 2)
+        beta = model.all_heads[0].beta
+        terms = series.coefficients(beta, tolerance)
+        self.modes = terms.shape[1] - 1
+        self.chunks = -(-tokens // series.CHUNK)
+        self.segments = -(-self.chunks // SEGMENT)
+        self.terms = cuda.to_device(terms.astype(self.real))
+        self.shift = self.real(support.LOG2E * beta)
+        self.table = cuda.device_array((self.chunks, 2 * self.modes), self.real)
+        self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
+
+    def attention(self) -> None:
+        sums, totals, offsets, prefix, evaluate = series_kernels(self.dtype)
+        columns = vectors.blocks(2 * self.modes)
+        grid = (columns, self.segments)
+        sums[self.chunks, series.CHUNK](self.x, np.int32(self.modes), self.table)
+        totals[grid, vectors.THREADS](self.table, np.int32(SEGMENT), self.offsets)
+        offsets[columns, vectors.THREADS](self.offsets)
+        prefix[grid, vectors.THREADS](self.table, np.int32(SEGMENT), self.offsets)
+        evaluate[self.chunks, series.CHUNK](
+            self.x, self.table, self.terms, self.shift, np.int32(self.first), self.drift
+        )
+
+
+def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str) -> DirectSums | SeriesSums:
+    """The right-hand side for a model, with its device memory allocated."""
+    width = max(model.width, 4) * np.dtype(np.float64).itemsize
+    fix = "use fewer tokens or engine='cpu'"
+    purpose = f"a right-hand side for {tokens} tokens in dimension {model.dim}"
+    device.require_memory(16 * tokens * width, purpose, fix)
+    with device.allocating(purpose, fix):
+        return (SeriesSums if interaction == "series" else DirectSums)(model, tokens, first, dtype)

@@ -1,0 +1,234 @@
+"""The few machine operations that the kernels are built from, each with a counterpart for the CUDA simulator.
+
+- `exp2_single`, `exp2_double`: 2^x in one instruction of the special function unit, and by a polynomial on the double
+  precision pipe (the library's double exponential spends a third of its time on cases that cannot occur here).
+- `load_two`, `load_four`: 8 to 32 neighbouring bytes in one or two instructions. Coordinates of a token lie side by side, so
+  a token of the circle is one load instead of two.
+
+The simulator (NUMBA_ENABLE_CUDASIM=1) runs kernels as Python threads and knows neither inline assembly nor vector
+loads; there the same names are plain Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda as numba_cuda
+
+from metastable.kernels.cuda.device import SIMULATED
+
+cuda: Any = numba_cuda
+"""Numba's CUDA module, or its simulator. (Type checkers do not understand the language inside kernels.)"""
+
+ALIGNMENT = None if SIMULATED else 16
+"""Alignment of arrays in shared memory that are read by wide loads."""
+
+LOG2E = 1.4426950408889634
+"""log2(e): exp(x) = exp2(LOG2E * x)."""
+
+MAGIC = 6755399441055744.0
+"""1.5 * 2^52: adding it rounds to the nearest integer, which then sits in the low bits of the mantissa."""
+
+LOWEST_EXPONENT = -1022
+"""Smallest binary exponent of `exp2_double`: below 2^-1022 the result stays there instead of wrapping around."""
+
+# 2^f = 1 + f * sum_i EXP2[i] f^i on [-1/2, 1/2]: minimax polynomial (Remez exchange in 50 digits), relative error 3.0e-16. The
+# constant term is exactly 1, so that exp2(0) = 1 and a token weighs itself exactly.
+EXP2 = (
+    0.69314718055995161607,
+    0.24022650695910472143,
+    0.0555041086643465926,
+    0.0096181291073807209627,
+    0.0013333558246479465083,
+    0.00015403530800809789214,
+    0.000015252647748364982741,
+    1.3215235638319614064e-6,
+    1.0210506341142341417e-7,
+    7.1117582158443209683e-9,
+)
+E0, E1, E2, E3, E4, E5, E6, E7, E8, E9 = EXP2
+
+# sin(r) = r + r z (sum_i SIN[i] z^i) and cos(r) = 1 - z/2 + z^2 (sum_i COS[i] z^i) with z = r^2 on |r| <= pi/4. Minimax
+# polynomials; errors 3.4e-18 and 4.7e-20, of the short ones for single precision 1e-8 and 8e-10.
+SIN = {
+    np.float64: (
+        -0.16666666666666632067,
+        0.0083333333333224242749,
+        -0.00019841269829816773605,
+        2.7557313695173797478e-6,
+        -2.5050758646146465849e-8,
+        1.5896827566397798952e-10,
+    ),
+    np.float32: (-0.1666666466231438, 0.008332748270629749, -0.00019587890880412386),
+}
+COS = {
+    np.float64: (
+        0.041666666666666599555,
+        -0.0013888888888874138527,
+        0.000024801587289491759005,
+        -2.7557314355221535258e-7,
+        2.0875723681563456833e-9,
+        -1.1359669712495382506e-11,
+    ),
+    np.float32: (0.04166666465950221, -0.0013888303035894866, 2.4547942085071572e-05),
+}
+TWO_OVER_PI = 0.63661977236758134308
+# pi/2 in three parts of 33 bits (Cody and Waite): k * part is exact for |k| < 2^20.
+HALF_PI = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
+P0, P1, P2 = HALF_PI
+
+
+def inlined(function: Any) -> Any:
+    """Compile a device function that is always inlined into its callers."""
+    return cuda.jit(device=True)(function) if SIMULATED else cuda.jit(device=True, forceinline=True)(function)
+
+
+def kernel(**options: Any) -> Any:
+    """Decorator for a kernel; `options` (such as launch bounds) are hints for the compiler that the simulator does without."""
+    return cuda.jit if SIMULATED else cuda.jit(**options)
+
+
+if SIMULATED:
+
+    def _exp2_single(x):
+        with np.errstate(under="ignore", over="ignore"):
+            return np.exp2(np.float32(x))
+
+    def _low_word(shifted):
+        return np.int32(int(shifted - MAGIC))
+
+    def _times_power_of_two(power, shifted):
+        exponent = max(int(shifted - MAGIC), LOWEST_EXPONENT)
+        return math.ldexp(power, exponent) if exponent < 1024 else math.inf
+
+    def _load_two(array, index):
+        return array[index], array[index + 1]
+
+    def _load_four(array, index):
+        return array[index], array[index + 1], array[index + 2], array[index + 3]
+
+    exp2_single = cuda.jit(device=True)(_exp2_single)
+    low_word = cuda.jit(device=True)(_low_word)
+    times_power_of_two = cuda.jit(device=True)(_times_power_of_two)
+    load_two = cuda.jit(device=True)(_load_two)
+    load_four = cuda.jit(device=True)(_load_four)
+else:
+    from llvmlite import ir
+    from numba import types
+    from numba.cuda import extending
+
+    intrinsic: Any = extending.intrinsic
+    WORD, LONG = ir.IntType(32), ir.IntType(64)
+
+    @intrinsic
+    def exp2_single(typing_context, x):
+        """2^x of a float32 by the special function unit; results below 2^-126 are zero."""
+
+        def generate(context, builder, signature, arguments):
+            kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+            return builder.call(ir.InlineAsm(kind, "ex2.approx.ftz.f32 $0, $1;", "=f,f"), arguments)
+
+        return types.float32(types.float32), generate
+
+    @intrinsic
+    def low_word(typing_context, shifted):
+        """The integer that `MAGIC` left in the low bits of a float64."""
+
+        def generate(context, builder, signature, arguments):
+            return builder.trunc(builder.bitcast(arguments[0], LONG), WORD)
+
+        return types.int32(types.float64), generate
+
+    @intrinsic
+    def times_power_of_two(typing_context, power, shifted):
+        """`power * 2^i` with i the integer that `MAGIC` left in `shifted`, by integer arithmetic on the exponent."""
+
+        def generate(context, builder, signature, arguments):
+            power, shifted = (builder.bitcast(argument, LONG) for argument in arguments)
+            lowest = ir.Constant(WORD, LOWEST_EXPONENT)
+            exponent = builder.trunc(shifted, WORD)
+            exponent = builder.select(builder.icmp_signed(">", exponent, lowest), exponent, lowest)
+            exponent = builder.shl(builder.zext(exponent, LONG), ir.Constant(LONG, 52))
+            return builder.bitcast(builder.add(power, exponent), ir.DoubleType())
+
+        return types.float64(types.float64, types.float64), generate
+
+    def _loader(count):
+        """An intrinsic that loads `count` neighbours at an index that is a multiple of `count` (or of 16 bytes)."""
+
+        def load(typing_context, array, index):
+            def generate(context, builder, signature, arguments):
+                array_type = signature.args[0]
+                data = context.make_array(array_type)(context, builder, arguments[0]).data
+                element = context.get_data_type(array_type.dtype)
+                bytes_each = array_type.dtype.bitwidth // 8
+                width = min(count, 16 // bytes_each)  # one instruction moves at most 16 bytes
+                vector = ir.VectorType(element, width)
+                found = []
+                for offset in range(0, count, width):
+                    place = builder.add(arguments[1], ir.Constant(arguments[1].type, offset))
+                    pointer = builder.gep(data, [place], inbounds=True)
+                    pointer = builder.bitcast(pointer, ir.PointerType(vector, data.type.addrspace))
+                    loaded = builder.load(pointer, align=width * bytes_each)
+                    found += [builder.extract_element(loaded, ir.Constant(WORD, lane)) for lane in range(width)]
+                return context.make_tuple(builder, signature.return_type, found)
+
+            return types.UniTuple(array.dtype, count)(array, types.int32), generate
+
+        return intrinsic(load)
+
+    load_two = _loader(2)
+    load_four = _loader(4)
+
+
+@inlined
+def exp2_double(y):
+    """2^y for y < 1023, relative error below 5e-16: y = i + f with |f| <= 1/2, 2^f by a polynomial of degree 10."""
+    shifted = y + MAGIC
+    f = y - (shifted - MAGIC)
+    power = E8 + f * E9
+    power = E7 + f * power
+    power = E6 + f * power
+    power = E5 + f * power
+    power = E4 + f * power
+    power = E3 + f * power
+    power = E2 + f * power
+    power = E1 + f * power
+    power = E0 + f * power
+    power = 1.0 + f * power
+    return times_power_of_two(power, shifted)
+
+
+def make_sincos(real):
+    """A device function `sincos(x)` of a float64 angle, |x| < 1e6: (sin x, cos x) in the precision `real`.
+
+    x = k pi/2 + r with |r| <= pi/4, reduced in double precision; polynomials in r, then the quadrant k mod 4.
+    """
+    sine_terms = tuple(real(c) for c in SIN[real])
+    cosine_terms = tuple(real(c) for c in COS[real])
+    terms = len(sine_terms)
+    one, half = real(1), real(0.5)
+
+    @inlined
+    def sincos(x):
+        shifted = x * TWO_OVER_PI + MAGIC
+        k = shifted - MAGIC
+        r = real(((x - k * P0) - k * P1) - k * P2)
+        z = r * r
+        sine, cosine = sine_terms[terms - 1], cosine_terms[terms - 1]
+        for i in range(terms - 1):
+            sine = sine_terms[terms - 2 - i] + z * sine
+            cosine = cosine_terms[terms - 2 - i] + z * cosine
+        sine = r + r * z * sine
+        cosine = one + z * (z * cosine - half)
+        quadrant = low_word(shifted)
+        swap = (quadrant & np.int32(1)) != np.int32(0)
+        a = cosine if swap else sine
+        b = sine if swap else cosine
+        a = -a if (quadrant & np.int32(2)) != np.int32(0) else a
+        b = -b if ((quadrant + np.int32(1)) & np.int32(2)) != np.int32(0) else b
+        return a, b
+
+    return sincos

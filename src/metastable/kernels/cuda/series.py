@@ -1,0 +1,178 @@
+"""Causal attention on the circle in O(tokens modes) on the GPU: Fourier series between chunks, direct sums inside them.
+
+With z_m = (cos m angle, sin m angle) and modified Bessel functions I_m,
+
+    exp(beta (cos a - 1)) = sum_m c_m cos(m a),                    c_0 = e^-beta I_0, c_m = 2 e^-beta I_m,
+    exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = e^-beta (I_{m-1} - I_{m+1}),
+
+so sums over all earlier tokens are sums over modes of prefix sums of z_m. The tokens are cut into chunks of `CHUNK`. Prefix
+sums are formed per chunk (`sums`, then a scan over chunks); each token adds the series over the chunks before its own
+and direct sums over its own chunk, so that no scan inside a chunk is needed. Accuracy: about 1e-16 times the number of
+tokens, not relative to the force: see `select.LONG_HORIZON`.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.kernels.cuda.device import SIMULATED
+from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single
+
+CHUNK = 8 if SIMULATED else 64
+"""Tokens per chunk, and threads per block."""
+
+BATCH = 4 if SIMULATED else 16
+"""Modes that are summed at a time; two numbers each."""
+
+MOST_MODES = 1024
+"""Largest number of modes; beta beyond about 20000 is left to direct sums."""
+
+MODE_TOLERANCE = 1e-15
+"""Sum of the coefficients that are cut off. Saddles amplify errors, so this is far below the tolerance of a run."""
+
+
+def coefficients(beta: float, tolerance: float = MODE_TOLERANCE) -> FloatArray:
+    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `tolerance`."""
+    from scipy.special import ive
+
+    order = np.arange(MOST_MODES + 2)
+    bessel = ive(order, beta)
+    weight = 2.0 * bessel[:-1]
+    weight[0] = bessel[0]
+    force = np.zeros(MOST_MODES + 1)
+    force[1:] = bessel[:-2] - bessel[2:]
+    tail = np.cumsum((np.abs(weight) + np.abs(force))[::-1])[::-1]
+    modes = max(1, int(np.count_nonzero(tail > tolerance)) - 1)
+    return np.stack([weight[: modes + 1], force[: modes + 1]])
+
+
+def make_sums(real):
+    """Kernel `sums(x, modes, table)`: sums of z_m over each chunk into `table` (chunks, 2 modes); x holds (cos, sin) pairs."""
+    number = numba.float32 if real is np.float32 else numba.float64
+    values = 2 * BATCH
+    line = CHUNK + 1
+    storage = values * line
+    quarters = 4
+    share = CHUNK // quarters
+
+    @cuda.jit
+    def sums(x, modes, table):
+        shared = cuda.shared.array(storage, number)
+        pieces = cuda.shared.array((values, quarters), number)
+        thread = np.int32(cuda.threadIdx.x)
+        chunk = np.int32(cuda.blockIdx.x)
+        token = np.int32(chunk * np.int32(CHUNK) + thread)
+        c1, s1, present = real(0), real(0), real(0)
+        if token < x.shape[0] // 2:
+            c1, s1, present = x[2 * token], x[2 * token + 1], real(1)
+        c, s = present, real(0)
+        mode = np.int32(0)
+        while mode < modes:
+            for b in range(BATCH):
+                c, s = c * c1 - s * s1, s * c1 + c * s1
+                shared[np.int32(2 * b * line) + thread] = c
+                shared[np.int32((2 * b + 1) * line) + thread] = s
+            cuda.syncthreads()
+            item = thread
+            while item < values * quarters:
+                value, quarter = np.int32(item // quarters), np.int32(item % quarters)
+                total = real(0)
+                for i in range(share):
+                    total += shared[value * np.int32(line) + quarter * np.int32(share) + i]
+                pieces[value, quarter] = total
+                item += np.int32(CHUNK)
+            cuda.syncthreads()
+            item = thread
+            while item < values:
+                if 2 * mode + item < 2 * modes:
+                    table[chunk, 2 * mode + item] = (pieces[item, 0] + pieces[item, 1]) + (
+                        pieces[item, 2] + pieces[item, 3]
+                    )
+                item += np.int32(CHUNK)
+            mode = np.int32(mode + np.int32(BATCH))
+
+    return sums
+
+
+def make_scan(real):
+    """Kernels that turn `table` into prefix sums over the chunks before each one: `totals`, `offsets`, `prefix`, in this order.
+
+    Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
+    """
+
+    @cuda.jit
+    def totals(table, length, segments):
+        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
+        if column < table.shape[1]:
+            total = real(0)
+            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
+                total += table[chunk, column]
+            segments[segment, column] = total
+
+    @cuda.jit
+    def offsets(segments):
+        column = np.int32(cuda.grid(1))
+        if column < segments.shape[1]:
+            running = real(0)
+            for segment in range(segments.shape[0]):
+                total = segments[segment, column]
+                segments[segment, column] = running
+                running += total
+
+    @cuda.jit
+    def prefix(table, length, segments):
+        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
+        if column < table.shape[1]:
+            running = segments[segment, column]
+            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
+                total = table[chunk, column]
+                table[chunk, column] = running
+                running += total
+
+    return totals, offsets, prefix
+
+
+def make_evaluate(real):
+    """Kernel `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
+
+    `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e). What is written to `drift` is tangent to the circle.
+    """
+    exp2 = exp2_single if real is np.float32 else exp2_double
+    number = numba.float32 if real is np.float32 else numba.float64
+    storage = 2 * CHUNK
+
+    @cuda.jit
+    def evaluate(x, table, series, shift, first, drift):
+        shared = cuda.shared.array(storage, number)
+        thread, chunk = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
+        base = np.int32(chunk * np.int32(CHUNK))
+        token = np.int32(base + thread)
+        tokens = np.int32(x.shape[0] // 2)
+        c1, s1 = real(0), real(0)
+        if token < tokens:
+            c1, s1 = x[2 * token], x[2 * token + 1]
+        shared[2 * thread], shared[2 * thread + 1] = c1, s1
+        cuda.syncthreads()
+        if token >= tokens or token < first:
+            return
+        weight = series[0, 0] * real(base)
+        force = real(0)
+        c, s = real(1), real(0)
+        for mode in range(1, series.shape[1]):
+            c, s = c * c1 - s * s1, s * c1 + c * s1
+            cosines, sines = table[chunk, 2 * mode - 2], table[chunk, 2 * mode - 1]
+            weight += series[0, mode] * (c * cosines + s * sines)
+            force += series[1, mode] * (c * sines - s * cosines)
+        weight += real(1)
+        for j in range(thread):
+            cj, sj = shared[2 * j], shared[2 * j + 1]
+            w = exp2(shift * (cj * c1 + sj * s1) - shift)
+            weight += w
+            force += w * (sj * c1 - cj * s1)
+        force /= weight
+        drift[token, 0] = -force * s1
+        drift[token, 1] = force * c1
+
+    return evaluate

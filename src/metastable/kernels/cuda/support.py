@@ -1,0 +1,166 @@
+"""What the CUDA engine can do and when it wins. No Numba here: asking costs nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from metastable.kernels.cuda import device
+from metastable.model import Attention, Causal, Head, PostLN
+
+LOG2E = math.log2(math.e)
+
+LARGEST_GAP = {"float64": 900.0, "float32": 90.0}
+"""How far (in powers of two) the Cauchy-Schwarz bound may lie above a token's own logit before row maxima are computed first."""
+
+LOG_MAX = {"float64": 700.0, "float32": 80.0}
+"""Unnormalised weights beyond exp of this are refused."""
+
+FUSED_DIM = 8
+"""Largest dimension that is integrated inside a thread block."""
+
+FUSED_THREADS = 1024
+"""Largest thread block; each thread owns two tokens."""
+
+PAIRS_PER_SECOND = {"cpu": 1.2e8, "cuda": 2.5e11}
+"""Rough float64 rates of one core and of a data centre GPU, for the decision of engine='auto' (see docs/performance-gpu.md)."""
+
+CALL_SECONDS = 2e-3
+"""What one step on the GPU costs at least, launches and the round trip of the error norm included."""
+
+
+def refusal(model: Attention, tokens: int) -> str | None:
+    """Why the CUDA engine cannot do the model on this machine, with the fix; None if it can."""
+    return variant_refusal(model) or device.missing()
+
+
+def variant_refusal(model: Attention, dtype: str = "float64") -> str | None:
+    """Why the CUDA engine cannot do the model on any machine; None if it can."""
+    use = "use engine='cpu' or 'reference'"
+    if model.weights == "hardmax":
+        return f"engine='cuda' has no hardmax weights; {use}"
+    if model.feedforward is not None:
+        return f"engine='cuda' has no feed-forward layer; {use}"
+    if model.mask.intervals(1) is None:
+        return f"engine='cuda' has no arbitrary Mask(matrix), only masks made of ranges; {use}"
+    if model.weights == "unnormalized":
+        for head in model.all_heads:
+            size = head.beta * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+            if size > LOG_MAX[dtype]:
+                return (
+                    f"engine='cuda' keeps unnormalized weights below exp({LOG_MAX[dtype]:.0f}) in {dtype}, but "
+                    f"beta |Q^T K| is {size:.4g}; use engine='reference' or lower beta"
+                )
+    return None
+
+
+def weight_gap(head: Head) -> float:
+    """Bound on `log2` of (largest possible weight) / (own weight) of a token: `beta log2(e) max_x (|M^T x| - x^T M x)`.
+
+    At most the largest singular value of M minus the smallest eigenvalue of its symmetric part; 0 for Q = K = I.
+    """
+    if head.bilinear is None:
+        return 0.0
+    M = head.bilinear
+    return LOG2E * head.beta * float(np.linalg.norm(M, 2) - np.linalg.eigvalsh(0.5 * (M + M.T))[0])
+
+
+def matrices(model: Attention) -> np.ndarray:
+    """(heads, 2, dim, dim): `beta log2(e) Q^T K` and V of every head, as the kernels read them."""
+    identity = np.eye(model.dim)
+    return np.array(
+        [
+            [
+                LOG2E * head.beta * (identity if head.bilinear is None else head.bilinear),
+                identity if head.value is None else head.value,
+            ]
+            for head in model.all_heads
+        ]
+    )
+
+
+def coordinates(model: Attention) -> int:
+    """Numbers per token in shared memory of the fused integration."""
+    return 2 if on_circle(model) else -(-model.dim // 4) * 4
+
+
+def on_circle(model: Attention) -> bool:
+    """True when members are integrated by their angles."""
+    return model.dim == 2 and model.is_identity
+
+
+def block_threads(tokens: int, lanes: int = device.LANES) -> int:
+    """Threads of the block that integrates one member: two tokens each, in whole warps."""
+    even = tokens + tokens % 2
+    tiles = math.ceil(even / lanes)
+    return math.ceil(tiles / 2) * lanes
+
+
+def shared_bytes(model: Attention, tokens: int, itemsize: int) -> int:
+    """Shared memory of the block that integrates one member."""
+    even = tokens + tokens % 2
+    return (coordinates(model) * even + block_threads(tokens)) * itemsize
+
+
+def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str | None:
+    """Why a member cannot be integrated inside one thread block (it is then integrated launch by launch); None if it can."""
+    if not isinstance(model.mask, Causal):
+        return f"members are integrated inside a thread block under Causal(), not under {model.mask!r}"
+    if model.weights != "softmax" or not isinstance(model.norm, PostLN):
+        return "members are integrated inside a thread block with softmax weights and PostLN()"
+    if model.frozen is not None or any(model.slopes):
+        return "members are integrated inside a thread block without frozen tokens and without positional bias"
+    if model.dim > FUSED_DIM:
+        return f"members are integrated inside a thread block up to dimension {FUSED_DIM}, not {model.dim}"
+    if max(weight_gap(head) for head in model.all_heads) > LARGEST_GAP[dtype]:
+        return f"with this Q^T K the weights of a token can leave the range of {dtype}"
+    if (
+        block_threads(tokens) > FUSED_THREADS
+        or shared_bytes(model, tokens, np.dtype(dtype).itemsize) > device.SHARED_BYTES
+    ):
+        return f"{tokens} tokens do not fit into one thread block"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------- cost model
+
+
+def wins(model: Attention, tokens: int, members: int = 1) -> bool:
+    """True when a GPU is present, can do the model, and by the cost model beats all cores of this machine."""
+    if device.SIMULATED or variant_refusal(model) is not None:
+        return False
+    pairs = members * tokens * tokens * (0.5 if model.mask.is_causal(min(tokens, 64)) else 1.0) * len(model.all_heads)
+    cost = pairs * (2.0 + model.dim) / 4.0
+    on_cpu = cost / (PAIRS_PER_SECOND["cpu"] * (os.cpu_count() or 1))
+    launches = members if members > 1 and fused_refusal(model, tokens) is not None else 1
+    if on_cpu <= launches * CALL_SECONDS + cost / PAIRS_PER_SECOND["cuda"]:
+        return False
+    return device.missing() is None
+
+
+def series_refusal(model: Attention, tokens: int) -> str | None:
+    """Why the interaction cannot be summed as a Fourier series on the GPU; None if it can."""
+    use = "use interaction='direct'"
+    if model.dim != 2 or not model.is_identity:
+        return f"engine='cuda' has the series on the circle with Q = K = V = I; {use} or engine='cpu'"
+    if (
+        not isinstance(model.mask, Causal)
+        or model.weights != "softmax"
+        or any(model.slopes)
+        or model.frozen is not None
+    ):
+        return f"interaction='series' on engine='cuda' needs Causal(), softmax weights, no bias and no frozen tokens; {use}"
+    return None
+
+
+SERIES_TOKENS = 30_000
+"""From here on the series beats direct sums on the GPU at beta = 64 (measured; see docs/performance-gpu.md)."""
+
+
+def series_wins(model: Attention, tokens: int) -> bool:
+    """True when the series is possible and faster than direct sums."""
+    if series_refusal(model, tokens) is not None:
+        return False
+    return tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)
