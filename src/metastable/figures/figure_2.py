@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable.figures import style
-from metastable.figures.circle_view import draw_centers, draw_circle, draw_tokens, draw_world_lines
+from metastable.figures.circle_view import angles_of, draw_centers, draw_circle, draw_tokens, draw_world_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+TURN = 2 * np.pi
+BIN = 0.045
+"""Width in radians of the bins in which dots are stacked."""
 
 
 @style.styled
@@ -30,17 +34,29 @@ def figure_2(
     """
     t, x = np.asarray(times, dtype=float), np.asarray(states, dtype=float)
     chosen = [int(np.argmin(np.abs(t - moment))) for moment in snapshots]
-    page, _ = style.figure(style.PAGE_WIDTH, 3.9, squeeze=False)
+    page, _ = style.figure(style.PAGE_WIDTH, 4.3, squeeze=False)
     page.clear()
-    grid = page.add_gridspec(2, len(chosen), height_ratios=[1.0, 1.25])
+    grid = page.add_gridspec(2, len(chosen), height_ratios=[1.0, 1.2])
+    highest = max(
+        np.unique(np.floor(np.mod(angles_of(x[index]), TURN) / BIN), return_counts=True)[1].max() for index in chosen
+    )
+    gap = 0.5 / highest
     for column, index in enumerate(chosen):
         ax = page.add_subplot(grid[0, column])
-        limit = 1.75
-        draw_circle(ax, limit=limit)
-        draw_tokens(ax, x[index], stack=0.021, stack_width=0.045, size=4.2, opacity=0.8)
-        draw_centers(ax, x[index], renyi, strong, size=24, labels=column == 0)
-        note = "" if separate is None else f"\n{int(separate[column])} of {len(np.asarray(renyi))} Rényi\ncenters apart"
-        ax.text(0, 0, style.time_label(t[index]) + note, ha="center", va="center", fontsize="small", linespacing=1.35)
+        draw_circle(ax, limit=1.56)
+        draw_tokens(ax, x[index], stack=gap, stack_width=BIN, size=4.2, opacity=0.8)
+        draw_centers(ax, x[index], renyi, strong, size=26, labels=column == 0)
+        ax.text(0, 0, style.time_label(t[index]), ha="center", va="center")
+        if separate is not None:
+            ax.text(
+                0,
+                -1.78,
+                f"{int(separate[column])} Rényi centers apart",
+                ha="center",
+                va="top",
+                fontsize="small",
+                color=style.MUTED,
+            )
         if column == 0:
             handles, names = ax.get_legend_handles_labels()
     ax = page.add_subplot(grid[1, :])

@@ -40,6 +40,7 @@ class Plot:
     xscale: str = "linear"
     yscale: str = "linear"
     ylim: tuple[float, float] | None = None
+    xlim: tuple[float, float] | None = None
     legend: str | None = "best"
 
 
@@ -54,8 +55,11 @@ def _fill(ax: Any, plot: Plot, letter: str) -> None:
     ax.set_yscale(plot.yscale)
     if plot.xscale == "log":
         x = np.concatenate([np.atleast_1d(np.asarray(curve.x, dtype=float)) for curve in plot.curves])
+        x = x if plot.xlim is None else np.array(plot.xlim)
         room = 1.15 if any(curve.points or curve.error is not None for curve in plot.curves) else 1.0
         style.log_time_axis(ax, float(x[x > 0].min()) / room, float(x.max()) * room, plot.xlabel)
+    elif plot.xlim is not None:
+        ax.set_xlim(*plot.xlim)
     ax.set_xlabel(plot.xlabel)
     ax.set_ylabel(plot.ylabel)
     if plot.ylim is not None:
