@@ -84,10 +84,10 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     anchors = None if setting.model.frozen is None else view(setting.model.frozen.tokens).tolist()
     yield {"type": "view", **tag, "name": view.name, "frozen": anchors, **outcome.leading_shape(setting.model, view)}
     yield from _positions(states, view, tag, 0)
-    leaders, merges = outcome.clusters(setting, run, states, times[: len(states)])
+    leaders = measure.leaders(states, setting.cluster_radius)
     for first in range(0, len(states), CHUNK):
         yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
-    yield {"type": "curves", **tag, **outcome.curves(setting, states, leaders, renyi, strong), "merges": merges}
+    yield {"type": "curves", **tag, **outcome.curves(setting, states, leaders, renyi, strong)}
     yield {
         "type": "end",
         **tag,
@@ -96,6 +96,8 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
         "seconds": seconds,
         "changed": _changes(order.get("before"), setting, clock, run),
     }
+    # Last, because it looks at every step: nobody waits for it.
+    yield {"type": "merges", **tag, "list": outcome.merges(setting, run)}
 
 
 def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterator[Message]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from metastable import sphere, theory
 from metastable._checks import FloatArray
-from metastable.analysis import MergeTree, cluster_labels, cluster_leaders, consumed, predict, renyi_centers
+from metastable.analysis import cluster_labels, cluster_leaders, consumed, predict, renyi_centers
 from metastable.explorer.protocol import finite
 from metastable.explorer.setting import Setting
 from metastable.kernels.reference import attention_weights
@@ -115,19 +115,6 @@ def law(setting: Setting, times: FloatArray) -> list[float | None] | None:
     late = times > np.e
     count[late] = theory.cluster_count(times[late], setting.beta, setting.model.dim)
     return finite(np.where(count <= setting.start.total, count, np.nan))
-
-
-def lasting_leaders(tree: MergeTree, times: FloatArray) -> np.ndarray:
-    """For every time and token the first token of its cluster, shape (times, tokens); tokens that only pass do not count."""
-    first = cluster_leaders(tree.start_labels)[tree.start_labels]
-    result = np.empty((len(times), len(first)), dtype=np.uint16)
-    merge = 0
-    for frame, t in enumerate(times):
-        while merge < len(tree) and tree.time[merge] <= t:
-            first[first == tree.child[merge]] = tree.parent[merge]
-            merge += 1
-        result[frame] = first
-    return result
 
 
 def leaders(states: FloatArray, radius: float) -> np.ndarray:

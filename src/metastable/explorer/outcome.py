@@ -58,7 +58,7 @@ def prediction_text(prediction: Prediction) -> str:
         return pretty(f"{prediction.configuration} ({BASES[prediction.basis]})")
     if prediction.configuration != OTHER:
         return pretty(prediction.configuration)
-    return pretty(prediction.reason)
+    return pretty(prediction.reason.replace("the atlas does not cover it", "outside the atlas"))
 
 
 def leading_shape(model: Attention, view: measure.View) -> dict[str, Any]:
@@ -80,23 +80,14 @@ def curves(
     }
 
 
-def clusters(
-    setting: Setting, run: Run, states: FloatArray, times: FloatArray
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """First token of each token's cluster, (frames, tokens), and the last merges with their times.
-
-    Without noise clusters are those of the merge tree: tokens that stay together for good. Under noise nothing is for good, and
-    clusters are those of the moment.
-    """
+def merges(setting: Setting, run: Run) -> list[dict[str, Any]]:
+    """The last merges of the run: when, which cluster into which (by first token), and their sizes. None under noise."""
     if setting.model.noise > 0:
-        return measure.leaders(states, setting.cluster_radius), []
+        return []
     tree = merge_tree(run, radius=setting.cluster_radius)
     rows = range(max(0, len(tree) - MERGES), len(tree))
     names = ("child", "parent", "child_size", "parent_size")
-    merges = [
-        {"time": float(tree.time[row]), **{name: int(getattr(tree, name)[row]) for name in names}} for row in rows
-    ]
-    return measure.lasting_leaders(tree, times), merges
+    return [{"time": float(tree.time[row]), **{name: int(getattr(tree, name)[row]) for name in names}} for row in rows]
 
 
 def ending(setting: Setting, run: Run, states: FloatArray, times: FloatArray, leaders: np.ndarray) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -23,6 +24,12 @@ INBOX = 4
 """Messages of a worker that wait in the server; with more than that the worker waits."""
 REMEMBERED = 3
 """Runs that a worker keeps, see `job.CACHE`."""
+
+
+def _thread_limits(workers: int) -> dict[str, str]:
+    """Share the cores between the workers, unless the user decided; results do not depend on it."""
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    return dict.fromkeys(("NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), threads)
 
 
 class RunFailedError(MetastableError):
@@ -149,6 +156,7 @@ class Pool:
             "metastable.explorer.worker",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env={**_thread_limits(self.size), **os.environ},
         )
         worker = Worker(process)
         self._all.add(worker)

@@ -60,7 +60,7 @@ def _figure_1() -> list[dict[str, Any]]:
 
 
 def _meanwhile() -> list[dict[str, Any]]:
-    circle = [[math.cos(2 * math.pi * k / 5 + 0.3), math.sin(2 * math.pi * k / 5 + 0.3)] for k in range(5)]
+    anchors = [[math.cos(math.pi * k / 4 + 0.3), math.sin(math.pi * k / 4 + 0.3)] for k in range(8)]
     group = "Meanwhile: metastable clusters"
     return [
         _preset(
@@ -69,7 +69,7 @@ def _meanwhile() -> list[dict[str, Any]]:
             "A sphere of tokens",
             "400 tokens fall into clusters around the first of them in each neighbourhood.",
             [_setting(3, 36.0, 400)],
-            1e4,
+            1000.0,
             True,
         ),
         _preset(
@@ -93,9 +93,10 @@ def _meanwhile() -> list[dict[str, Any]]:
             "frozen",
             group,
             "Frozen tokens",
-            "Theorem 5.2: five anchors that never move; every free token ends near one of them.",
-            [_setting(2, 64.0, 150, frozen={"tokens": circle, "weights": [8.0] * 5})],
-            100.0,
+            "Theorem 5.2: eight anchors that never move; every free token ends near one of them.",
+            [_setting(2, 64.0, 150, frozen={"tokens": anchors, "weights": [4.0] * 8})],
+            5000.0,
+            True,
         ),
     ]
 

@@ -26,8 +26,8 @@ PROJECTIONS = ("auto", "leading", "principal", "coordinates")
 MATRICES = ("query", "key", "value")
 CENTER_SEPARATION = 4.0
 """delta = 4 beta^(-1/2) unless told otherwise, as in the paper's figures."""
-CLUSTER_FRACTION = 0.2
-"""Tokens closer than 0.2 beta^(-1/2) (at most 0.2) count as one cluster unless told otherwise."""
+CLUSTER_FRACTION = 0.3
+"""Tokens closer than 0.3 beta^(-1/2) (at most 0.3) count as one cluster unless told otherwise."""
 
 
 def only(data: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:

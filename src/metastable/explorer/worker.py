@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 import threading
+import traceback
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
@@ -72,7 +73,10 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    warm_up()
+    try:
+        warm_up()
+    except Exception:  # whatever it is, it will be told to the page with the run that needs it
+        traceback.print_exc()
     _send(sink, {"type": "ready"})
     while (order := orders.get()) is not None:
         _carry_out(order, sink, cancelled)
@@ -101,8 +105,6 @@ def _carry_out(order: dict[str, Any], sink: BinaryIO, cancelled: set[int]) -> No
     except MemoryError:
         reply["error"] = "there is not enough memory for this run; take fewer tokens or a shorter horizon"
     except Exception as reason:  # a bug must not take the server's other pages down with it
-        import traceback
-
         traceback.print_exc()
         reply["error"] = f"the run failed unexpectedly ({type(reason).__name__}: {reason})"
     _send(sink, reply)

@@ -33,6 +33,6 @@ export class Attention extends Chart {
     this.ctx.drawImage(this.image, x, y, width, height);
     this.ctx.strokeStyle = theme.faint; this.ctx.lineWidth = 1;
     this.ctx.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
-    this.figure.querySelector(".key").textContent = tokens > size ? `${tokens} tokens in blocks` : "row sees column";
+    this.figure.querySelector(".key").textContent = tokens > size ? `blocks of ${Math.ceil(tokens / size)}` : "row sees column";
   }
 }

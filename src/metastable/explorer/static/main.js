@@ -39,6 +39,7 @@ const panels = new Panels({
     if (what === "begin") { showProblem(panel); page.syncForm(); }
     if (what === "facts") stale("curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
+    if (what === "merges") stale("verdict");
     if (what === "positions" && run.have < run.frames && run.have > 1) stale("lines");
     if (what === "end") { stale("lines", ...ALL); stageOf(panel).figure.dataset.done = run.id; describeStage(panel); }
     if (what === "begin") stale("verdict");
@@ -282,7 +283,7 @@ function drawMarks(run, theme) {
   canvas.width = Math.round(2 * box.width); canvas.height = Math.round(2 * box.height);
   ctx.scale(2, 2);
   ctx.fillStyle = theme.muted;
-  for (const { time } of (run?.curves?.merges ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, store.state.clock.log) - 0.75, 0, 1.5, 5);
+  for (const { time } of (run?.merges?.list ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, store.state.clock.log) - 0.75, 0, 1.5, 5);
 }
 
 // ------------------------------------------------------------------------------------------------------------ wiring

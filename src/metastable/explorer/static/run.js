@@ -19,6 +19,7 @@ export class Run {
     this.view = null;
     this.curves = null;
     this.end = null;
+    this.merges = null;
     this.version = 0;
   }
 

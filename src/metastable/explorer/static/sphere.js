@@ -98,7 +98,7 @@ export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, f
     const i = (first * tokens + k) * c, j = (place.frame * tokens + k) * c;
     if (Math.abs(positions[i] - positions[j]) + Math.abs(positions[i + 1] - positions[j + 1]) + (c > 2 ? Math.abs(positions[i + 2] - positions[j + 2]) : 0) < 0.006) continue;
     ctx.strokeStyle = colorOf(k);
-    let x = 0, y = 0, started = false;
+    let x = 0, y = 0, started = false, last = [0, 0, 0];
     for (let group = 0; group < GROUPS; group++) {
       const from = first + Math.round(((place.frame - first) * group) / GROUPS), to = first + Math.round(((place.frame - first) * (group + 1)) / GROUPS);
       ctx.globalAlpha = (front ? 1 : 0.35) * [0.18, 0.4, 0.75][group];
@@ -106,15 +106,29 @@ export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, f
       if (started) ctx.moveTo(x, y);
       for (let f = from; f <= to; f++) {
         const o = (f * tokens + k) * c, px = positions[o], py = positions[o + 1], pz = c > 2 ? positions[o + 2] : 0;
+        if (started && run.dim === 3) arc(ctx, geometry, ...last, px, py, pz);
         x = cx + R * (m[0] * px + m[1] * py + m[2] * pz); y = cy - R * (m[3] * px + m[4] * py + m[5] * pz);
         if (started) ctx.lineTo(x, y); else ctx.moveTo(x, y);
         started = true;
+        last = [px, py, pz];
       }
       if (group === GROUPS - 1) ctx.lineTo(screen[3 * k], screen[3 * k + 1]);
       ctx.stroke();
     }
   }
   ctx.globalAlpha = 1;
+}
+
+// Between two moments that are far apart the trail stays on the sphere.
+function arc(ctx, { cx, cy, R, camera: { matrix: m } }, ax, ay, az, bx, by, bz) {
+  const pieces = Math.floor(Math.hypot(bx - ax, by - ay, bz - az) / 0.12);
+  for (let s = 1; s <= pieces; s++) {
+    const u = s / (pieces + 1);
+    let x = ax + u * (bx - ax), y = ay + u * (by - ay), z = az + u * (bz - az);
+    const scale = 1 / (Math.hypot(x, y, z) || 1);
+    x *= scale; y *= scale; z *= scale;
+    ctx.lineTo(cx + R * (m[0] * x + m[1] * y + m[2] * z), cy - R * (m[3] * x + m[4] * y + m[5] * z));
+  }
 }
 
 // Tokens of one side, far ones first; a cluster's first token grows with the tokens it has gathered.

@@ -1,0 +1,66 @@
+"""A server of the explorer in a process of its own, for tests that talk to it as a browser or an attacker would."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Server:
+    """`start`, `stop`, and where it is."""
+
+    port: int = field(default_factory=free_port)
+    workers: int = 2
+    process: subprocess.Popen | None = None
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.host}/"
+
+    @property
+    def socket_address(self) -> str:
+        return f"ws://{self.host}/socket"
+
+    def start(self) -> Server:
+        code = (
+            "from metastable.explorer.server import serve\n"
+            f"serve(port={self.port}, browser=False, workers={self.workers})"
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+        for _ in range(300):
+            assert self.process.poll() is None, "the server ended"
+            try:
+                urllib.request.urlopen(self.address, timeout=1).close()
+                return self
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(timeout=20)
+            self.process = None
+
+    def memory(self) -> float:
+        """Resident memory of the server process itself, in MiB."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/status") as status:
+            line = next(line for line in status if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
