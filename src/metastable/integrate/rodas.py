@@ -1,0 +1,412 @@
+"""Long horizons: Rodas5P, implicit, with the triangular Jacobian that causality gives (t = 1e30 and beyond).
+
+Under a causal mask token k depends on tokens 1..k only. The Jacobian is block lower triangular, its diagonal blocks show all
+eigenvalues, linear systems are solved by substitution, and no rounding error of a fast token reaches a slow one: the whole cascade of
+merges down to one cluster is a matter of some hundred steps. Three systems stand behind `solve`:
+
+- the circle with Q = K = V = I, in angles (`rodas_circle`);
+- any dimension, heads, Q, K, V, in gnomonic charts (`rodas_sphere`);
+- a dense leading block for full attention and prefix masks (`rodas_dense`), honest to `DENSE_HORIZON` only.
+
+The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`rodas_control`). Range: differences of logits must
+stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable._progress import Report
+from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.integrate.solution import Chart, Dense, Solution, Statistics, Status, unchart
+from metastable.model import Attention, Causal, PostLN
+
+if TYPE_CHECKING:
+    from metastable.integrate.rodas_members import MemberSolutions
+
+SETTLED = 1e-12
+"""`settled`: how far (radians) any token may still have to go."""
+DENSE_HORIZON = 1e20
+"""Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
+DENSE_SIZE = 6000
+"""Largest dense block, tokens times (dim - 1)."""
+LOGIT_SPREAD = 700.0
+"""Largest difference of logits whose exponential double precision holds with relative accuracy."""
+FIRST_STEP = 1e-2
+"""First step, in units of the inverse of the largest speed."""
+DENSE_LIMIT = 4 * 2**30
+"""Bytes of dense output kept at the most."""
+CHUNK_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A system ready to march."""
+
+    system: Any
+    march: Callable[..., int]
+    chart: Chart
+    components: int
+    first_step: float
+    current: Callable[[], FloatArray]
+    """Tokens where the system is now, (tokens, components) in the chart."""
+
+
+# ------------------------------------------------------------------------------------------------------ questions
+
+
+def refusal(model: Attention, tokens: int) -> str | None:
+    """Why Rodas cannot do this model (with the fix), or None."""
+    if model.weights != "softmax":
+        return f"method='rodas' integrates softmax attention, not weights={model.weights!r}; use method='tsit5'"
+    if not isinstance(model.norm, PostLN):
+        return f"method='rodas' integrates PostLN(), not {type(model.norm).__name__}; use method='tsit5'"
+    if model.feedforward is not None:
+        return "method='rodas' has no feed-forward layer; use method='tsit5'"
+    if model.noise > 0:
+        return f"method='rodas' has no noise (the model has noise={model.noise:g}); use method='sde'"
+    size = dense_tokens(model, tokens) * (model.dim - 1)
+    if size > DENSE_SIZE:
+        return (
+            f"method='rodas' factors a dense matrix of order {size} for this mask, more than {DENSE_SIZE}; "
+            "use a causal mask or method='tsit5'"
+        )
+    return None
+
+
+def dense_tokens(model: Attention, tokens: int) -> int:
+    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention."""
+    ranges = model.mask.intervals(tokens)
+    if ranges is not None:
+        latest = np.where(ranges[:, :, 1] > ranges[:, :, 0], ranges[:, :, 1], 0).max(axis=1)
+    else:
+        latest = tokens - model.mask.matrix(tokens)[:, ::-1].argmax(axis=1)
+    looking_ahead = latest > np.arange(1, tokens + 1)
+    return int(latest[looking_ahead].max(initial=0))
+
+
+def check_range(model: Attention) -> None:
+    """Raise `NumericalRangeError` when logits differ by more than double precision can exponentiate."""
+    for head in model.all_heads:
+        strength = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+        if 2.0 * head.beta * strength > LOGIT_SPREAD:
+            limit = LOGIT_SPREAD / (2.0 * strength)
+            form = "" if head.bilinear is None else f" (Q^T K has norm {strength:.4g})"
+            raise NumericalRangeError(
+                f"beta = {head.beta:g} is beyond the underflow limit of method='rodas', beta <= {limit:.4g}{form}: "
+                f"the force between antipodes, exp(-2 beta), leaves double precision; lower beta, or use method='tsit5' "
+                "for short horizons"
+            )
+
+
+def rotation(model: Attention) -> complex | None:
+    """The leading eigenvalue of the sum of the value matrices when it is one of a complex pair, else None."""
+    total = sum(np.eye(model.dim) if head.value is None else head.value for head in model.all_heads)
+    values = np.linalg.eigvals(total)
+    top = values[np.argmax(values.real)]
+    return complex(top) if abs(top.imag) > 1e-12 * abs(top) else None
+
+
+# ---------------------------------------------------------------------------------------------------- preparation
+
+
+def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarray, np.ndarray]:
+    """Columns that each row sees without itself, (tokens, r, 2) with frozen tokens as the first range, and who sees itself."""
+    ranges = model.mask.intervals(tokens)
+    if ranges is None:
+        allowed = model.mask.matrix(tokens)
+        rows = [_runs(row) for row in allowed]
+    else:
+        rows = [[(int(a), int(b)) for a, b in row if b > a] for row in ranges]
+    split: list[list[tuple[int, int]]] = []
+    own = np.zeros(tokens)
+    for k, row in enumerate(rows):
+        parts = [(0, frozen)] if frozen else []
+        for a, b in row:
+            if a <= k < b:
+                own[k] = 1.0
+                pieces = [(a, k), (k + 1, b)]
+            else:
+                pieces = [(a, b)]
+            parts += [(frozen + c, frozen + d) for c, d in pieces if d > c]
+        split.append(parts)
+    most = max(1, max(len(parts) for parts in split))
+    result = np.zeros((tokens, most, 2), dtype=np.int64)
+    for k, parts in enumerate(split):
+        if parts:
+            result[k, : len(parts)] = parts
+    return result, own
+
+
+def _runs(row: np.ndarray) -> list[tuple[int, int]]:
+    """Half-open runs of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
+
+
+def on_circle(model: Attention, tokens: int) -> bool:
+    """True when the system is integrated in angles."""
+    return model.dim == 2 and model.is_identity and dense_tokens(model, tokens) == 0
+
+
+def _prepare(model: Attention, start: FloatArray) -> _Prepared:
+    from metastable.integrate import rodas_control as control
+
+    tokens, dim = start.shape
+    anchors, mass = np.empty((0, dim)), np.empty(0)
+    if model.frozen is not None:
+        # A frozen token without weight is nobody.
+        heavy = np.asarray(model.frozen.weights) > 0
+        anchors, mass = model.frozen.tokens[heavy], np.asarray(model.frozen.weights)[heavy]
+    heads = model.all_heads
+    speed = sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in heads)
+    first_step = FIRST_STEP / speed if speed > 0 else math.inf
+    ranges, own = visible_ranges(model, tokens, len(anchors))
+    if on_circle(model, tokens):
+        from metastable.integrate import rodas_circle
+
+        circle = rodas_circle.make(
+            np.arctan2(start[:, 1], start[:, 0]),
+            heads[0].beta,
+            frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
+            frozen_mass=mass,
+            slope=model.slopes[0],
+            ranges=None if isinstance(model.mask, Causal) else ranges,
+            own=own,
+            grouping=True,
+        )
+        return _Prepared(
+            circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None]
+        )
+    from metastable.integrate import rodas_sphere
+
+    system = rodas_sphere.make(
+        start,
+        [head.value for head in heads],
+        [head.bilinear for head in heads],
+        [head.beta for head in heads],
+        model.slopes,
+        frozen_tokens=anchors,
+        frozen_weights=mass,
+        ranges=ranges,
+        own=own,
+        first=dense_tokens(model, tokens),
+    )
+
+    def current() -> FloatArray:
+        return system.tokens[:, :dim]
+
+    if system.first == 0:
+        return _Prepared(system, control.march_compiled, "ambient", dim, first_step, current)
+    from metastable.integrate.rodas_dense import DenseSystem
+
+    return _Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current)
+
+
+# ---------------------------------------------------------------------------------------------------------- solve
+
+
+def solve(
+    model: Attention,
+    start: FloatArray,
+    *,
+    times: FloatArray | None = None,
+    until: float,
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    max_steps: int = 100_000,
+    settled: bool = False,
+    keep_dense: bool = True,
+    progress: Report | None = None,
+    begin: float = 0.0,
+) -> Solution:
+    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`.
+
+    `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved. `settled`: stop
+    as soon as all tokens have stopped for good, which means that every token either feels exactly no force, or is stable (all
+    eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of the rest that a Newton
+    step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest. `max_steps` counts accepted
+    and rejected steps.
+    """
+    reason = refusal(model, len(start))
+    if reason is not None:
+        raise UnsupportedError(reason)
+    check_range(model)
+    horizon = float(until)
+    if dense_tokens(model, len(start)):
+        if not settled and horizon > DENSE_HORIZON:
+            raise NumericalRangeError(
+                f"until = {horizon:g} is beyond what a mask with a dense block allows, t = {DENSE_HORIZON:g}: rounding errors "
+                f"would decide where clusters go; use until <= {DENSE_HORIZON:g} or a causal mask"
+            )
+        horizon = min(horizon, DENSE_HORIZON)
+    march = _March(_prepare(model, start), start, times, begin, horizon, keep_dense)
+    code = march.run(atol + rtol, SETTLED if settled else 0.0, max_steps, progress)
+    return march.solution(model, code, settled, max_steps)
+
+
+def solve_members(model: Attention, starts: FloatArray, **options: Any) -> MemberSolutions:
+    """`solve` for every member of `starts` (members, tokens, dim) in parallel; see `rodas_members.solve_members`."""
+    from metastable.integrate import rodas_members
+
+    return rodas_members.solve_members(model, starts, **options)
+
+
+class _March:
+    """One integration: arrays that the compiled loop fills, chunk by chunk."""
+
+    def __init__(
+        self,
+        prepared: _Prepared,
+        start: FloatArray,
+        times: FloatArray | None,
+        begin: float,
+        until: float,
+        keep_dense: bool,
+    ) -> None:
+        from metastable.integrate import rodas_control as control
+
+        self.prepared, self.start, self.begin, self.until = prepared, start, begin, until
+        self.every_step = times is None
+        self.keep_dense = keep_dense and self.every_step
+        self.times = np.empty(0) if times is None else np.asarray(times, dtype=float)
+        shape = (len(start), prepared.components)
+        self.saved = np.full((self.times.size, *shape), np.nan)
+        self.control = control.first_control(begin, min(prepared.first_step, until - begin))
+        self.counters = np.zeros(control.COUNTER_SIZE, dtype=np.int64)
+        self.counters[control.OUTPUTS] = np.searchsorted(self.times, begin, side="right")
+        piece = 5 * 8 * math.prod(shape)
+        self.chunk = int(np.clip(CHUNK_BYTES // piece, 8, 256))
+        self.starts: list[FloatArray] = []
+        self.widths: list[FloatArray] = []
+        self.pieces: list[FloatArray] = []
+        self.ends: list[FloatArray] = []
+        self.room = DENSE_LIMIT // piece
+
+    def run(self, tolerance: float, settle: float, max_steps: int, progress: Report | None) -> int:
+        """March to the end; returns the code of `rodas_control`, or -1 when dense output has no room left."""
+        from metastable.integrate import rodas_control as control
+
+        shape = (5, len(self.start), self.prepared.components)
+        kept = 0
+        while True:
+            self.counters[control.PIECES] = 0
+            starts, widths = np.zeros(self.chunk), np.zeros(self.chunk)
+            pieces = np.zeros((self.chunk if self.every_step else 1, *shape))
+            code = self.prepared.march(
+                self.prepared.system,
+                self.control,
+                self.counters,
+                self.until,
+                tolerance,
+                settle,
+                max_steps,
+                self.times,
+                self.saved,
+                starts,
+                widths,
+                pieces,
+                self.every_step,
+            )
+            count = int(self.counters[control.PIECES])
+            if self.every_step and count:
+                self._keep(starts[:count], widths[:count], pieces[:count])
+                kept += count
+            if progress is not None:
+                # Decades are what these runs go through.
+                reached = math.log1p(self.control[control.T]) / math.log1p(self.until)
+                progress(self.until * min(1.0, reached))
+            if code != control.FULL:
+                return code
+            if self.keep_dense and kept > self.room:
+                return -1
+
+    def _keep(self, starts: FloatArray, widths: FloatArray, pieces: FloatArray) -> None:
+        self.starts.append(starts)
+        self.widths.append(widths)
+        self.ends.append(unchart(pieces.sum(axis=1), self.prepared.chart, self.start.shape[1]))
+        if self.keep_dense:
+            self.pieces.append(pieces)
+
+    @property
+    def t(self) -> float:
+        from metastable.integrate import rodas_control as control
+
+        return float(self.control[control.T])
+
+    def dense(self) -> Dense | None:
+        """The dense output of what was computed."""
+        if not self.pieces:
+            return None
+        joined = [np.concatenate(part) for part in (self.starts, self.widths, self.pieces)]
+        return Dense(self.prepared.chart, self.start.shape[1], *joined)
+
+    def outputs(self, code: int) -> tuple[FloatArray, FloatArray]:
+        """Saved times and states."""
+        from metastable.integrate import rodas_control as control
+
+        dim = self.start.shape[1]
+        if not self.every_step:
+            done = int(self.counters[control.OUTPUTS])
+            if code == control.SETTLED:
+                self.saved[done:] = self.prepared.current()
+                done = self.times.size
+            states = unchart(self.saved[:done], self.prepared.chart, dim)
+            states[self.times[:done] <= self.begin] = self.start
+            return self.times[:done], states
+        if not self.starts:
+            return np.array([self.begin]), self.start[None].copy()
+        starts, widths = np.concatenate(self.starts), np.concatenate(self.widths)
+        ends = np.append(starts[1:], min(starts[-1] + widths[-1], self.until) if self.t < self.until else self.until)
+        times = np.append(self.begin, ends)
+        states = np.concatenate([self.start[None], *self.ends])
+        # Steps that are too short to move the clock end at the same time: the last one counts.
+        last = np.append(times[1:] > times[:-1], True)
+        return times[last], states[last]
+
+    def solution(self, model: Attention, code: int, settled: bool, max_steps: int) -> Solution:
+        """What `solve` returns."""
+        from metastable.integrate import rodas_control as control
+
+        times, states = self.outputs(code)
+        status, message = _verdict(model, code, self.t, settled, max_steps)
+        notes: dict[str, Any] = {}
+        if code == control.SETTLED:
+            notes["settled"] = self.t
+        counters = self.counters
+        statistics = Statistics(
+            int(counters[control.ACCEPTED]),
+            int(counters[control.REJECTED]),
+            int(counters[control.EVALUATIONS]),
+            int(counters[control.JACOBIANS]),
+        )
+        return Solution(times, states, status, statistics, self.dense(), message, notes)
+
+
+def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: int) -> tuple[Status, str]:
+    """Status and message for the way a march ended."""
+    from metastable.integrate import rodas_control as control
+
+    if code == control.SETTLED or (code == control.REACHED and not settled):
+        return "success", ""
+    if code == control.REACHED:
+        return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
+    if code == control.LOST:
+        return "diverged", f"no step was short enough near t = {t:.6g}"
+    if code == -1:
+        return "max_steps", f"dense output exceeds {DENSE_LIMIT / 2**30:.0f} GiB at t = {t:.6g}; give times=[...]"
+    message = f"stopped after {max_steps} steps at t = {t:.6g}"
+    leading = rotation(model)
+    if leading is not None:
+        pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
+        return "max_steps", (
+            f"{message}: the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever "
+            "and the others follow it; use a shorter horizon"
+        )
+    return "max_steps", f"{message}; raise max_steps"

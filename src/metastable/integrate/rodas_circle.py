@@ -1,0 +1,351 @@
+"""Rodas5P on the circle (Q = K = V = I): one pass over the rows does all eight stages.
+
+Token k depends on tokens 1..k only, so with the stages of the earlier tokens known, all eight stages of token k follow from row k
+of the Jacobian alone: the row is computed, used eight times while it is in cache, and thrown away. The Jacobian is never stored
+(n = 4000 needs no n^2 memory) and the triangular solve rides along with the pair loop of the right-hand side.
+
+Slaved tokens. Once a token sits on the first token of its cluster (its leader) and everything outside pulls the cluster by
+less than a small part of the tolerance, it follows its leader with a lag below that pull divided by the attraction
+(at least 1/2). It then leaves the state and only its mass stays, added to the leader's column when the sweep passes its index. The
+pull is measured after every step and the group is released when it grows. This needs the plain causal mask without
+positional bias; frozen tokens are allowed.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+
+from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
+from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
+from metastable.kernels.cpu.fastmath import LOG2E, sincos
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
+from metastable.kernels.jacobian_circle import PADDING, finish_row, pull_and_keep, pull_and_product
+
+JOIN = 1e-2
+"""A token joins its leader within this part of the tolerance."""
+RELEASE = 1e-2
+"""A group is released when the pull from outside exceeds this part of the tolerance; it forms below a quarter of it."""
+GROUP_EVERY = 4
+"""Accepted steps between two searches for new groups."""
+
+CircleSystem = namedtuple(
+    "CircleSystem",
+    [
+        "angles",  # (n,) angle of every token, that of the leader for a slaved one
+        "root",  # (n,) token that stands for this one (itself unless slaved)
+        "owner",  # (n,) row of that token
+        "leader",  # (n,) token of each row
+        "count",  # (2,) number of rows; steps since the last search for groups
+        "rows",  # (4, n) for each row: tokens it stands for, its own weight, velocity, J_kk
+        "ranges",  # (n, r, 2) visible columns of each row without itself, unused when plain
+        "frozen_mass",  # (m,) weights of the frozen tokens, which are the first columns
+        "work",  # (26 width,) columns: cosine, sine, increments of each stage, masses, row of the Jacobian
+        "width",
+        "beta",
+        "decay",  # exp(-slope) of a positional bias, 1 without
+        "plain",  # True when token k sees everybody before it
+        "grouping",  # True when tokens may be slaved
+    ],
+)
+
+# Rows of `rows`.
+SIZE, OWN, VELOCITY, DIAGONAL = range(4)
+# Parts of `work`: three for each stage, then two.
+COSINE, SINE, INCREMENT, PER_STAGE = 0, 1, 2, 3
+MASS, ROW, PARTS = 3 * STAGES, 3 * STAGES + 1, 3 * STAGES + 2
+
+
+def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, grouping) -> CircleSystem:
+    """A system at rest at the given angles. `ranges` None: the plain causal mask."""
+    n, frozen = len(angles), len(frozen_angles)
+    width = frozen + n + PADDING
+    index = np.arange(n)
+    work = np.zeros((PARTS, width))
+    work[COSINE : 3 * STAGES : PER_STAGE, :frozen] = np.cos(frozen_angles)
+    work[SINE : 3 * STAGES : PER_STAGE, :frozen] = np.sin(frozen_angles)
+    return CircleSystem(
+        angles=np.array(angles, dtype=float),
+        root=index.copy(),
+        owner=index.copy(),
+        leader=index.copy(),
+        count=np.array([n, 0]),
+        rows=np.array([np.ones(n), own, np.zeros(n), np.zeros(n)]),
+        ranges=np.zeros((1, 1, 2), dtype=np.int64) if ranges is None else ranges,
+        frozen_mass=np.array(frozen_mass, dtype=float),
+        work=work.ravel(),
+        width=width,
+        beta=float(beta),
+        decay=float(np.exp(-slope)),
+        plain=ranges is None,
+        grouping=bool(grouping and ranges is None and slope == 0.0),
+    )
+
+
+@njit(cache=True)
+def _jacobian_row(work, width, ranges, plain, r, column, own, c, s, beta):
+    """Velocity, J_kk and `sum_j J_kj u_j` for stage 1; the row itself is left in `work`."""
+    force, weights = 0.0, own
+    for q in range(ranges.shape[1]):
+        start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
+        part, weight = pull_and_keep(
+            work, COSINE * width, SINE * width, MASS * width, ROW * width, start, stop, c, s, beta * LOG2E
+        )
+        force += part
+        weights += weight
+    inverse = 1.0 / weights
+    velocity = force * inverse
+    diagonal = 0.0
+    product = 0.0
+    for q in range(ranges.shape[1]):
+        start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
+        sums, inner = finish_row(
+            work,
+            COSINE * width,
+            SINE * width,
+            ROW * width,
+            INCREMENT * width,
+            start,
+            stop,
+            c,
+            s,
+            beta,
+            inverse,
+            velocity,
+        )
+        diagonal -= sums
+        product += inner
+    return velocity, diagonal, product
+
+
+@njit(cache=True)
+def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
+    """All eight stages of row r; returns J_kk if the row moves, else 0."""
+    s, c = sincos(angle)
+    own = rows[OWN, r]
+    velocity, diagonal, product = _jacobian_row(work, width, ranges, plain, r, column, own, c, s, beta)
+    rows[VELOCITY, r] = velocity
+    rows[DIAGONAL, r] = diagonal
+    inverse = 1.0 / (1.0 / (h * GAMMA) - diagonal)
+    moves = False
+    for i in range(STAGES):
+        base = PER_STAGE * i * width
+        if i > 0:
+            place = angle
+            carried = 0.0
+            for j in range(i):
+                increment = work[(PER_STAGE * j + INCREMENT) * width + column]
+                place += A[i, j] * increment
+                carried += C[i, j] * increment
+            s, c = sincos(place)
+            force, weights, product = 0.0, own, carried / h
+            for q in range(ranges.shape[1]):
+                start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
+                part, weight, inner = pull_and_product(
+                    work,
+                    base,
+                    base + SINE * width,
+                    MASS * width,
+                    ROW * width,
+                    base + INCREMENT * width,
+                    start,
+                    stop,
+                    c,
+                    s,
+                    beta * LOG2E,
+                )
+                force += part
+                weights += weight
+                product += inner
+            velocity = force / weights
+        increment = (velocity + product) * inverse
+        work[base + column] = c
+        work[base + SINE * width + column] = s
+        work[base + INCREMENT * width + column] = increment
+        moves |= increment != 0.0
+    return diagonal if moves else 0.0
+
+
+@njit(cache=True)
+def _attempt(system, h):
+    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    # Stale entries are masked by zero weights, which does not help against what is not finite.
+    for part in range(MASS):
+        first = 0 if part % PER_STAGE == INCREMENT else frozen
+        work[part * width + first : (part + 1) * width] = 0.0
+    mass = MASS * width
+    work[mass : mass + frozen] = system.frozen_mass
+    work[mass + frozen : mass + width] = 0.0
+    last = (PER_STAGE * (STAGES - 1) + INCREMENT) * width
+    rate = 0.0
+    error = 0.0
+    for k in range(system.angles.size):
+        r = system.owner[k]
+        column = frozen + r
+        if system.leader[r] != k:
+            work[mass + column] += 1.0
+            continue
+        if system.decay != 1.0:
+            work[mass + frozen : mass + column] *= system.decay
+        found = _sweep_row(
+            work, width, system.ranges, system.plain, system.rows, r, column, system.angles[k], system.beta, h
+        )
+        rate = max(rate, found)
+        if rate * h > CAP * OVERSHOOT:
+            return 0.0, 0.0, rate
+        work[mass + column] = 1.0
+        estimate = abs(work[last + column])
+        if not estimate <= error:
+            error = estimate
+    return error, 0.0, rate
+
+
+@njit(cache=True)
+def _polynomial(system, piece):
+    frozen, width = system.frozen_mass.size, system.width
+    for k in range(system.angles.size):
+        column = frozen + system.owner[k]
+        piece[0, k, 0] = system.angles[k]
+        for power in range(4):
+            value = 0.0
+            for i in range(STAGES):
+                value += POLYNOMIAL[power, i] * system.work[(PER_STAGE * i + INCREMENT) * width + column]
+            piece[power + 1, k, 0] = value
+
+
+@njit(cache=True)
+def _settled(system, threshold):
+    """Every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
+    for r in range(system.count[0]):
+        force = abs(system.rows[VELOCITY, r])
+        diagonal = system.rows[DIAGONAL, r]
+        if force != 0.0 and not (diagonal < 0.0 and force <= -diagonal * threshold):
+            return False
+    return True
+
+
+@njit(cache=True)
+def _commit(system, tolerance):
+    frozen, width = system.frozen_mass.size, system.width
+    for r in range(system.count[0]):
+        step = 0.0
+        for i in range(STAGES):
+            step += WEIGHTS[i] * system.work[(PER_STAGE * i + INCREMENT) * width + frozen + r]
+        system.angles[system.leader[r]] += step
+    for k in range(system.angles.size):
+        system.angles[k] = system.angles[system.root[k]]
+    if system.grouping:
+        _place(system)
+        changed = _release(system, RELEASE * tolerance, JOIN * tolerance)
+        system.count[1] += 1
+        if system.count[1] >= GROUP_EVERY:
+            system.count[1] = 0
+            changed |= _join(system, 0.25 * RELEASE * tolerance, JOIN * tolerance)
+        if changed:
+            _renumber(system)
+
+
+# --------------------------------------------------------------------------------------------------- slaved tokens
+
+
+@njit(cache=True)
+def _place(system):
+    """Cosines, sines and masses of all rows at the current angles, in the columns of stage 1."""
+    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    work[MASS * width : MASS * width + frozen] = system.frozen_mass
+    for r in range(system.count[0]):
+        s, c = sincos(system.angles[system.leader[r]])
+        work[COSINE * width + frozen + r] = c
+        work[SINE * width + frozen + r] = s
+        work[MASS * width + frozen + r] = system.rows[SIZE, r]
+
+
+@njit(cache=True)
+def _outside(system, r, radius):
+    """Bound on what everything farther than `radius` adds to the force on any token of row r."""
+    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    c = work[COSINE * width + frozen + r]
+    s = work[SINE * width + frozen + r]
+    stop = frozen + system.count[0]
+    scale = system.beta * LOG2E
+    result = fill(0.0)
+    for j in range(0, stop, LANES):
+        cj = load(work, COSINE * width + j)
+        sj = load(work, SINE * width + j)
+        angle = sj * c - cj * s
+        weight = keep(load(work, MASS * width + j), stop - j) * exp2((cj * c + sj * s - 1.0) * scale)
+        result += weight * maximum(maximum(angle, 0.0 - angle) - 2.0 * radius, fill(0.0))
+    return total(result)
+
+
+@njit(cache=True)
+def _release(system, limit, radius):
+    """Give back their freedom to the tokens of groups that are pulled apart."""
+    changed = False
+    for r in range(system.count[0]):
+        if system.rows[SIZE, r] > 1.0 and _outside(system, r, radius) > limit:
+            changed = True
+            for k in range(system.angles.size):
+                if system.owner[k] == r:
+                    system.root[k] = k
+    return changed
+
+
+@njit(cache=True)
+def _join(system, limit, radius):
+    """Slave the tokens that sit on an earlier one while nothing pulls at them."""
+    rows = system.count[0]
+    changed = False
+    place = np.empty(rows)
+    for r in range(rows):
+        angle = system.angles[system.leader[r]]
+        place[r] = angle - 2.0 * np.pi * np.floor(angle / (2.0 * np.pi))
+    order = np.argsort(place)
+    first = 0
+    while first < rows:
+        last = first
+        while last + 1 < rows and place[order[last + 1]] - place[order[last]] <= radius:
+            last += 1
+        if last > first:
+            head = order[first]
+            for q in range(first, last + 1):
+                head = min(head, order[q])
+            if _outside(system, head, radius) <= limit:
+                for q in range(first, last + 1):
+                    if abs(place[order[q]] - place[head]) <= radius and order[q] != head:
+                        changed = True
+                        _enslave(system, order[q], head)
+        first = last + 1
+    return changed
+
+
+@njit(cache=True)
+def _enslave(system, row, head):
+    """Hand the tokens of a row over to the leader of another row."""
+    master = system.leader[head]
+    for k in range(system.angles.size):
+        if system.owner[k] == row and system.root[k] == system.leader[row]:
+            system.root[k] = master
+            system.angles[k] = system.angles[master]
+
+
+@njit(cache=True)
+def _renumber(system):
+    """Rows, leaders, owners and sizes from `root`."""
+    rows = 0
+    for k in range(system.angles.size):
+        if system.root[k] == k:
+            system.leader[rows] = k
+            system.rows[SIZE, rows] = 1.0
+            system.owner[k] = rows
+            rows += 1
+        else:
+            r = system.owner[system.root[k]]
+            system.owner[k] = r
+            system.rows[SIZE, r] += 1.0
+    system.count[0] = rows
+
+
+register(CircleSystem, _attempt, _commit, _polynomial, _settled)

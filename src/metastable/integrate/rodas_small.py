@@ -1,0 +1,96 @@
+"""Small dense matrices inside compiled loops: the (d-1) x (d-1) diagonal blocks of the Jacobian."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def reflect_block(block, frame, scale):
+    """`E^T block E` into the leading (d-1) x (d-1) part, E the columns 2..d of the reflector I - scale frame frame^T."""
+    d = frame.size
+    for a in range(d):
+        inner = 0.0
+        for b in range(d):
+            inner += block[a, b] * frame[b]
+        for b in range(d):
+            block[a, b] -= scale * inner * frame[b]
+    for b in range(d):
+        inner = 0.0
+        for a in range(d):
+            inner += frame[a] * block[a, b]
+        for a in range(d):
+            block[a, b] -= scale * inner * frame[a]
+    for a in range(d - 1):
+        for b in range(d - 1):
+            block[a, b] = block[a + 1, b + 1]
+
+
+@njit(cache=True)
+def largest_real_part(block, m, enough):
+    """Largest real part of the eigenvalues of the leading m x m part (0 when negative), or a bound on it that is below `enough`.
+
+    The bound is Gershgorin's for the symmetric part, whose largest eigenvalue is at least the real part of any eigenvalue.
+    """
+    if m == 1:
+        return max(block[0, 0], 0.0)
+    bound = -1e300
+    for a in range(m):
+        reach = block[a, a]
+        for b in range(m):
+            if b != a:
+                reach += 0.5 * abs(block[a, b] + block[b, a])
+        bound = max(bound, reach)
+    if bound <= enough:
+        return max(0.0, bound)
+    if m == 2:
+        half = 0.5 * (block[0, 0] + block[1, 1])
+        gap = 0.5 * (block[0, 0] - block[1, 1])
+        square = gap * gap + block[0, 1] * block[1, 0]
+        return max(0.0, half + (math.sqrt(square) if square > 0.0 else 0.0))
+    # LAPACK gives up on what is not finite; the error estimate will reject the step.
+    for a in range(m):
+        for b in range(m):
+            if not math.isfinite(block[a, b]):
+                return 0.0
+    return max(0.0, np.linalg.eigvals(block[:m, :m].astype(np.complex128)).real.max())
+
+
+@njit(cache=True)
+def factor(block, shift, m, factors, pivots):
+    """LU factors with row pivots of `shift I - block` (leading m x m)."""
+    for a in range(m):
+        for b in range(m):
+            factors[a, b] = (shift if a == b else 0.0) - block[a, b]
+    for c in range(m):
+        best = c
+        for a in range(c + 1, m):
+            if abs(factors[a, c]) > abs(factors[best, c]):
+                best = a
+        pivots[c] = best
+        if best != c:
+            for b in range(m):
+                factors[c, b], factors[best, b] = factors[best, b], factors[c, b]
+        for a in range(c + 1, m):
+            factors[a, c] /= factors[c, c]
+            for b in range(c + 1, m):
+                factors[a, b] -= factors[a, c] * factors[c, b]
+
+
+@njit(cache=True)
+def solve_factored(factors, pivots, m, vector):
+    """Solve with the result of `factor`, in place."""
+    for c in range(m):
+        best = pivots[c]
+        if best != c:
+            vector[c], vector[best] = vector[best], vector[c]
+    for c in range(m):
+        for a in range(c + 1, m):
+            vector[a] -= factors[a, c] * vector[c]
+    for c in range(m - 1, -1, -1):
+        for b in range(c + 1, m):
+            vector[c] -= factors[c, b] * vector[b]
+        vector[c] /= factors[c, c]

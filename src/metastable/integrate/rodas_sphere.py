@@ -1,0 +1,517 @@
+"""Rodas5P in any dimension with any heads: gnomonic charts and a sweep over the rows.
+
+At the start of a step every token gets the chart x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), with E_k an orthonormal basis of the
+tangent space (columns 2..d of the Householder reflector that maps x_k0 to a multiple of e_1). With A_k the attention sum
+
+    dy_k/dt = r (E_k^T A_k - y <x_k0, A_k>)                                        (exact),
+
+which does not change when a multiple of x_k is added to A_k. So A_k is replaced by
+
+    G_k = sum_heads V D_k + (V_sum - lambda I) x_k,       lambda = max Re eig(V_sum),  V_sum = sum of the heads' V,
+
+in which nothing cancels (see `kernels.jacobian_sphere` for D, q, C). At y = 0 the diagonal block of the Jacobian is
+
+    J_kk = E_k^T { V_sum - lambda I + sum_heads V [ -q I + beta ((C - D D^T) M^T - (1 - q) D g^T) ] } E_k - <x_k, G_k> I.
+
+The rows are swept as on the circle: all eight stages of token k follow from the stages of the earlier tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+
+from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
+from metastable.integrate.rodas_small import factor, largest_real_part, reflect_block, solve_factored
+from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
+from metastable.kernels.cpu.fastmath import LOG2E
+from metastable.kernels.jacobian_sphere import (
+    PADDING,
+    attend,
+    chunk_tag,
+    derivative,
+    padded_dimension,
+    second_moments,
+)
+
+LOOK = 0.05
+"""Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this."""
+
+SphereSystem = namedtuple(
+    "SphereSystem",
+    [
+        "tokens",  # (n, 2 d + 1): x at the start of the step, Householder vector of its chart, 2 / |that vector|^2
+        "increments",  # (9, n, d - 1): u_1 .. u_8, and the velocity at the start of the step
+        "rows",  # (2, n): 1 where a token sees itself; rate of the unstable modes of J_kk
+        "ranges",  # (n, r, 2) visible columns of each row without itself, frozen tokens apart
+        "matrices",  # (2 heads + 1, d, d): V and M of each head, V_sum - lambda I
+        "scalars",  # (2, heads): beta, and log2(e) times the slope of the positional bias
+        "work",  # flat columns: position and tangent of each stage; bias and weights of each head; scratch, zeros
+        "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
+        "width",
+        "frozen",  # number of frozen tokens, the first columns
+        "first",  # rows below are handled elsewhere (a dense leading block)
+        "noise",  # velocities up to this are rounding errors of the drift
+        "step",  # (1,) size of the attempted step
+    ],
+)
+
+VELOCITY = STAGES
+OWN, RATE = range(2)
+
+
+def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, ranges, own, first=0) -> SphereSystem:
+    """A system at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head."""
+    n, dim = x.shape
+    heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
+    width = frozen + n + PADDING
+    identity = np.eye(dim)
+    all_values = np.array([identity if value is None else value for value in values])
+    forms = np.array([identity if form is None else form for form in bilinear])
+    total = all_values.sum(axis=0)
+    # An exact multiple of the identity must leave no drift at all.
+    scalar = not np.any(total - total[0, 0] * identity)
+    drift = total - (total[0, 0] if scalar else float(np.linalg.eigvals(total).real.max())) * identity
+    slopes = np.array(slopes, dtype=float) * LOG2E
+    work = np.zeros((STAGES * 2 * padded + 2 * heads + 2, width))
+    for i in range(STAGES):
+        work[i * 2 * padded : i * 2 * padded + dim, :frozen] = np.asarray(frozen_tokens).reshape(frozen, dim).T
+    bias = work[STAGES * 2 * padded : STAGES * 2 * padded + heads]
+    bias[:, :frozen] = np.log2(frozen_weights)
+    bias[:, frozen : frozen + n] = slopes[:, None] * np.arange(n)
+    return SphereSystem(
+        tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
+        increments=np.zeros((STAGES + 1, n, dim - 1)),
+        rows=np.array([own, np.zeros(n)], dtype=float),
+        ranges=np.ascontiguousarray(ranges),
+        matrices=np.concatenate([all_values, forms, drift[None]]),
+        scalars=np.array([betas, slopes], dtype=float),
+        work=work.ravel(),
+        tag=chunk_tag(dim),
+        width=width,
+        frozen=frozen,
+        first=first,
+        noise=1e-15 * float(np.abs(total).sum()) if drift.any() else 0.0,
+        step=np.zeros(1),
+    )
+
+
+@njit(cache=True)
+def set_frames(tokens, dim):
+    """Householder vectors of all charts at the current tokens."""
+    for k in range(tokens.shape[0]):
+        square = 0.0
+        for a in range(dim):
+            value = tokens[k, a]
+            if a == 0:
+                value += 1.0 if value >= 0.0 else -1.0
+            tokens[k, dim + a] = value
+            square += value * value
+        tokens[k, 2 * dim] = 2.0 / square
+
+
+@njit(cache=True)
+def to_chart(tokens, k, vector, out):
+    """E_k^T vector."""
+    dim = out.size + 1
+    inner = 0.0
+    for a in range(dim):
+        inner += tokens[k, dim + a] * vector[a]
+    inner *= tokens[k, 2 * dim]
+    for b in range(1, dim):
+        out[b - 1] = vector[b] - inner * tokens[k, dim + b]
+
+
+@njit(cache=True)
+def from_chart(tokens, k, y, out):
+    """E_k y."""
+    dim = y.size + 1
+    inner = 0.0
+    for b in range(1, dim):
+        inner += tokens[k, dim + b] * y[b - 1]
+    inner *= tokens[k, 2 * dim]
+    out[0] = -inner * tokens[k, dim]
+    for b in range(1, dim):
+        out[b] = y[b - 1] - inner * tokens[k, dim + b]
+
+
+@njit(cache=True)
+def _apply(matrix, vector, dim, out):
+    """out += matrix vector."""
+    for a in range(dim):
+        total = 0.0
+        for b in range(dim):
+            total += matrix[a, b] * vector[b]
+        out[a] += total
+
+
+@njit(cache=True)
+def _apply_transposed(matrix, vector, dim, factor, out):
+    """out = factor matrix^T vector (padding untouched)."""
+    for a in range(dim):
+        total = 0.0
+        for b in range(dim):
+            total += matrix[b, a] * vector[b]
+        out[a] = factor * total
+
+
+@njit(cache=True)
+def drive(tag, work, width, base, target, matrices, scalars, ranges, k, frozen, own, dim, place, query, spread, out):
+    """G_k at `place` and the positions in part `base`; `target` is a part to work in."""
+    heads = scalars.shape[1]
+    bias = STAGES * 2 * place.size * width
+    out[:] = 0.0
+    _apply(matrices[2 * heads], place, dim, out)
+    for h in range(heads):
+        _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
+        slope = scalars[1, h]
+        attend(tag, work, width, base, target, query, bias + h * width, slope, ranges, k, frozen, own, place, spread)
+        _apply(matrices[h], spread, dim, out)
+
+
+@njit(cache=True)
+def linearise(
+    tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, place, query, spreads, out, block, moment
+):
+    """At the start of the step: G_k to `out`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
+
+    Normalised weights of head h stay in its part of `work` for the stages of this row.
+    """
+    heads = scalars.shape[1]
+    bias = STAGES * 2 * place.size * width
+    weights = bias + heads * width
+    scratch = weights + heads * width
+    out[:] = 0.0
+    _apply(matrices[2 * heads], place, dim, out)
+    block[:, :] = matrices[2 * heads]
+    for h in range(heads):
+        _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
+        part = weights + h * width
+        slope = scalars[1, h]
+        spread = spreads[h]
+        others, inverse = attend(
+            tag, work, width, 0, part, query, bias + h * width, slope, ranges, k, frozen, own, place, spread
+        )
+        second_moments(tag, work, width, 0, part, inverse, scratch, ranges, k, place, moment)
+        _apply(matrices[h], spread, dim, out)
+        _add_head(matrices[h], matrices[heads + h], scalars[0, h], others, dim, place, spread, moment, block)
+
+
+@njit(cache=True)
+def _add_head(value, form, beta, others, dim, place, spread, moment, block):
+    """Add `V [-q I + beta ((C - D D^T) M^T - (1 - q) D g^T)]` to `block`."""
+    for b in range(dim):
+        key = 0.0
+        for c in range(dim):
+            key += form[c, b] * place[c]
+        for a in range(dim):
+            total = 0.0
+            for c in range(dim):
+                total += (moment[a, c] - spread[a] * spread[c]) * form[b, c]
+            entry = beta * (total - (1.0 - others) * spread[a] * key)
+            if a == b:
+                entry -= others
+            for c in range(dim):
+                block[c, b] += value[c, a] * entry
+
+
+@njit(cache=True)
+def other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, key, part, out):
+    """`sum_j (dG_k/dx_j) v_j` over the other columns, v the tangents of stage i; uses the weights left by `linearise`."""
+    heads = scalars.shape[1]
+    padded = start.size
+    weights = (STAGES * 2 * padded + heads) * width
+    scratch = weights + heads * width
+    tangent = (2 * i + 1) * padded * width
+    out[:] = 0.0
+    for h in range(heads):
+        _apply_transposed(matrices[heads + h], start, dim, 1.0, key)
+        derivative(
+            tag,
+            work,
+            width,
+            0,
+            tangent,
+            weights + h * width,
+            scratch,
+            scratch + width,
+            ranges,
+            k,
+            key,
+            start,
+            spreads[h],
+            scalars[0, h],
+            part,
+        )
+        _apply(matrices[h], part, dim, out)
+
+
+@njit(cache=True)
+def stage_place(tokens, increments, k, i, y, place):
+    """Chart point and position of row k at stage i; returns r = sqrt(1 + |y|^2)."""
+    dim = y.size + 1
+    square = 1.0
+    for b in range(dim - 1):
+        y[b] = 0.0
+        for j in range(i):
+            y[b] += A[i, j] * increments[j, k, b]
+        square += y[b] ** 2
+    r = math.sqrt(square)
+    from_chart(tokens, k, y, place)
+    for a in range(dim):
+        place[a] = (tokens[k, a] + place[a]) / r
+    return r
+
+
+@njit(cache=True)
+def radial(tokens, k, force, dim):
+    """<x_k0, G_k>."""
+    inner = 0.0
+    for a in range(dim):
+        inner += tokens[k, a] * force[a]
+    return inner
+
+
+@njit(cache=True)
+def put_stage(work, width, padded, column, i, place, tangent, dim):
+    """Write the position and the tangent of one token at stage i."""
+    base = 2 * i * padded * width + column
+    for a in range(dim):
+        work[base + a * width] = place[a]
+        work[base + (padded + a) * width] = tangent[a]
+
+
+@njit(cache=True)
+def _sweep_row(
+    tag,
+    work,
+    width,
+    tokens,
+    increments,
+    rows,
+    ranges,
+    matrices,
+    scalars,
+    k,
+    frozen,
+    h,
+    vectors,
+    spreads,
+    squares,
+    pivots,
+):
+    """All stages of row k; returns the rate of its unstable modes, 0 when nothing moves."""
+    m = increments.shape[2]
+    dim = m + 1
+    start, place, query, spread = vectors[0], vectors[1], vectors[2], vectors[3]
+    force, other, part = vectors[4], vectors[5], vectors[6]
+    y, slope = vectors[7][:m], vectors[8][:m]
+    block, factors, moment = squares[0][:dim, :dim], squares[1], squares[2]
+    padded, own = place.size, rows[OWN, k]
+    scratch = (STAGES * 2 * padded + 2 * scalars.shape[1]) * width
+    for a in range(dim):
+        start[a] = tokens[k, a]
+        place[a] = start[a]
+    linearise(
+        tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, start, query, spreads, force, block, moment
+    )
+    reflect_block(block, tokens[k, dim : 2 * dim], tokens[k, 2 * dim])
+    inner = radial(tokens, k, force, dim)
+    for b in range(m):
+        block[b, b] -= inner
+    rate = largest_real_part(block, m, LOOK / h)
+    rows[RATE, k] = rate
+    factor(block, 1.0 / (h * GAMMA), m, factors, pivots)
+    to_chart(tokens, k, force, slope)
+    increments[VELOCITY, k] = slope
+    moves = False
+    for i in range(STAGES):
+        if i > 0:
+            r = stage_place(tokens, increments, k, i, y, place)
+            base = 2 * i * padded * width
+            drive(
+                tag,
+                work,
+                width,
+                base,
+                scratch,
+                matrices,
+                scalars,
+                ranges,
+                k,
+                frozen,
+                own,
+                dim,
+                place,
+                query,
+                spread,
+                force,
+            )
+            inner = radial(tokens, k, force, dim)
+            to_chart(tokens, k, force, slope)
+            for b in range(m):
+                slope[b] = r * (slope[b] - y[b] * inner)
+        other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, part, other)
+        to_chart(tokens, k, other, y)
+        for b in range(m):
+            slope[b] += y[b]
+            for j in range(i):
+                slope[b] += C[i, j] / h * increments[j, k, b]
+        solve_factored(factors, pivots, m, slope)
+        for b in range(m):
+            increments[i, k, b] = slope[b]
+            moves |= slope[b] != 0.0
+        from_chart(tokens, k, slope, part)
+        put_stage(work, width, padded, frozen + k, i, place, part, dim)
+    return rate if moves else 0.0
+
+
+@njit(cache=True)
+def sweep(system, h):
+    """All rows from `system.first` on; returns the largest rate, early when it breaks the cap."""
+    n, m = system.increments.shape[1:]
+    dim = m + 1
+    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    vectors = np.zeros((9, padded))
+    squares = np.zeros((3, padded, padded))
+    spreads = np.zeros((system.scalars.shape[1], padded))
+    pivots = np.zeros(dim, dtype=np.int64)
+    rate = 0.0
+    for k in range(system.first, n):
+        found = _sweep_row(
+            system.tag,
+            system.work,
+            system.width,
+            system.tokens,
+            system.increments,
+            system.rows,
+            system.ranges,
+            system.matrices,
+            system.scalars,
+            k,
+            system.frozen,
+            h,
+            vectors,
+            spreads,
+            squares,
+            pivots,
+        )
+        if found > rate:
+            rate = found
+            if rate * h > CAP * OVERSHOOT:
+                return rate
+    return rate
+
+
+@njit(cache=True)
+def judge(increments):
+    """Largest error estimate and largest chart coordinate of the new state."""
+    n, m = increments.shape[1:]
+    error, extent = 0.0, 0.0
+    for k in range(n):
+        last, end = 0.0, 0.0
+        for b in range(m):
+            step = 0.0
+            for i in range(STAGES):
+                step += WEIGHTS[i] * increments[i, k, b]
+            last += increments[STAGES - 1, k, b] ** 2
+            end += step * step
+        if not last <= error:
+            error = last
+        if not end <= extent:
+            extent = end
+    return math.sqrt(error), math.sqrt(extent)
+
+
+@njit(cache=True)
+def prepare(system, h):
+    """New charts, and no memory of earlier columns: what is not finite would survive a zero weight."""
+    dim = system.increments.shape[2] + 1
+    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    system.step[0] = h
+    set_frames(system.tokens, dim)
+    for part in range(STAGES * 2 * padded):
+        system.work[part * system.width + system.frozen : (part + 1) * system.width] = 0.0
+
+
+@njit(cache=True)
+def _attempt(system, h):
+    prepare(system, h)
+    rate = sweep(system, h)
+    if rate * h > CAP * OVERSHOOT:
+        return 0.0, 0.0, rate
+    error, extent = judge(system.increments)
+    return error, extent, rate
+
+
+@njit(cache=True)
+def write_polynomial(system, piece):
+    """Dense output in R^d: x_k0 + E_k y(u), to be normalised."""
+    increments, tokens = system.increments, system.tokens
+    n, m = increments.shape[1:]
+    y = np.zeros(m)
+    change = np.zeros(m + 1)
+    for k in range(n):
+        for a in range(m + 1):
+            piece[0, k, a] = tokens[k, a]
+        for power in range(4):
+            for b in range(m):
+                y[b] = 0.0
+                for i in range(STAGES):
+                    y[b] += POLYNOMIAL[power, i] * increments[i, k, b]
+            from_chart(tokens, k, y, change)
+            for a in range(m + 1):
+                piece[power + 1, k, a] = change[a]
+
+
+@njit(cache=True)
+def move(system, tolerance):
+    """Tokens at the end of the step."""
+    increments, tokens = system.increments, system.tokens
+    n, m = increments.shape[1:]
+    y = np.zeros(m)
+    change = np.zeros(m + 1)
+    for k in range(n):
+        square = 0.0
+        for b in range(m):
+            y[b] = 0.0
+            for i in range(STAGES):
+                y[b] += WEIGHTS[i] * increments[i, k, b]
+            square += y[b] ** 2
+        if square == 0.0:
+            continue
+        from_chart(tokens, k, y, change)
+        length = 0.0
+        for a in range(m + 1):
+            tokens[k, a] += change[a]
+            length += tokens[k, a] ** 2
+        for a in range(m + 1):
+            tokens[k, a] /= math.sqrt(length)
+
+
+@njit(cache=True)
+def is_settled(system, threshold):
+    """No moving token is unstable, and the step was long enough to show that none has more than `threshold` left to go.
+
+    The first increment is the Newton correction -J^(-1) f once h is far longer than the relaxation times, which is what
+    `|u_1| <= h gamma |f| / 10` says.
+    """
+    h = system.step[0]
+    increments = system.increments
+    for k in range(increments.shape[1]):
+        speed, correction = 0.0, 0.0
+        for b in range(increments.shape[2]):
+            speed += increments[VELOCITY, k, b] ** 2
+            correction += increments[0, k, b] ** 2
+        speed, correction = math.sqrt(speed), math.sqrt(correction)
+        if correction > threshold:
+            return False
+        if speed > system.noise and (system.rows[RATE, k] > 0.0 or correction > 0.1 * h * GAMMA * speed):
+            return False
+    return True
+
+
+register(SphereSystem, _attempt, move, write_polynomial, is_settled)
