@@ -6,6 +6,9 @@ import os
 
 # Before any import of huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Small matrices: more threads than one only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from dataclasses import dataclass
 from pathlib import Path
