@@ -7,6 +7,7 @@ models that do not fit into a thread block (see `kernels.cuda.support.fused_refu
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ from metastable.model import Attention
 
 if TYPE_CHECKING:
     from metastable.kernels.cuda.march import DeviceSystem
+    from metastable.kernels.cuda.measure import Capture, Components
     from metastable.kernels.cuda.members import Scheme
 
 Precision = Literal["float64", "float32"]
@@ -93,6 +95,45 @@ def solve_members(
         batch.launch()
         states[part], counts[part] = batch.states(), batch.counts()
     return states, counts[:, :3], counts[:, 3]
+
+
+def observe_members(
+    model: Attention,
+    starts: FloatArray,
+    times: FloatArray,
+    wanted: Mapping[str, Capture | Components],
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    max_steps: int = 100_000,
+    dtype: Precision = "float64",
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """As `solve_members`, but with observables measured on the device instead of states: arrays (members, times) by name.
+
+    Only for models that fit into a thread block (`kernels.cuda.support.fused_refusal`).
+    """
+    starts = np.ascontiguousarray(starts, dtype=np.float64)
+    tokens = starts.shape[1]
+    _check(model, tokens, dtype)
+    reason = support.fused_refusal(model, tokens, dtype)
+    if reason is not None:
+        raise UnsupportedError(
+            f"observables cannot be measured on the GPU: {reason}; use solve_members and measure states"
+        )
+    from metastable.kernels.cuda.batch import MemberBatch, largest_batch
+    from metastable.kernels.cuda.measure import measure
+
+    count, scheme = len(starts), tsit5_scheme()
+    values = {name: np.empty((count, len(times))) for name in wanted}
+    counts = np.empty((count, 5), dtype=np.int64)
+    size = largest_batch(model, tokens, len(times), dtype)
+    for begin in range(0, count, size):
+        part = slice(begin, min(begin + size, count))
+        batch = MemberBatch(model, starts[part], times, rtol + atol, max_steps, scheme, dtype)
+        batch.launch()
+        for name, observable in wanted.items():
+            values[name][part] = measure(observable, batch.starts, batch.out)
+        counts[part] = batch.counts()
+    return values, counts[:, :3], counts[:, 3]
 
 
 def _one_by_one(

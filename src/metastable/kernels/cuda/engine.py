@@ -175,7 +175,7 @@ class DirectSums(_Launcher):
     def _counts(self, table: np.ndarray) -> np.ndarray:
         if self.model.weights != "unnormalized":
             return np.zeros(0, dtype=self.real)
-        mass = 0.0 if self.model.frozen is None else float(np.sum(self.model.frozen.weights))
+        mass = 0.0 if self.model.frozen is None else float(np.asarray(self.model.frozen.weights).sum())
         return ((table[:, 1] - table[:, 0]) + (table[:, 3] - table[:, 2]) + mass).astype(self.real)
 
     def attention(self) -> None:

@@ -97,9 +97,11 @@ if SIMULATED:
             return np.exp2(np.float32(x))
 
     def _low_word(shifted):
-        return np.int32(int(shifted - MAGIC))
+        return np.int32(shifted - MAGIC if math.isfinite(shifted) else 0)
 
     def _times_power_of_two(power, shifted):
+        if not math.isfinite(shifted):
+            return shifted
         exponent = max(int(shifted - MAGIC), LOWEST_EXPONENT)
         return math.ldexp(power, exponent) if exponent < 1024 else math.inf
 

@@ -69,7 +69,7 @@ def make_block_sum(threads_at_most: int):
 
 
 def make_controller(real, scheme: Scheme):
-    """`accepted_factor(error, previous, after_rejection)` and `rejected_factor(error)` as in `integrate.control`, on the device."""
+    """`accepted_factor(error, previous, after_rejection)` and `rejected_factor(error)` of `integrate.control`, on the device."""
     safety, grow, shrink = real(scheme.safety), real(scheme.grow), real(scheme.shrink)
     proportional, integral, root = real(-scheme.proportional), real(scheme.integral), real(-1.0 / scheme.order)
     floor, one = real(scheme.error_floor), real(1)
