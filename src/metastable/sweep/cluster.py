@@ -31,6 +31,8 @@ CLUSTERS = {
 
 PATIENCE = 15.0
 """Seconds without a scheduler after which a sweep stops (it may be restarted at the same address meanwhile)."""
+CONNECT = 10.0
+"""Seconds to wait for the first answer of a scheduler."""
 COUNT_EVERY = 2.0
 """Seconds between two counts of the workers."""
 RESULT_TIMEOUT = 30.0
@@ -39,7 +41,14 @@ RESULT_TIMEOUT = 30.0
 
 def available() -> bool:
     """True when Dask distributed is installed."""
-    return find_spec("distributed") is not None
+    return _installed("distributed")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def require(what: str) -> None:
@@ -51,11 +60,9 @@ def require(what: str) -> None:
 class OnDask:
     """Batches on the workers of a Dask client. `closers` are closed with it (a cluster that was started for it)."""
 
-    def __init__(
-        self, client: Any, closers: list[Any], text: str, execute: str | Execute, patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, client: Any, closers: list[Any], text: str, execute: str | Execute) -> None:
         self._client, self._closers = client, closers
-        self._text, self._execute, self._patience = text, execute, patience
+        self._text, self._execute = text, execute
         self._batches: dict[str, tuple[Batch, Any]] = {}
         self._returned: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._name = f"metastable-{uuid.uuid4().hex[:8]}"
@@ -95,7 +102,7 @@ class OnDask:
     def _check_scheduler(self) -> None:
         if self._client.status == "running":
             self._last_seen = time.monotonic()
-        elif self._client.status == "closed" or time.monotonic() - self._last_seen > self._patience:
+        elif self._client.status == "closed" or time.monotonic() - self._last_seen > PATIENCE:
             raise SchedulerLostError("the scheduler of the cluster went away")
 
     def _take(self, key: str) -> Returned | None:
@@ -148,19 +155,19 @@ def local(workers: int, text: str, execute: str | Execute) -> OnDask:
     return OnDask(Client(cluster), [cluster], text, execute)
 
 
-def remote(address: str, text: str, execute: str | Execute, patience: float = PATIENCE) -> OnDask:
+def remote(address: str, text: str, execute: str | Execute) -> OnDask:
     """Workers of a scheduler that is already running."""
     require("using a Dask scheduler")
     from distributed import Client
 
     try:
-        client = Client(address, timeout=10)
+        client = Client(address, timeout=CONNECT)
     except (OSError, ValueError, TimeoutError) as reason:
         raise SchedulerLostError(
             f"no Dask scheduler answers at {address!r} ({reason}); start one with 'dask scheduler', or leave --scheduler out"
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    return OnDask(client, [], text, execute, patience)
+    return OnDask(client, [], text, execute)
 
 
 def batch_system(kind: str, jobs: int, options: Mapping[str, Any], text: str, execute: str | Execute) -> OnDask:
@@ -176,7 +183,7 @@ def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
     """The dask-jobqueue cluster of a batch system."""
     _checks.choice(kind, "cluster", tuple(CLUSTERS), error=SweepError)
     require(f"running on {kind}")
-    if find_spec("dask_jobqueue") is None:
+    if not _installed("dask_jobqueue"):
         raise missing_extra("dask-jobqueue", "sweep", f"running on {kind}")
     import dask_jobqueue
 
@@ -198,7 +205,7 @@ def cpus() -> int:
 
 def _dashboard(client: Any) -> str:
     """Address of the scheduler's page; empty when bokeh, which draws it, is not installed."""
-    if find_spec("bokeh") is None:
+    if not _installed("bokeh"):
         return ""
     with suppress(Exception):
         return str(client.dashboard_link)

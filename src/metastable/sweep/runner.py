@@ -137,7 +137,8 @@ def _executor(
         return Here(text, execute)
     elif not clusters.available():
         say(
-            'Dask is not installed: running one task after the other in this process (pip install "metastable[sweep]" for workers)'
+            "Dask is not installed: running one task after the other in this process "
+            '(for workers: pip install "metastable[sweep]")'
         )
         return Here(text, execute)
     else:
@@ -243,8 +244,8 @@ class _Loop:
             # One of them killed the worker; alone, each shows whether it was the one.
             self._alone.extend(returned.batch.numbers)
             return b""
-        (number,) = returned.batch.numbers
-        return failure(self.store.sweep.task(number), returned.reason, returned.reason, 0.0)
+        task = self.store.sweep.task(max(returned.batch.numbers))
+        return failure(task, returned.reason, returned.reason, 0.0)
 
     def _keep(self, data: bytes) -> None:
         entries = self.store.add(data)

@@ -171,6 +171,8 @@ class Sweep:
         table |= {"seed": self.seed, "members": self.members}
         table |= {"tokens": self.tokens} if self.tokens is not None else {}
         table |= {"starts": self.starts, "keep": self.keep}
+        # TOML writers put tables behind lists, so the order of the axes is said apart.
+        table |= {"axes": list(self.grid)} if len(self.grid) > 1 else {}
         table["run"] = {"times": list(self.times), **self.options}
         table |= {"model": self.model, "grid": self.grid, "observe": self.observe}
         if self.plot:
@@ -181,8 +183,6 @@ class Sweep:
     def identity(self) -> str:
         """A hash of everything but the words for people."""
         table = self.to_dict()
-        # A list of pairs, because the order of the axes is the order of the dims of the results.
-        table["grid"] = list(table["grid"].items())
         return digest(canonical({name: v for name, v in table.items() if name not in ("name", "description", "plot")}))
 
     def to_toml(self) -> str:
@@ -196,7 +196,7 @@ class Sweep:
         """The sweep that a table describes."""
         if not isinstance(data, Mapping):
             raise SweepError(f"a sweep must be a table, not {data!r}")
-        known = {"name", "description", "seed", "members", "tokens", "starts", "keep"}
+        known = {"name", "description", "seed", "members", "tokens", "starts", "keep", "axes"}
         tables = {"model", "grid", "observe", "run", "plot"}
         unknown = [key for key in data if key not in known | tables]
         if unknown:
@@ -214,10 +214,10 @@ class Sweep:
             raise SweepError("members is missing: how many starts per grid point, for example members = 100")
         run = dict(data["run"])
         times = _times(run)
-        rest = {name: value for name, value in data.items() if name not in tables or name == "plot"}
+        rest = {name: value for name, value in data.items() if name in known - {"axes"} or name == "plot"}
         return cls(
             model=data["model"],
-            grid=data.get("grid", {}),
+            grid=_in_order(data.get("grid", {}), data.get("axes")),
             observe=data["observe"],
             times=times,
             options=run,
@@ -265,6 +265,15 @@ def _times(run: dict[str, Any]) -> Any:
         count = _checks.count(run.pop("count", 1), "run.count", error=SweepError)
         return np.linspace(0.0, until, count + 1)[1:]
     raise SweepError("[run] needs either times = [...] (or a range) or until = 200.0 (with count = 50)")
+
+
+def _in_order(grid: Mapping[str, Any], order: Any) -> Mapping[str, Any]:
+    """The axes of the grid in the order that `axes` gives (default: that of the file)."""
+    if order is None:
+        return grid
+    if not isinstance(order, list) or sorted(map(str, order)) != sorted(grid):
+        raise SweepError(f"axes must name every axis of [grid] once ({', '.join(grid)}), not {order!r}")
+    return {name: grid[name] for name in order}
 
 
 def _part(value: Any, name: str) -> Any:

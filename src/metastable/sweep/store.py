@@ -88,8 +88,7 @@ def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     words = ("name", "description", "plot")
-    found = [key for key in {**old, **new} if key not in words and old.get(key) != new.get(key)]
-    return found or ["order of the axes"]
+    return [key for key in {**old, **new} if key not in words and old.get(key) != new.get(key)]
 
 
 class Store:

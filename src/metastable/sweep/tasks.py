@@ -200,7 +200,7 @@ def _quantile(ordered: np.ndarray, count: np.ndarray, level: float) -> np.ndarra
     place = level * np.maximum(count - 1, 0)
     low = np.floor(place).astype(int)
     high = np.minimum(low + 1, np.maximum(count - 1, 0))
-    below = np.take_along_axis(ordered, low[..., None], axis=-1)[..., 0]
-    above = np.take_along_axis(ordered, high[..., None], axis=-1)[..., 0]
-    finite = np.isfinite(below) & np.isfinite(above)
-    return np.where(finite, np.where(finite, below, 0.0) + (place - low) * np.where(finite, above - below, 0.0), np.nan)
+    # Where nobody is present the entries are infinite; the caller replaces the result by NaN.
+    ends = [np.take_along_axis(ordered, place_of[..., None], axis=-1)[..., 0] for place_of in (low, high)]
+    below, above = (np.where(count > 0, end, 0.0) for end in ends)
+    return below + (place - low) * (above - below)

@@ -26,6 +26,8 @@ def execute(task: Task) -> xr.Dataset:
 
 def slow(task: Task) -> xr.Dataset:
     """The same after a moment (`METASTABLE_TEST_SECONDS`)."""
+    if "METASTABLE_TEST_PIDS" in os.environ:
+        (Path(os.environ["METASTABLE_TEST_PIDS"]) / str(os.getpid())).touch()
     time.sleep(float(os.environ.get("METASTABLE_TEST_SECONDS", "0.05")))
     return execute(task)
 
