@@ -32,6 +32,9 @@ ROTATION = "one point rotating in L"
 OTHER = "none of the atlas"
 UNSETTLED = "unsettled"
 
+REFERENCE_LIMIT = 1000
+"""Up to this many tokens the final velocity comes from the reference kernel."""
+
 ROWS = {1: FIRST_TOKEN, 2: ONE_POINT, 3: TWO_POINTS, 4: CLOUD, 5: TWO_CLOUDS}
 """Table 1: final configuration of each row."""
 
@@ -364,4 +367,6 @@ def _final_velocity(run: Trajectory, final: FloatArray, time: float) -> FloatArr
 
     radii = getattr(run, "radius", None) if run.model.norm.has_radius else None
     last = None if radii is None or len(radii) == 0 else np.asarray(radii)[-1]
-    return velocity(run.model, final, engine="reference", t=time, radius=last)
+    # The readable kernel holds an n x n matrix, which only short sequences can afford.
+    engine = "reference" if len(final) <= REFERENCE_LIMIT else "auto"
+    return velocity(run.model, final, engine=engine, t=time, radius=last)

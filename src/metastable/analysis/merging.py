@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
-from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid, unit_rows
+from metastable.analysis.trajectory import DenseOutput, Trajectory, check_trajectory, saved_grid, unit_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,18 +118,22 @@ class MergeTree:
         return pd.DataFrame(self.to_columns())
 
 
-def merge_tree(run: Trajectory, radius: float = 1e-3, *, resolution: float = 1e-9) -> MergeTree:
+def merge_tree(run: Trajectory, radius: float = 1e-3, *, window: float = 0.1, resolution: float = 1e-9) -> MergeTree:
     """Which cluster of a run merged into which, and when.
 
-    Clusters are those of `cluster_labels` with this `radius`. Two tokens have merged at time t if they share a cluster at
-    all later times (so tokens that only pass each other do not count, and the merges always form a tree). The
-    run is scanned backwards, step by step; inside the steps in which something merged the time is found by bisection on the
-    dense output, in fractions of the step, which works over any number of decades: late in a merge steps may be shorter
-    than the spacing of floating-point numbers at their time.
+    Clusters are those of `cluster_labels` with this `radius`. They are compared at checkpoints, one in every window
+    [t, (1 + window) t) of time: two tokens have merged if they share a cluster at all later checkpoints. So tokens that
+    only pass each other do not count, nor does it count when a cluster stretches for a moment while it falls into
+    another one; and the merges always form a tree. The checkpoint of a window is the end of its longest step, where the
+    run is quietest. Between checkpoints the leaders of the clusters that merge are followed, and the time from which
+    they stay together is found by bisection on the dense output, in fractions of a step: that works over any number of
+    decades, although steps late in a merge are shorter than the spacing of floating-point numbers at their time.
 
     Args:
-        run: a `Run`. Without dense output (`times=` was given) merges are placed at the first saved time after them.
+        run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
+            the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked.
+        window: relative length of the windows.
         resolution: bisection stops at this fraction of a step.
 
     Returns:
@@ -137,52 +141,87 @@ def merge_tree(run: Trajectory, radius: float = 1e-3, *, resolution: float = 1e-
     """
     trajectory = check_trajectory(run)
     bound = link_bound(radius)
+    window = _checks.number(window, "window", 0.0, strict=True)
     resolution = _checks.number(resolution, "resolution", 0.0, 1.0, strict=True)
-    dim = np.asarray(trajectory.start).shape[1]
-    dense = trajectory.dense
+    if trajectory.dense is None:
+        return _from_saved(trajectory, float(radius), bound)
+    return _from_dense(trajectory, trajectory.dense, float(radius), bound, window, resolution)
+
+
+def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
+    """Merges between saved times."""
+    times, states = saved_grid(run)
+    final = partition = labels_of_unit_tokens(states[-1], bound)
     events = _Events()
-    if dense is None:
-        times, states = saved_grid(trajectory)
-        final = labels_of_unit_tokens(states[-1], bound)
-        partition = final
-        for index in range(len(times) - 2, -1, -1):
-            lower = _refine(labels_of_unit_tokens(states[index], bound), partition)
-            events.add(lower, partition, times[index], times[index + 1])
-            partition = lower
-    else:
-        steps = len(dense.start)
-
-        def look(step: int, u: float) -> Partition:
-            return labels_of_unit_tokens(unit_rows(dense.evaluate(step, u), dim), bound)
-
-        final = look(steps - 1, 1.0)
-        partition = final
-        for step in range(steps - 1, -1, -1):
-            partition = _descend(look, dense, step, 0.0, 1.0, partition, resolution, events)
-    return events.tree(float(radius), partition, final, dense is not None)
+    for index in range(len(times) - 2, -1, -1):
+        earlier = _refine(labels_of_unit_tokens(states[index], bound), partition)
+        leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
+        alone = np.arange(len(leaders))
+        events.add(alone, _by_first_token(partition[leaders]), leaders, sizes, times[index], times[index + 1])
+        partition = earlier
+    return events.tree(radius, partition, final, refined=False)
 
 
-def _descend(
-    look: Callable[[int, float], Partition],
-    dense: Any,
-    step: int,
-    low: float,
-    high: float,
-    later: Partition,
-    resolution: float,
-    events: _Events,
-) -> Partition:
-    """The partition at fraction `low` of a step, given the one at `high`; merges between are recorded, latest first."""
-    earlier = _refine(look(step, low), later)
-    if earlier.max() == later.max():
-        return earlier
-    if high - low <= resolution:
-        start, width = float(dense.start[step]), float(dense.width[step])
-        events.add(earlier, later, start + low * width, start + high * width)
-        return earlier
-    middle = 0.5 * (low + high)
-    between = _descend(look, dense, step, middle, high, later, resolution, events)
-    return _descend(look, dense, step, low, middle, between, resolution, events)
+def _from_dense(
+    run: Trajectory, dense: DenseOutput, radius: float, bound: float, window: float, resolution: float
+) -> MergeTree:
+    """Merges between checkpoints, refined on the dense output."""
+    dim = np.asarray(run.start).shape[1]
+
+    def look(step: int, u: float) -> Partition:
+        return labels_of_unit_tokens(unit_rows(dense.evaluate(step, u), dim), bound)
+
+    checkpoints = _checkpoints(np.asarray(dense.start), np.asarray(dense.width), window)
+    final = partition = look(int(checkpoints[-1]), 1.0)
+    events = _Events()
+    for last, previous in zip(checkpoints[::-1], [*checkpoints[-2::-1], -1]):
+        state = look(0, 0.0) if previous < 0 else look(int(previous), 1.0)
+        earlier = _refine(state, partition)
+        if earlier.max() > partition.max():
+            leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
+            crowd = np.bincount(partition[leaders])
+            moving = leaders[crowd[partition[leaders]] > 1]
+            chase = _Chase(look, dense, moving, sizes[earlier[moving]], resolution, events)
+            together = _by_first_token(partition[moving])
+            for step in range(int(last), int(previous), -1):
+                together = chase.descend(step, 0.0, 1.0, together)
+                if together.max() + 1 == len(moving):
+                    break
+        partition = earlier
+    return events.tree(radius, partition, final, refined=True)
+
+
+def _checkpoints(start: FloatArray, width: FloatArray, window: float) -> IntArray:
+    """Steps at whose ends clusters are compared: the longest one of each window of time, and the last."""
+    end = start + width
+    bins = np.floor(np.log(np.maximum(end, np.finfo(np.float64).tiny)) / math.log1p(window))
+    order = np.lexsort((width, bins))
+    longest = order[np.append(np.diff(bins[order]) > 0, True)]
+    return np.unique(np.append(longest, len(end) - 1))
+
+
+@dataclass(frozen=True)
+class _Chase:
+    """Follows the leaders of clusters that merge between two checkpoints, backwards in time."""
+
+    look: Callable[[int, float], Partition]
+    dense: DenseOutput
+    leaders: IntArray
+    sizes: IntArray
+    resolution: float
+    events: _Events
+
+    def descend(self, step: int, low: float, high: float, later: Partition) -> Partition:
+        """Who of the leaders is together from fraction `low` of a step on, given the same for `high`; records merges."""
+        earlier = _refine(_by_first_token(self.look(step, low)[self.leaders]), later)
+        if earlier.max() == later.max():
+            return earlier
+        if high - low <= self.resolution:
+            start, width = float(self.dense.start[step]), float(self.dense.width[step])
+            self.events.add(earlier, later, self.leaders, self.sizes, start + low * width, start + high * width)
+            return earlier
+        middle = 0.5 * (low + high)
+        return self.descend(step, low, middle, self.descend(step, middle, high, later))
 
 
 def _by_first_token(labels: IntArray) -> Partition:
@@ -206,20 +245,24 @@ class _Events:
     def __init__(self) -> None:
         self.rows: list[tuple[float, float, int, int, int, int]] = []
 
-    def add(self, earlier: Partition, later: Partition, before: float, time: float) -> None:
-        """Record every merge that leads from the finer partition `earlier` to the coarser `later`."""
+    def add(
+        self, earlier: Partition, later: Partition, tokens: IntArray, weight: IntArray, before: float, time: float
+    ) -> None:
+        """Record every merge that leads from the finer partition `earlier` to the coarser `later`.
+
+        Both are partitions of the clusters led by `tokens`, which have `weight` tokens each.
+        """
         if earlier.max() == later.max():
             return
-        leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
-        home = later[leaders]
+        first = cluster_leaders(earlier)
+        sizes = np.bincount(earlier, weights=weight).astype(np.int64)
+        home = later[first]
         merged: list[tuple[float, float, int, int, int, int]] = []
         for cluster in np.flatnonzero(np.bincount(home) > 1):
             parts = np.flatnonzero(home == cluster)  # in order of their leaders
-            size = int(sizes[parts[0]])
+            parent, size = int(tokens[first[parts[0]]]), int(sizes[parts[0]])
             for part in parts[1:]:
-                merged.append(
-                    (time, before, int(leaders[part]), int(leaders[parts[0]]), int(sizes[part]), size),
-                )
+                merged.append((time, before, int(tokens[first[part]]), parent, int(sizes[part]), size))
                 size += int(sizes[part])
         self.rows += merged[::-1]
 

@@ -126,3 +126,21 @@ def test_one_token_and_refusals() -> None:
         merge_tree(run, resolution=math.nan)
     with pytest.raises(InvalidInputError, match="Run"):
         merge_tree(np.eye(2))  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_stretches_while_it_falls_is_one_cluster() -> None:
+    """Tokens 1 and 2 sit together for a million units of time and fall into token 0 one after the other."""
+    steps = [
+        np.array([[0.0, 1.0, 1.0001]]),
+        np.array([[0.0, 1.0, 1.0001], [0.0, -1.0, 0.0]]),
+        np.array([[0.0, 0.0, 1.0001], [0.0, 0.0, -1.0]]),
+        np.array([[0.0, 0.0, 0.0001]]),
+    ]
+    run = on_circle([0.0, 1e6, 1e6 + 1, 1e6 + 2], [1e6, 1.0, 1.0, 2e6], steps)
+    tree = merge_tree(run, radius=1e-3)
+    assert tree.start_labels.tolist() == [0, 1, 1]
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([1], [0])
+    assert (tree.child_size.tolist(), tree.parent_size.tolist()) == ([2], [1])
+    assert tree.time[0] == pytest.approx(1e6 + 0.999, abs=1e-6)
+    # With windows so narrow that checkpoints fall into the fall, the stretch is seen.
+    assert merge_tree(run, radius=1e-3, window=1e-7).start_labels.tolist() == [0, 1, 2]
