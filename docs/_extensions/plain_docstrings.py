@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-SECTION = re.compile(r"^(Args|Arguments|Parameters|Fields|Returns|Raises|Reference|References|Attributes|Notes?|Examples?):(.*)$")
+SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Fields|Returns|Raises|Reference|References|Attributes|Notes?|Examples?):(.*)$"
+)
 UNDERLINE = re.compile(r"^-{3,}$")
 ENTRY = re.compile(r"^(\*{0,2}[\w ,.`'\"*()\[\]|-]{1,80}?)\s?:\s+(.*)$")
 CODE = re.compile(r"(`[^`\n]+`)")
