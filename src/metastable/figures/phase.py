@@ -31,7 +31,8 @@ LABELS = {
     "noise": r"noise $\sigma$",
 }
 """Axis labels of well-known axes; others are called by their name."""
-OVER_MEMBERS = ("member", "statistic")
+SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "noise": r"$\sigma$"}
+"""How well-known axes are called in titles of panels."""
 MOST_CURVES = 10
 MOST_PANELS = 24
 DECADES_FOR_LOG = 1.2
@@ -149,7 +150,7 @@ def draw_family(
     for row, name in enumerate(names):
         color = colors[row % len(colors)]
         band = (None, None) if low is None else (np.atleast_2d(low)[row], np.atleast_2d(high)[row])
-        shown = name if isinstance(name, str) else f"{name:g}"
+        shown = name if isinstance(name, str) else f"{name:.4g}"
         draw_band(ax, places, rows[row], *band, color=color, label=shown or None)
         if marker is not None and len(places) <= 30:
             ax.plot(places, rows[row], marker, color=color, markersize=2.6, zorder=4)
@@ -296,9 +297,11 @@ def phase_figure(
                 contours=contours,
             )
         else:
-            _curves(ax, part, plan, name, log)
+            _curves(ax, part, plan, log, legend=place == 0)
         _labels(ax, plan, name, place, columns, rows, total)
-        text = ", ".join(f"{dim} = {choices[k][where[dim]]}" for k, dim in enumerate(plan.panels))
+        text = ", ".join(
+            f"{SYMBOLS.get(dim, dim)} = {_short(choices[k][where[dim]])}" for k, dim in enumerate(plan.panels)
+        )
         style.panel(ax, chr(ord("a") + place) if total > 1 else "", text)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
@@ -314,14 +317,18 @@ def _panel(panels: Sequence[str], choices: Sequence[Sequence[Any]], place: int) 
     return {dim: int(i) for dim, i in zip(panels, index)}
 
 
-def _curves(ax: Axes, part: Reduced, plan: Arrangement, name: str, log: bool) -> None:
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _curves(ax: Axes, part: Reduced, plan: Arrangement, log: bool, legend: bool) -> None:
     order = (plan.x,) if plan.series is None else (plan.series, plan.x)
     mean, low, high = (item.transpose(*order).values for item in (part.mean, part.low, part.high))
     labels = None if plan.series is None else part.mean[plan.series].values.tolist()
     draw_family(ax, part.mean[plan.x].values, mean, low, high, labels=labels)
     if log:
         ax.set_yscale("log")
-    if plan.series is not None:
+    if plan.series is not None and legend:
         ax.legend(title=LABELS.get(plan.series, plan.series), fontsize="x-small", title_fontsize="x-small")
 
 

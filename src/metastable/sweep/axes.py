@@ -106,12 +106,17 @@ def _range(table: dict[str, Any], where: str) -> tuple[Any, ...]:
         size = (last - first) / step + 0.5
         values = first + step * np.arange(_checks.count(int(size) + 1, where, 1, LONGEST, error=SweepError))
         whole = all(isinstance(number, int) for number in (*ends, table["step"]))
-        return tuple(int(v) for v in values) if whole or table.get("integer") else tuple(float(v) for v in values)
+        return tuple(int(v) for v in values) if whole or table.get("integer") else tuple(tidy(float(v)) for v in values)
     else:
         values = np.linspace(first, last, _count(table, where))
     if table.get("integer"):
         return tuple(dict.fromkeys(round(v) for v in values.tolist()))
-    return tuple(values.tolist())
+    return tuple(tidy(v) for v in values.tolist())
+
+
+def tidy(value: float) -> float:
+    """`value` to twelve digits: 8.0 instead of 7.999999999999999, so that results can be looked up by the number meant."""
+    return float(f"{value:.12g}")
 
 
 def _count(table: Mapping[str, Any], where: str) -> int:

@@ -1,0 +1,109 @@
+"""Phase diagrams: what is drawn is what was measured."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from metastable.errors import InvalidInputError
+from metastable.figures import phase, style
+
+
+@pytest.fixture
+def results():
+    """A quantity over masks, beta, members and time, with one point that is not done."""
+    beta, time = np.geomspace(4, 256, 7), np.geomspace(1, 1e6, 13)
+    values = np.sqrt(beta)[None, :, None, None] * np.array([1.0, 0.5])[:, None, None, None] / np.log(2 + time)
+    noise = np.random.default_rng(0).normal(1.0, 0.1, (2, 7, 20, 13))
+    array = xr.DataArray(
+        values * noise,
+        dims=("mask", "beta", "member", "time"),
+        coords={"mask": ["causal", "full"], "beta": beta, "time": time},
+        name="clusters",
+    )
+    array[1, -1] = np.nan
+    return array
+
+
+def test_scales_are_recognised():
+    assert phase.is_log(np.geomspace(1, 100, 5))
+    assert not phase.is_log(np.linspace(1, 100, 5))
+    assert not phase.is_log([0.0, 1.0, 100.0])
+    assert not phase.is_log([2, 3, 4])
+    assert phase.cell_edges([1.0, 2.0, 3.0]).tolist() == [0.5, 1.5, 2.5, 3.5]
+    assert phase.cell_edges([1.0, 100.0], log=True) == pytest.approx([0.1, 10.0, 1000.0])
+
+
+def test_map_shows_the_mean_and_leaves_out_what_is_not_done(results):
+    page = phase.phase_figure(results, contours=[2.0])
+    maps = [ax.collections[0] for ax in page.axes[:2]]
+    for place, mesh in enumerate(maps):
+        cells = np.ma.asarray(mesh.get_array()).reshape(7, 13)
+        expected = results.isel(mask=place).mean("member").values
+        assert np.ma.getmaskarray(cells)[:, 0].tolist() == np.isnan(expected)[:, 0].tolist()
+        assert cells.compressed() == pytest.approx(expected[np.isfinite(expected)])
+    assert page.axes[0].get_xscale() == page.axes[0].get_yscale() == "log"
+    assert [ax.get_title(loc="left")[-13:] for ax in page.axes[:2]] == ["mask = causal", "  mask = full"]
+
+
+def test_curves_have_bands(results):
+    page = phase.phase_figure(results, x="beta", kind="curves", at={"time": 90.0})
+    ax = page.axes[0]
+    chosen = results.sel(time=100.0, method="nearest")
+    drawn = [line.get_ydata() for line in ax.lines if line.get_label() in ("causal", "full")]
+    assert drawn[0] == pytest.approx(chosen.sel(mask="causal").mean("member").values)
+    low = results.sel(mask="causal").sel(time=100.0, method="nearest").quantile(0.1, "member")
+    edges = [line.get_ydata() for line in ax.lines]
+    assert any(np.allclose(edge, low) for edge in edges)
+
+
+def test_statistics_are_drawn_like_members(results):
+    statistic = xr.concat(
+        [
+            results.mean("member"),
+            results.quantile(0.1, "member", skipna=True),
+            results.quantile(0.9, "member", skipna=True),
+        ],
+        dim=xr.DataArray(["mean", "q10", "q90"], dims="statistic"),
+        coords="minimal",
+        compat="override",
+    )
+    one, other = phase.reduce_members(results), phase.reduce_members(statistic)
+    for name in ("mean", "low", "high"):
+        assert np.allclose(
+            getattr(one, name).transpose("mask", "beta", "time"),
+            getattr(other, name).transpose("mask", "beta", "time"),
+            equal_nan=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, phase.Arrangement("time", "beta", None, ("mask",))),
+        ({"kind": "curves"}, phase.Arrangement("time", None, "mask", ("beta",))),
+        ({"x": "beta", "kind": "curves"}, phase.Arrangement("beta", None, "mask", ("time",))),
+        ({"x": "beta", "y": "time"}, phase.Arrangement("beta", "time", None, ("mask",))),
+        ({"x": "mask", "kind": "curves"}, phase.Arrangement("mask", None, "beta", ("time",))),
+    ],
+)
+def test_arrangements(results, options, expected):
+    assert phase.arrange(results.mean("member"), **options) == expected
+
+
+def test_one_axis_is_a_curve(results):
+    line = results.sel(mask="causal", drop=True).isel(time=3, drop=True)
+    assert phase.arrange(line.mean("member")) == phase.Arrangement("beta", None, None, ())
+    assert len(phase.phase_figure(line).axes) == 1
+
+
+def test_mistakes_are_named(results):
+    with pytest.raises(InvalidInputError, match="is no axis"):
+        phase.phase_figure(results, x="gamma")
+    with pytest.raises(InvalidInputError, match="is no axis"):
+        phase.phase_figure(results, at={"gamma": 1})
+    with pytest.raises(InvalidInputError, match="has no value 'window'; it has causal, full"):
+        phase.phase_figure(results, at={"mask": "window"})
+    with pytest.raises(InvalidInputError, match="panels are too many"):
+        phase.phase_figure(results.expand_dims(draw=30), x="beta", y="time")
+    with pytest.raises(InvalidInputError, match="shape"):
+        phase.draw_phase(style.figure()[1], [1, 2], [1, 2, 3], np.zeros((2, 3)))
