@@ -16,6 +16,8 @@ import numpy as np
 
 LEAF = 16
 """Tokens per leaf of the tree."""
+SHORTEST_ARC = 1e-7
+"""Below this delta rounding could put two tokens of one cell of the circle further apart than delta."""
 FEW = 128
 """Up to this many tokens brute force is faster than building a tree."""
 
@@ -290,6 +292,45 @@ def take(x, s, bound, points, order, first, live, lowest, highest, stack, out, c
                 node = (node - 1) // 2
                 live[node] -= removed
     return count
+
+
+@compiled
+def centers_circle(x, bound, delta, strong):
+    """Renyi centers on the circle in O(n) for SHORTEST_ARC <= delta <= 1: cells so short that two tokens in one are near.
+
+    A token in a cell that already holds a center (strong: a token) is rejected at once; otherwise it is compared with the
+    four cells on each side (delta is a little over two cells, and the last cell may be short). Cells are cut along the pseudo-angle p in [0, 4), whose slope against the angle is between
+    1/2 and 1: half of delta in p is at most delta in angle, and delta in angle is at most delta in p.
+    """
+    n = x.shape[0]
+    width = 0.5 * delta * (1.0 - 1e-6)
+    cells = int(np.ceil(4.0 / width))
+    newest = np.full(cells, -1, np.int64)  # latest center (strong: token) of each cell
+    previous = np.empty(n if strong else 1, np.int64)  # the token of the same cell before it
+    found = np.empty(n, np.int64)
+    count = 0
+    for s in range(n):
+        p = x[s, 1] / (abs(x[s, 0]) + abs(x[s, 1]))
+        p = 2.0 - p if x[s, 0] < 0.0 else (p if p >= 0.0 else 4.0 + p)
+        cell = min(int(p / width), cells - 1)
+        free = newest[cell] < 0
+        for shift in (-1, 1, -2, 2, -3, 3, -4, 4):
+            if not free:
+                break
+            other = newest[(cell + shift) % cells]
+            while other >= 0:
+                if near(x, s, x, other, bound):
+                    free = False
+                    break
+                other = previous[other] if strong else -1
+        if free:
+            found[count] = s
+            count += 1
+        if strong:
+            previous[s] = newest[cell]
+        if free or strong:
+            newest[cell] = s
+    return found[:count].copy()
 
 
 @compiled

@@ -29,7 +29,8 @@ def renyi_centers(
     strong Renyi center if dist(x_s, x_i) > delta for every earlier token i. Token 0 is always both; strong centers are
     Renyi centers. At exactly delta (to within `tie_tolerance`) a token is not a center.
 
-    Many tokens cost about n log n time and O(n) memory: a k-d tree out of which every center takes its ball.
+    Many tokens cost O(n) time on the circle (cells) and about n log n elsewhere (a k-d tree out of which every center takes
+    its ball), and O(n) memory.
 
     Args:
         x: unit tokens, shape (n, d).
@@ -57,6 +58,8 @@ def renyi_centers(
         return _kernels.centers_bilinear(tokens, tokens @ form, bound, bool(strong))
     if len(tokens) <= _kernels.FEW:
         return _kernels.centers_few(tokens, bound, bool(strong))
+    if tokens.shape[1] == 2 and max(_kernels.SHORTEST_ARC, 4.0 / len(tokens)) <= delta <= 1.0:
+        return _kernels.centers_circle(tokens, bound, delta, bool(strong))
     return _kernels.centers_many(tokens, bound, bool(strong))
 
 
