@@ -87,7 +87,12 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     leaders = measure.leaders(states, setting.cluster_radius)
     for first in range(0, len(states), CHUNK):
         yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
-    yield {"type": "curves", **tag, **outcome.curves(setting, states, leaders, renyi, strong)}
+    yield {
+        "type": "curves",
+        **tag,
+        **outcome.curves(setting, states, leaders, renyi, strong),
+        "merges": outcome.merges(setting, states, times[: len(states)]),
+    }
     yield {
         "type": "end",
         **tag,
@@ -96,8 +101,6 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
         "seconds": seconds,
         "changed": _changes(order.get("before"), setting, clock, run),
     }
-    # Last, because it looks at every step: nobody waits for it.
-    yield {"type": "merges", **tag, "list": outcome.merges(setting, run)}
 
 
 def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterator[Message]:

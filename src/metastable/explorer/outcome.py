@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,29 @@ def curves(
     }
 
 
-def merges(setting: Setting, run: Run) -> list[dict[str, Any]]:
-    """The last merges of the run: when, which cluster into which (by first token), and their sizes. None under noise."""
-    if setting.model.noise > 0:
+@dataclass(frozen=True)
+class Moments:
+    """The moments of a run that are shown, in the form that the analysis takes a run."""
+
+    times: FloatArray
+    states: FloatArray
+    model: Attention
+    dense: None = None
+
+    @property
+    def start(self) -> FloatArray:
+        return self.states[0]
+
+    @property
+    def final(self) -> FloatArray:
+        return self.states[-1]
+
+
+def merges(setting: Setting, states: FloatArray, times: FloatArray) -> list[dict[str, Any]]:
+    """The last merges: when (to the next moment), which cluster into which (by first token), their sizes. None under noise."""
+    if setting.model.noise > 0 or len(states) < 2:
         return []
-    tree = merge_tree(run, radius=setting.cluster_radius)
+    tree = merge_tree(Moments(times, states, setting.model), radius=setting.cluster_radius)
     rows = range(max(0, len(tree) - MERGES), len(tree))
     names = ("child", "parent", "child_size", "parent_size")
     return [{"time": float(tree.time[row]), **{name: int(getattr(tree, name)[row]) for name in names}} for row in rows]

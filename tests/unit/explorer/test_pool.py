@@ -47,7 +47,7 @@ def with_pool(test):
 def test_orders_are_carried_out_and_failures_told():
     async def body(pool):
         found = await messages(pool)
-        assert [m["type"] for m in found if isinstance(m, dict)] == ["facts", "view", "curves", "end", "merges"]
+        assert [m["type"] for m in found if isinstance(m, dict)] == ["facts", "view", "curves", "end"]
         with pytest.raises(RunFailedError, match="up to 2000 tokens"):
             await messages(pool, {**ORDER, "setting": {**ORDER["setting"], "start": {"tokens": 10**7}}})
         with pytest.raises(RunFailedError, match="unexpectedly"):

@@ -39,7 +39,6 @@ const panels = new Panels({
     if (what === "begin") { showProblem(panel); page.syncForm(); }
     if (what === "facts") stale("curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
-    if (what === "merges") stale("verdict");
     if (what === "positions" && run.have < run.frames && run.have > 1) stale("lines");
     if (what === "end") { stale("lines", ...ALL); stageOf(panel).figure.dataset.done = run.id; describeStage(panel); }
     if (what === "begin") stale("verdict");
@@ -283,7 +282,7 @@ function drawMarks(run, theme) {
   canvas.width = Math.round(2 * box.width); canvas.height = Math.round(2 * box.height);
   ctx.scale(2, 2);
   ctx.fillStyle = theme.muted;
-  for (const { time } of (run?.merges?.list ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, store.state.clock.log) - 0.75, 0, 1.5, 5);
+  for (const { time } of (run?.curves?.merges ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, store.state.clock.log) - 0.75, 0, 1.5, 5);
 }
 
 // ------------------------------------------------------------------------------------------------------------ wiring
@@ -310,6 +309,7 @@ function syncAll() {
 }
 
 watch((what, details) => {
+  if (!store.state.panels.length) return; // the server has not spoken yet
   if (what === "panel") {
     if (!details.hand) { panels.ghosts = [null, null]; panels.before = [null, null]; }
     if (details.panel === undefined) panels.requestAll(); else panels.request(details.panel);

@@ -70,7 +70,7 @@ export class Panels {
         this.events.arrived(message.panel, "positions");
       },
       leaders: (message) => { arriving(message)?.addLeaders(message); },
-      facts: keep("facts"), view: keep("view"), curves: keep("curves"), merges: keep("merges"),
+      facts: keep("facts"), view: keep("view"), curves: keep("curves"),
       end: (message) => {
         const run = arriving(message);
         if (!run) return;

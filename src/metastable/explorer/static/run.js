@@ -19,7 +19,6 @@ export class Run {
     this.view = null;
     this.curves = null;
     this.end = null;
-    this.merges = null;
     this.version = 0;
   }
 
