@@ -32,8 +32,8 @@ from metastable.model import (
 
 REAL = not device.SIMULATED
 RELATIVE = 1e-13
-SINGLE = 3e-6
-"""Relative error of a float32 right-hand side."""
+SINGLE = 1e-5
+"""Relative error of a float32 right-hand side: exponents of size beta are rounded to about beta 1e-7."""
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -109,7 +109,8 @@ def test_right_hand_side(name):
 @pytest.mark.parametrize("tokens", [1, 2, 9, *((129, 513, 4000) if REAL else (16,))])
 def test_any_number_of_tokens(tokens):
     expected, found = velocities(Attention(dim=3, beta=9.0), tokens)
-    assert np.linalg.norm(found - expected) <= RELATIVE * max(np.linalg.norm(expected), 1e-3)
+    # A token that sees only itself stands still up to rounding.
+    assert np.linalg.norm(found - expected) <= RELATIVE * np.linalg.norm(expected) + 1e-15
 
 
 @pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])

@@ -38,6 +38,20 @@ def solve(
                 interaction=choice.interaction,
                 threads=choice.threads,
             )
+    if choice.engine == "cuda":
+        from metastable.integrate import fused_cuda
+
+        return fused_cuda.solve(
+            model,
+            start,
+            times,
+            until,
+            rtol=rtol,
+            atol=atol,
+            max_steps=max_steps,
+            interaction=choice.interaction,
+            progress=progress,
+        )
     rhs = select.right_hand_side(model, len(start), choice)
     return tsit5.solve(
         rhs,

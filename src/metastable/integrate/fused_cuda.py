@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from metastable.kernels.cuda.members import Scheme
 
 Precision = Literal["float64", "float32"]
+Interaction = Literal["direct", "series"]
 STATUS: tuple[Status, ...] = ("success", "max_steps", "diverged")
 """Meaning of the numbers in the status of `solve_members`."""
 
@@ -65,15 +66,20 @@ def solve_members(
     model: Attention,
     starts: FloatArray,
     times: FloatArray,
+    *,
     rtol: float = 1e-6,
     atol: float = 1e-9,
     max_steps: int = 100_000,
+    interaction: Interaction = "direct",
+    threads: int | None = None,
+    progress: Report | None = None,
     dtype: Precision = "float64",
 ) -> tuple[FloatArray, np.ndarray, np.ndarray]:
-    """Integrate many members, each with its own step size, to the last of `times`.
+    """Integrate many members from 0 to `times[-1]`, each with its own step size; arguments and result as in `fused.solve_members`.
 
     `starts` (members, tokens, dim). Returns states (members, times, tokens, dim), NaN where a member stopped early; statistics
     (members, 3): steps accepted, rejected, and right-hand sides; status (members,): 0 success, 1 max_steps, 2 diverged.
+    `threads` is for the CPU and means nothing here; `progress` is called with the number of members finished.
 
     `dtype="float32"` evaluates velocities in single precision (states are still added up in double): for statistics of
     runs to T of a few hundred, where the median member is off by about 1e-5; never for long horizons.
@@ -81,8 +87,8 @@ def solve_members(
     starts = np.ascontiguousarray(starts, dtype=np.float64)
     tokens = starts.shape[1]
     _check(model, tokens, dtype)
-    if support.fused_refusal(model, tokens, dtype) is not None:
-        return _one_by_one(model, starts, times, rtol, atol, max_steps, dtype)
+    if interaction == "series" or support.fused_refusal(model, tokens, dtype) is not None:
+        return _one_by_one(model, starts, times, rtol, atol, max_steps, interaction, dtype, progress)
     from metastable.kernels.cuda.batch import MemberBatch, largest_batch
 
     count, scheme = len(starts), tsit5_scheme()
@@ -94,6 +100,8 @@ def solve_members(
         batch = MemberBatch(model, starts[part], times, rtol + atol, max_steps, scheme, dtype)
         batch.launch()
         states[part], counts[part] = batch.states(), batch.counts()
+        if progress is not None:
+            progress(float(part.stop))
     return states, counts[:, :3], counts[:, 3]
 
 
@@ -102,6 +110,7 @@ def observe_members(
     starts: FloatArray,
     times: FloatArray,
     wanted: Mapping[str, Capture | Components],
+    *,
     rtol: float = 1e-6,
     atol: float = 1e-9,
     max_steps: int = 100_000,
@@ -143,7 +152,9 @@ def _one_by_one(
     rtol: float,
     atol: float,
     max_steps: int,
+    interaction: Interaction,
     dtype: Precision,
+    progress: Report | None,
 ) -> tuple[FloatArray, np.ndarray, np.ndarray]:
     """Members that do not fit into a thread block, one after the other."""
     count, tokens, dim = starts.shape
@@ -152,11 +163,14 @@ def _one_by_one(
     status = np.zeros(count, dtype=np.int64)
     for member, start in enumerate(starts):
         packed = start if not model.norm.has_radius else np.concatenate([start, np.ones((tokens, 1))], axis=1)
-        solution = solve(model, packed, times, float(times[-1]), rtol=rtol, atol=atol, max_steps=max_steps, dtype=dtype)
+        options = {"rtol": rtol, "atol": atol, "max_steps": max_steps, "interaction": interaction, "dtype": dtype}
+        solution = solve(model, packed, times, float(times[-1]), **options)
         states[member, : len(solution.states)] = solution.states[:, :, :dim]
         done = solution.statistics
         counts[member] = done.accepted, done.rejected, done.evaluations
         status[member] = STATUS.index(solution.status)
+        if progress is not None:
+            progress(float(member + 1))
     return states, counts, status
 
 
@@ -239,7 +253,7 @@ def solve(
     rtol: float = 1e-6,
     atol: float = 1e-9,
     max_steps: int = 100_000,
-    interaction: Literal["direct", "series"] = "direct",
+    interaction: Interaction = "direct",
     dtype: Precision = "float64",
     progress: Report | None = None,
 ) -> Solution:

@@ -63,6 +63,8 @@ def _choose_engine(model: Attention, tokens: int, engine: str) -> str:
         if reason is not None:
             raise UnsupportedError(reason)
         return engine
+    if engine_module("cuda").wins(model, tokens):
+        return "cuda"
     return "reference" if engine_module("cpu").refusal(model, tokens) is not None else "cpu"
 
 

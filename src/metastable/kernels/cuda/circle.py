@@ -103,8 +103,9 @@ def make_velocity(real, lanes: int, exact: bool = True):
             a = gather_if(p < low, c0, s0, x, shift, a)
             b = gather_if(p < high, c0, s0, y, shift, b)
             p = np.int32(2)
-        # Tokens before the tile of the low row: both rows see all of them.
-        while p + np.int32(4) <= low_start:
+        # Tokens before the tile of the low row: both rows see all of them. `last`: where four more tokens may start.
+        last = np.int32(low_start - np.int32(4))
+        while p <= last:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             c2, s2, c3, s3 = load_four(shared, np.int32(2) * p + np.int32(4))
             a = gather(c0, s0, x, shift, a)
@@ -116,16 +117,18 @@ def make_velocity(real, lanes: int, exact: bool = True):
             a = gather(c3, s3, x, shift, a)
             b = gather(c3, s3, y, shift, b)
             p = np.int32(p + np.int32(4))
-        # The tile of the low row, up to its diagonal.
+        # The tile of the low row, up to its diagonal; all of it lies before the high row.
         while p < low_end:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             a = gather_if(p < low, c0, s0, x, shift, a)
-            b = gather_if(p < high, c0, s0, y, shift, b)
-            a = gather_if(p + np.int32(1) < low, c1, s1, x, shift, a)
-            b = gather_if(p + np.int32(1) < high, c1, s1, y, shift, b)
-            p = np.int32(p + np.int32(2))
+            b = gather(c0, s0, y, shift, b)
+            p = np.int32(p + np.int32(1))
+            a = gather_if(p < low, c1, s1, x, shift, a)
+            b = gather(c1, s1, y, shift, b)
+            p = np.int32(p + np.int32(1))
         # Tokens that only the high row sees.
-        while p + np.int32(4) <= high_start:
+        last = np.int32(high_start - np.int32(4))
+        while p <= last:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             c2, s2, c3, s3 = load_four(shared, np.int32(2) * p + np.int32(4))
             b = gather(c0, s0, y, shift, b)
@@ -133,11 +136,22 @@ def make_velocity(real, lanes: int, exact: bool = True):
             b = gather(c2, s2, y, shift, b)
             b = gather(c3, s3, y, shift, b)
             p = np.int32(p + np.int32(4))
+        # The tile of the high row, up to its diagonal.
+        last = np.int32(high_end - np.int32(4))
+        while p <= last:
+            c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
+            c2, s2, c3, s3 = load_four(shared, np.int32(2) * p + np.int32(4))
+            b = gather_if(p < high, c0, s0, y, shift, b)
+            b = gather_if(np.int32(p + np.int32(1)) < high, c1, s1, y, shift, b)
+            b = gather_if(np.int32(p + np.int32(2)) < high, c2, s2, y, shift, b)
+            b = gather_if(np.int32(p + np.int32(3)) < high, c3, s3, y, shift, b)
+            p = np.int32(p + np.int32(4))
         while p < high_end:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             b = gather_if(p < high, c0, s0, y, shift, b)
-            b = gather_if(p + np.int32(1) < high, c1, s1, y, shift, b)
-            p = np.int32(p + np.int32(2))
+            p = np.int32(p + np.int32(1))
+            b = gather_if(p < high, c1, s1, y, shift, b)
+            p = np.int32(p + np.int32(1))
         f[0], f[1] = force(x, a), force(y, b)
 
     return velocity

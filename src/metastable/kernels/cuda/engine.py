@@ -29,10 +29,8 @@ SEGMENT = 128
 
 
 def rows_per_thread(dim: int, dtype: str) -> int:
-    """Rows that one thread of `pairs.py` holds in registers."""
-    if dtype == "float32":
-        return 4 if dim <= 4 else 2
-    return 2 if dim <= 8 else 1
+    """Rows that one thread of `pairs.py` holds in registers (measured: see docs/performance-gpu.md)."""
+    return 4 if dim <= (8 if dtype == "float32" else 4) else 2
 
 
 @lru_cache(maxsize=64)
@@ -41,7 +39,9 @@ def pair_kernel(dtype: str, dim: int, biased: bool) -> Any:
     real = REALS[dtype]
     if dim > pairs.LARGEST_DIM:
         return tiles.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
-    return pairs.make_kernel(real, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased)
+    blocks = (4 if dtype == "float32" else 6) if dim <= 4 else 1
+    bounds = (PAIR_THREADS, blocks)
+    return pairs.make_kernel(real, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased, launch_bounds=bounds)
 
 
 @lru_cache(maxsize=64)

@@ -155,7 +155,7 @@ def series_refusal(model: Attention, tokens: int) -> str | None:
     return None
 
 
-SERIES_TOKENS = 30_000
+SERIES_TOKENS = 10_000
 """From here on the series beats direct sums on the GPU at beta = 64 (measured; see docs/performance-gpu.md)."""
 
 
