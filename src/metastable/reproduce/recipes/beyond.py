@@ -30,7 +30,7 @@ def _measure_cascade(parameters: Mapping[str, Any], settings: Settings, report: 
     beta = parameters["beta"]
     seed = seeds(settings, "cascade", 1)[0]
     start = sphere.uniform(parameters["tokens"], dim=2, seed=seed)
-    run: Any = simulate(Attention(dim=2, beta=beta), start, until=parameters["until"], engine=settings.engine)
+    run: Any = simulate(Attention(dim=2, beta=beta), start, until=parameters["until"], method="rodas")
     report(0.8)
     times = np.geomspace(0.1, parameters["until"], 600)
     times[-1] = run.end
@@ -103,7 +103,7 @@ CASCADE = Recipe(
     judge=_judge_cascade,
     draw=_draw_cascade,
     origin="beyond",
-    uses=("seed", "engine"),
+    uses=("seed",),
 )
 
 
@@ -120,9 +120,7 @@ def _measure_law(parameters: Mapping[str, Any], settings: Settings, report: Repo
 
     def one(seed: int) -> tuple[list[int], float]:
         start = sphere.uniform(parameters["tokens"], dim=2, seed=seed)
-        run = simulate(
-            model, start, times=times, rtol=parameters["rtol"], atol=parameters["rtol"], engine=settings.engine
-        )
+        run = simulate(model, start, times=times, rtol=parameters["rtol"], atol=parameters["rtol"], method="rodas")
         return [cluster_count(x, radius) for x in run.states], float(sphere.distance(run.final, start[0]).max())
 
     results = each(one, seeds(settings, "cluster-law", settings.draws(parameters["draws"])), report)

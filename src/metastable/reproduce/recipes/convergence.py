@@ -44,7 +44,7 @@ def _spread_recipe_measure(parameters: Mapping[str, Any], settings: Settings, re
             query, key = gaussian_pair(dim, seed) if case["random"] else (np.eye(dim), np.eye(dim))
             model = Attention(dim=dim, beta=case["beta"], query=query, key=key, value=value)
             start = sphere.uniform(case["tokens"], dim=dim, seed=seed)
-            run: Any = simulate(model, start, times=times, rtol=parameters["rtol"], engine=settings.engine)
+            run: Any = simulate(model, start, times=times, rtol=parameters["rtol"], method="rodas")
             away = np.array([sphere.distance(x, x[0]).max() for x in run.states])
             away = np.concatenate([away, np.full(times.size - away.size, np.nan)])  # a run that gave up early
             found = classify(run)
@@ -212,7 +212,7 @@ def _measure_two_points(parameters: Mapping[str, Any], settings: Settings, repor
             sphere.uniform(parameters["tokens"], dim=dim, seed=seed),
             times=[parameters["until"]],
             rtol=parameters["rtol"],
-            engine=settings.engine,
+            method="rodas",
         )
         found = classify(run)
         return found.as_predicted, int((found.features.to_space > 1e-2).sum())

@@ -135,9 +135,7 @@ def _measure_theorem(parameters: Mapping[str, Any], settings: Settings, report: 
         angles = 2 * np.pi * np.arange(frozen) / frozen + generator.uniform(-jitter, jitter, frozen)
         anchors = sphere.from_angle(angles)
         model = Attention(dim=2, beta=beta, frozen=Frozen(anchors))
-        run = simulate(
-            model, sphere.uniform(parameters["tokens"], dim=2, seed=generator), times=times, engine=settings.engine
-        )
+        run = simulate(model, sphere.uniform(parameters["tokens"], dim=2, seed=generator), times=times, method="rodas")
         nearest = np.stack([sphere.pairwise_distance(x, anchors).min(axis=1) for x in run.states])
         return anchors, run.states, nearest
 
