@@ -3,7 +3,7 @@
     python docs/hero.py
 
 Every line is the angle of one token; the horizontal axis is log depth, stretched at the beginning (ticks say where). Lines take
-the colour of the cluster that they form at t = 20 and keep it when their cluster is swallowed, so the picture reads as a family tree.
+the colour of the cluster that they form at t = 20 and keep it when their cluster is swallowed, so it reads as a family tree.
 """
 
 from pathlib import Path
