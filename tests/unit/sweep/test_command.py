@@ -1,0 +1,172 @@
+"""`metastable sweep` as a user calls it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import xarray as xr
+
+import metastable as ms
+from tests.unit.sweep.conftest import ROOT, stored, wait_for, zarr_files
+
+TEXT = """
+name = "small"
+tokens = 6
+members = 3
+seed = 1
+[model]
+dim = 2
+[grid]
+mask = ["causal", "full"]
+beta = [1.0, 4.0, 9.0, 16.0]
+[run]
+times = [1.0, 2.0, 4.0, 8.0]
+[observe.clusters]
+radius = "0.5 / sqrt(beta)"
+[observe.mean_cosine]
+[plot]
+variable = "mean_cosine"
+"""
+
+
+def command(*arguments, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "metastable", "sweep", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+
+
+def call(*arguments, cwd, code=0):
+    """Run `metastable sweep ARGUMENTS`; returns what it printed."""
+    process = command(*arguments, cwd=cwd)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == code, text
+    return text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a small sweep, run."""
+    place = tmp_path_factory.mktemp("command")
+    (place / "small.toml").write_text(TEXT)
+    text = call("small.toml", "--out", "small", "--workers", 0, "--calibrate", 0.1, cwd=place)
+    assert "small: 8 tasks (2 mask x 4 beta), 3 members each" in text
+    assert "estimated from" in text
+    assert "8 of 8 tasks done, 0 failed, 8 run now" in text
+    return place
+
+
+def test_results_are_those_of_ensembles(folder):
+    found = xr.open_zarr(folder / "small" / "results.zarr", chunks=None).load()
+    sweep = ms.Sweep.from_file(folder / "small.toml")
+    task = sweep.task(6)
+    assert task.where == "mask = full, beta = 9"
+    stats = ms.ensemble(
+        task.attention(), tokens=6, members=3, times=[1.0, 2.0, 4.0, 8.0], seed=task.seed, observe=task.observables()
+    )
+    for name in ("clusters", "mean_cosine"):
+        assert found[name].dims == ("mask", "beta", "member", "time")
+        assert (found[name].values[task.index] == stats[name].values).all()
+
+
+def test_the_same_command_goes_on(folder):
+    assert "8 of 8 tasks done, 0 failed, 0 run now" in call("small.toml", "--out", "small", cwd=folder)
+
+
+def test_run_may_be_spelled_out(folder):
+    assert "0 run now" in call("run", "small.toml", "-o", "small", cwd=folder)
+    assert "0 run now" in call("--out", "small", "small.toml", cwd=folder)
+
+
+def test_dry_run_runs_nothing(folder):
+    text = call("small.toml", "--dry-run", "--calibrate", 0.1, "--workers", 4, cwd=folder)
+    assert "8 tasks" in text
+    assert "on 4 workers" in text
+    assert "on disk" in text
+    assert not (folder / "none").exists()
+
+
+def test_status(folder):
+    text = call("status", "small", cwd=folder)
+    assert "8 of 8 (100.0 %)" in text
+    assert text.count("slowest") == 5
+
+
+def test_plot(folder):
+    assert call("plot", "small", cwd=folder).strip() == str((folder / "small" / "mean_cosine.png").relative_to(folder))
+    assert (folder / "small" / "mean_cosine.png").stat().st_size > 5000
+    call(
+        "plot",
+        "small",
+        "-v",
+        "clusters",
+        "--x",
+        "beta",
+        "--kind",
+        "curves",
+        "--at",
+        "time=2",
+        "-o",
+        "a.svg",
+        cwd=folder,
+    )
+    assert "<svg" in (folder / "a.svg").read_text()[:1000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["small.toml"], "--out DIR"),
+        (["absent.toml", "--out", "x"], "cannot be read"),
+        (["small.toml", "--out", "x", "--cluster", "cloud"], "cluster must be one of"),
+        (["small.toml", "--out", "x", "--cluster-option", "cores=3"], "belongs to --cluster"),
+        (["small.toml", "--out", "x", "--workers", "2", "--scheduler", "tcp://x"], "has its own workers"),
+        (["status", "absent"], "holds no sweep"),
+        (["plot", "small", "-v", "temperature"], "there are: clusters, mean_cosine"),
+        (["plot", "small", "--at", "beta"], "NAME=VALUE"),
+        (["plot", "small", "-o", "a.doc"], "must end in"),
+    ],
+)
+def test_mistakes(folder, arguments, message):
+    text = call(*arguments, cwd=folder, code=2)
+    assert message in " ".join(text.split())
+    assert not (folder / "x").exists()
+
+
+def test_ctrl_c_and_go_on(folder, monkeypatch):
+    """Interrupted on two workers, finished in the plain loop: the same bytes as one undisturbed run."""
+    draws = {"range": [0, 39], "step": 1}
+    text = TEXT.replace("[grid]", f"[grid]\ndraw = {{range = {draws['range']}, step = 1}}")
+    (folder / "long.toml").write_text(text)
+    process = command("long.toml", "--out", "long", "--workers", 2, "--calibrate", 0, cwd=folder)
+    wait_for(lambda: stored(folder / "long") >= 2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "run the same command to go on" in output
+    assert "run the same command again" in call("status", "long", cwd=folder)
+    call("long.toml", "--out", "long", "--workers", 0, cwd=folder)
+    call("long.toml", "--out", "whole", "--workers", 0, "--calibrate", 0, cwd=folder)
+    assert zarr_files(folder / "long") == zarr_files(folder / "whole")
+
+
+def test_ready_made_sweeps_are_sound():
+    files = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
+    assert [path.stem for path in files] == ["atlas", "clusters", "law", "lifetime", "norms"]
+    for path in files:
+        sweep = ms.Sweep.from_file(path)
+        sweep.check()
+        assert sweep.name
+        assert ms.Sweep.from_toml(sweep.to_toml()).identity == sweep.identity
+
+
+def test_help():
+    text = call("--help", cwd=ROOT)
+    for word in ("metastable sweep FILE --out DIR", "status", "plot"):
+        assert word in text
