@@ -75,7 +75,7 @@ def solve_members(
     progress: Report | None = None,
     dtype: Precision = "float64",
 ) -> tuple[FloatArray, np.ndarray, np.ndarray]:
-    """Integrate many members from 0 to `times[-1]`, each with its own step size; arguments and result as in `fused.solve_members`.
+    """Integrate many members from 0 to `times[-1]`, each with its own step size; as `fused.solve_members`.
 
     `starts` (members, tokens, dim). Returns states (members, times, tokens, dim), NaN where a member stopped early; statistics
     (members, 3): steps accepted, rejected, and right-hand sides; status (members,): 0 success, 1 max_steps, 2 diverged.

@@ -24,11 +24,14 @@ FUSED_DIM = 8
 FUSED_THREADS = 1024
 """Largest thread block; each thread owns two tokens."""
 
-PAIRS_PER_SECOND = {"cpu": 1.2e8, "cuda": 2.5e11}
-"""Rough float64 rates of one core and of a data centre GPU, for the decision of engine='auto' (see docs/performance-gpu.md)."""
+PAIRS_PER_SECOND = {"cpu": 8e8, "cuda": 5e11}
+"""Float64 rates on the circle of one core and of a data centre GPU (see docs/performance-gpu.md)."""
 
-CALL_SECONDS = 2e-3
-"""What one step on the GPU costs at least, launches and the round trip of the error norm included."""
+MODES_PER_SECOND = {"cpu": 1e9, "cuda": 2e11}
+"""The same for tokens times modes of a series."""
+
+CALL_SECONDS = 4e-4
+"""What one evaluation costs on the GPU at least: launches, and a share of the round trip of the error norm."""
 
 
 def refusal(model: Attention, tokens: int) -> str | None:
@@ -131,11 +134,14 @@ def wins(model: Attention, tokens: int, members: int = 1) -> bool:
     """True when a GPU is present, can do the model, and by the cost model beats all cores of this machine."""
     if device.SIMULATED or variant_refusal(model) is not None:
         return False
-    pairs = members * tokens * tokens * (0.5 if model.mask.is_causal(min(tokens, 64)) else 1.0) * len(model.all_heads)
-    cost = pairs * (2.0 + model.dim) / 4.0
-    on_cpu = cost / (PAIRS_PER_SECOND["cpu"] * (os.cpu_count() or 1))
+    causal = isinstance(model.mask, Causal)
+    pairs = members * tokens * tokens * (0.5 if causal else 1.0) * len(model.all_heads) * (2 + model.dim) / 4.0
+    seconds = {engine: pairs / rate for engine, rate in PAIRS_PER_SECOND.items()}
+    if series_refusal(model, tokens) is None:
+        modes = members * tokens * (8.0 + 7.4 * math.sqrt(model.all_heads[0].beta))
+        seconds = {engine: min(seconds[engine], modes / rate) for engine, rate in MODES_PER_SECOND.items()}
     launches = members if members > 1 and fused_refusal(model, tokens) is not None else 1
-    if on_cpu <= launches * CALL_SECONDS + cost / PAIRS_PER_SECOND["cuda"]:
+    if seconds["cpu"] / (os.cpu_count() or 1) <= launches * CALL_SECONDS + seconds["cuda"]:
         return False
     return device.missing() is None
 

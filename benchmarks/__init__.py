@@ -1,0 +1,1 @@
+"""Benchmarks; each package prints what it measured and records it in `results`."""
