@@ -1,4 +1,4 @@
-"""Centers, clusters and observables: seconds and peak memory against SciPy's and scikit-learn's nearest way.
+"""Centers, clusters and observables: CPU seconds and peak memory against SciPy's and scikit-learn's nearest way.
 
     python benchmarks/bench_analysis.py            # n = 10^6 and 10^5, about a minute
     python benchmarks/bench_analysis.py --quick    # a tenth of the tokens
@@ -107,16 +107,16 @@ def _measure(way: Callable[[np.ndarray], np.ndarray], make: Any, tokens: int, di
     answer, seconds = way(x), np.inf
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     for _ in range(REPEATS):
-        begin = time.perf_counter()
+        begin = time.process_time()
         way(x)
-        seconds = min(seconds, time.perf_counter() - begin)
+        seconds = min(seconds, time.process_time() - begin)
     send.send((seconds, memory, _partition(answer) if answer.size == tokens else answer))
 
 
 def measure(
     way: Callable[[np.ndarray], np.ndarray], make: Any, tokens: int, dim: int
 ) -> tuple[float, float, np.ndarray]:
-    """Seconds, MiB beyond the input, and the answer, from a fresh process."""
+    """CPU seconds, MiB beyond the input, and the answer, from a fresh process."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(way, make, tokens, dim, send))
@@ -141,9 +141,9 @@ def observables() -> None:
         observable.measure(states, **options)
         best = np.inf
         for _ in range(20):
-            begin = time.perf_counter()
+            begin = time.process_time()
             observable.measure(states, **options)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.process_time() - begin)
         print(f"{'observe.' + name:28s} 50 states x 200 tokens           {best * 1e3:9.3f} ms")
 
 

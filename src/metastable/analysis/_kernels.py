@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-LEAF = 16
+LEAF = 24
 """Tokens per leaf of the tree."""
 SHORTEST_ARC = 1e-7
 """Below this delta rounding could put two tokens of one cell of the circle further apart than delta."""
@@ -43,6 +43,20 @@ def near(x, i, y, j, bound):
         total += difference * difference
         q += 1
     return total <= bound
+
+
+@compiled
+def by_first_token(labels, count):
+    """Labels 0..count-1 renumbered in the order in which they first appear."""
+    name = np.full(count, -1, np.int64)
+    result = np.empty(labels.size, np.int64)
+    fresh = 0
+    for k in range(labels.size):
+        if name[labels[k]] < 0:
+            name[labels[k]] = fresh
+            fresh += 1
+        result[k] = name[labels[k]]
+    return result
 
 
 # ------------------------------------------------------------------------------------------------- few tokens
@@ -134,19 +148,9 @@ def labels_circle(x, bound):
         if not near(x, order[k], x, order[k - 1], bound):
             count += 1
         component[order[k]] = count
-    closed = count > 0 and near(x, order[0], x, order[n - 1], bound)
-    name = np.full(count + 1, -1, np.int64)
-    labels = np.empty(n, np.int64)
-    label = 0
-    for k in range(n):
-        c = component[k]
-        if closed and c == count:
-            c = 0
-        if name[c] < 0:
-            name[c] = label
-            label += 1
-        labels[k] = name[c]
-    return labels
+    if count > 0 and near(x, order[0], x, order[n - 1], bound):
+        component[component == count] = 0
+    return by_first_token(component, count + 1)
 
 
 @compiled
@@ -299,8 +303,9 @@ def centers_circle(x, bound, delta, strong):
     """Renyi centers on the circle in O(n) for SHORTEST_ARC <= delta <= 1: cells so short that two tokens in one are near.
 
     A token in a cell that already holds a center (strong: a token) is rejected at once; otherwise it is compared with the
-    four cells on each side (delta is a little over two cells, and the last cell may be short). Cells are cut along the pseudo-angle p in [0, 4), whose slope against the angle is between
-    1/2 and 1: half of delta in p is at most delta in angle, and delta in angle is at most delta in p.
+    four cells on each side (delta is a little over two cells, and the last cell may be short). Cells are cut along the
+    pseudo-angle p in [0, 4), whose slope against the angle is between 1/2 and 1: half of delta in p is at most delta in
+    angle, and delta in angle is at most delta in p.
     """
     n = x.shape[0]
     width = 0.5 * delta * (1.0 - 1e-6)
@@ -361,32 +366,36 @@ def centers_many(x, bound, strong):
 
 @compiled
 def labels_many(x, bound):
-    """Connected components with the tree: every token takes its unlabelled neighbours out and passes the label on."""
+    """Connected components with the tree: every token takes its unlabelled neighbours out and passes the label on.
+
+    Tokens are visited in the order of the tree, so that what is needed next is near in memory.
+    """
     n = x.shape[0]
-    points, order, first, live, lowest, highest = build(x)
+    points, place, first, live, lowest, highest = build(x)
+    sorted_x = points.copy()
+    order = np.arange(n)
     stack = np.empty(128, np.int64)
     queue = np.empty(n, np.int64)
-    labels = np.full(n, -1, np.int64)
-    head, tail = 0, 0
-    label = 0
+    component = np.full(n, -1, np.int64)
+    head, tail, count = 0, 0, 0
     for s in range(n):
-        if labels[s] >= 0:
+        if component[s] >= 0:
             continue
         before = tail
-        tail = take(x, s, bound, points, order, first, live, lowest, highest, stack, queue, tail)
+        tail = take(sorted_x, s, bound, points, order, first, live, lowest, highest, stack, queue, tail)
         for k in range(before, tail):
-            labels[queue[k]] = label
-        while head < tail:
-            if live[0] == 0:
-                return labels
-            k = queue[head]
-            head += 1
+            component[queue[k]] = count
+        while head < tail and live[0] > 0:
             before = tail
-            tail = take(x, k, bound, points, order, first, live, lowest, highest, stack, queue, tail)
-            for j in range(before, tail):
-                labels[queue[j]] = label
-        label += 1
-    return labels
+            tail = take(sorted_x, queue[head], bound, points, order, first, live, lowest, highest, stack, queue, tail)
+            head += 1
+            for k in range(before, tail):
+                component[queue[k]] = count
+        count += 1
+    labels = np.empty(n, np.int64)
+    for k in range(n):
+        labels[place[k]] = component[k]
+    return by_first_token(labels, count)
 
 
 # --------------------------------------------------------------------------------------------------- partitions
