@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 
 import dask
 import dask_jobqueue
@@ -29,9 +30,17 @@ if __name__ == "__main__":
 
 
 def test_workers_make_no_difference(tmp_path, undisturbed, environment):
-    outcome = sweeps.run(toy.small_sweep(), tmp_path / "two", workers=2, execute=EXECUTE)
+    lines = []
+
+    def say(line):
+        lines.append(line)
+        with urllib.request.urlopen(line.removeprefix("dashboard: "), timeout=30) as page:
+            assert page.status == 200
+
+    outcome = sweeps.run(toy.small_sweep(), tmp_path / "two", workers=2, execute=EXECUTE, say=say)
     assert outcome.complete
     assert outcome.ran == 12
+    assert [line.split(":")[0] for line in lines] == ["dashboard"]
     assert zarr_files(tmp_path / "two") == undisturbed
 
 
