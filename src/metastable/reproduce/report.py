@@ -16,6 +16,7 @@ from metastable import __version__
 from metastable.reproduce.display import format_seconds
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.store import Result, explain_disk_errors
+from metastable.reproduce.typeset import typeset
 
 PAPER = "N. Karagodin, Y. Polyanskiy, P. Rigollet, Clustering in Causal Attention Masking, NeurIPS 2024"
 LINK = "https://arxiv.org/abs/2411.04990"
@@ -72,9 +73,16 @@ def _chip(verdict: str) -> str:
     return f'<span class="chip {_CLASS[verdict]}">{_text(verdict)}</span>'
 
 
+def _mixed(result: Result) -> str:
+    """How many lines agree, where not all say the same."""
+    checked = [finding.verdict for finding in result.findings if finding.verdict != "not available"]
+    agree = checked.count("agrees")
+    return "" if agree == len(checked) else f'<span class="mixed">{agree} of {len(checked)} lines agree</span>'
+
+
 def _overview(results: Sequence[Result]) -> str:
     rows = "".join(
-        f'<tr><td><a href="#{_text(r.name)}">{_text(r.title)}</a></td><td>{_chip(r.verdict)}</td>'
+        f'<tr><td><a href="#{_text(r.name)}">{typeset(r.title)}</a></td><td>{_chip(r.verdict)}{_mixed(r)}</td>'
         f'<td class="time optional">{format_seconds(r.seconds)}</td></tr>'
         for r in results
     )
@@ -90,9 +98,9 @@ def _section(result: Result) -> str:
         else "".join(_finding(f, result.origin) for f in result.findings)
     )
     label = f'<span class="name">{_text(result.name)}{origin}</span>'
-    return f"""<section id="{_text(result.name)}"><header><h2>{label}{_text(result.title)}</h2>
+    return f"""<section id="{_text(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
 {_chip(result.verdict)}</header>
-<p>{_text(result.statement)}</p>
+<p>{typeset(result.statement)}</p>
 {_image(result)}
 {body}
 <details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
@@ -103,8 +111,8 @@ def _section(result: Result) -> str:
 def _finding(finding: Finding, origin: str) -> str:
     says = "paper says" if origin == "paper" else "claim"
     return (
-        f'<div class="finding {_CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{_text(finding.claim)}</dd>'
-        f"<dt>we measured</dt><dd>{_text(finding.measured)}</dd><dt>test</dt><dd>{_text(finding.test)}</dd>"
+        f'<div class="finding {_CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
+        f"<dt>we measured</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
         f'<dt>verdict</dt><dd class="verdict {_CLASS[finding.verdict]}">{_text(finding.verdict)}</dd></dl></div>'
     )
 
@@ -113,7 +121,7 @@ def _image(result: Result) -> str:
     if result.figure is None or not result.figure.is_file():
         return ""
     content = base64.b64encode(result.figure.read_bytes()).decode()
-    return f'<figure><img alt="{_text(result.title)}" src="data:image/png;base64,{content}"></figure>'
+    return f'<figure class="scroll"><img alt="{_text(result.title)}" src="data:image/png;base64,{content}"></figure>'
 
 
 def _parameters(result: Result) -> str:

@@ -83,7 +83,7 @@ def _judge_figure_2(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="strong Rényi centers stand still",
-            measured=f"median displacement at t = {end:g}: {np.median(strong):.4f} rad = {np.median(strong) / delta:.3f} delta; "
+            measured=f"median displacement at t = {end:g}: {np.median(strong):.1e} rad = {np.median(strong) / delta:.1e} delta; "
             f"{100 * still / strong.size:.0f} % of {strong.size} strong centers moved by less than 0.1 delta",
             test="median below 0.1 delta",
             verdict="agrees" if np.median(strong) < 0.1 * delta else "disagrees",
