@@ -52,8 +52,8 @@ def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
 
 
 def pair_tolerance(tokens: int, tolerance: float) -> float:
-    """Tail allowed per pair so that `tokens` pairs stay within `tolerance`, but never below rounding."""
-    return max(tolerance / tokens, 2.0**-52)
+    """Tail allowed per pair so that `tokens` pairs stay within `tolerance`, but not below their rounding, about 1e-15 each."""
+    return max(tolerance / tokens, 1e-15)
 
 
 def circle_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.ndarray, np.ndarray]:
@@ -202,10 +202,10 @@ def matrix_stretch(problem, cosine, sine, length, before, sums, table, mean_x, m
     """
     modes = problem.modes
     beta = problem.beta[0] / LOG2E
-    m00 = beta * problem.bilinear[0, 0, 0]
-    m01 = beta * problem.bilinear[0, 0, 1]
-    m10 = beta * problem.bilinear[0, 1, 0]
-    m11 = beta * problem.bilinear[0, 1, 1]
+    m00 = beta * problem.bilinear[0]
+    m01 = beta * problem.bilinear[1]
+    m10 = beta * problem.bilinear[problem.wide]
+    m11 = beta * problem.bilinear[problem.wide + 1]
     earlier = load(before, 0)
     for i in range(length):
         x = load(cosine, i * LANES)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from metastable.kernels.cpu.compiled import inner
-from metastable.kernels.cpu.vector import LANES, fill, load, store
+from metastable.kernels.cpu.compiled import inlined, inner
+from metastable.kernels.cpu.vector import LANES, fill, load, spread, store
 from metastable.kernels.fourier import SMALLEST_BETA, pair_tolerance
 
 DEGREE_LIMIT = 4096
@@ -31,8 +31,8 @@ def degree_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
     while True:
         l = np.arange(top)
         g = (2 * l + 1) * np.sqrt(np.pi / (2 * beta)) * ive(l + 0.5, beta)
-        # |grad P_l| <= l (l + 1) / 2, and the force is the gradient over beta.
-        size = g * np.maximum(1.0, 0.5 * l * (l + 1) / beta)
+        # |d/dt P_l(cos t)| <= l (Bernstein), and the force is the gradient over beta.
+        size = g * np.maximum(1.0, l / beta)
         tail = np.cumsum(size[::-1])[::-1]
         if size[-1] < 1e-6 * tolerance or top >= DEGREE_LIMIT:
             degree = max(1, int(np.argmax(tail < tolerance)) - 1)
@@ -85,7 +85,7 @@ def add_stretch(problem, x, length, sums):
             q = fill(0.0)
             q_old = fill(-1.0)
             for _ in range(m, degree + 1):
-                q, q_old = (z * q) * problem.rise[place] - q_old * problem.fall[place], q
+                q, q_old = (z * spread(problem.rise, place)) * q - spread(problem.fall, place) * q_old, q
                 at = 2 * LANES * place
                 store(sums, at, load(sums, at) + q * c)
                 store(sums, at + LANES, load(sums, at + LANES) + q * s)
@@ -93,59 +93,109 @@ def add_stretch(problem, x, length, sums):
             c, s = c * a - s * b, c * b + s * a
 
 
+@inlined
+def _finish(problem, a, b, z, weight, grad_x, grad_y, grad_z, out, place):
+    """Tangent part of the gradient over beta Z."""
+    radial = grad_x * a + grad_y * b + grad_z * z
+    scale = problem.ratio[0] / weight
+    store(out, place, scale * (grad_x - radial * a))
+    store(out, place + LANES, scale * (grad_y - radial * b))
+    store(out, place + 2 * LANES, scale * (grad_z - radial * z))
+
+
 @inner
 def sphere_stretch(problem, x, length, sums, out):
-    """Velocities (three vectors per token) of the tokens of each lane, one after the other; `sums` is what lies before them."""
+    """Velocities (three vectors per token) of the tokens of each lane, one after the other; `sums` is what lies before them.
+
+    Two tokens at a time (1 and 2 in the names) share the loads of sums and coefficients.
+    """
     degree = problem.modes
-    inverse_beta = problem.ratio[0]
-    for i in range(length):
-        a = load(x, 3 * i * LANES)
-        b = load(x, (3 * i + 1) * LANES)
-        z = load(x, (3 * i + 2) * LANES)
-        c = fill(1.0)
-        s = fill(0.0)
-        c_old = fill(0.0)
-        s_old = fill(0.0)
-        weight = fill(0.0)
-        grad_x = fill(0.0)
-        grad_y = fill(0.0)
-        grad_z = fill(0.0)
+    for i in range(0, length, 2):
+        second = i + 1 < length
+        place_1 = 3 * i * LANES
+        place_2 = place_1 + 3 * LANES if second else place_1
+        a1 = load(x, place_1)
+        b1 = load(x, place_1 + LANES)
+        z1 = load(x, place_1 + 2 * LANES)
+        a2 = load(x, place_2)
+        b2 = load(x, place_2 + LANES)
+        z2 = load(x, place_2 + 2 * LANES)
+        c1 = fill(1.0)
+        s1 = fill(0.0)
+        c2 = fill(1.0)
+        s2 = fill(0.0)
+        c1_old = fill(0.0)
+        s1_old = fill(0.0)
+        c2_old = fill(0.0)
+        s2_old = fill(0.0)
+        weight_1 = fill(0.0)
+        gx_1 = fill(0.0)
+        gy_1 = fill(0.0)
+        gz_1 = fill(0.0)
+        weight_2 = fill(0.0)
+        gx_2 = fill(0.0)
+        gy_2 = fill(0.0)
+        gz_2 = fill(0.0)
         place = 0
         for m in range(degree + 1):
-            q = fill(0.0)
-            slope = fill(0.0)
-            q_old = fill(-1.0)
-            slope_old = fill(0.0)
-            even = fill(0.0)
-            odd = fill(0.0)
-            even_z = fill(0.0)
-            odd_z = fill(0.0)
+            q1 = fill(0.0)
+            q2 = fill(0.0)
+            q1_old = fill(-1.0)
+            q2_old = fill(-1.0)
+            d1 = fill(0.0)
+            d2 = fill(0.0)
+            d1_old = fill(0.0)
+            d2_old = fill(0.0)
+            even_1 = fill(0.0)
+            odd_1 = fill(0.0)
+            even_z1 = fill(0.0)
+            odd_z1 = fill(0.0)
+            even_2 = fill(0.0)
+            odd_2 = fill(0.0)
+            even_z2 = fill(0.0)
+            odd_z2 = fill(0.0)
             for _ in range(m, degree + 1):
-                rise = problem.rise[place]
-                fall = problem.fall[place]
+                rise = spread(problem.rise, place)
+                fall = spread(problem.fall, place)
+                up_1 = z1 * rise
+                up_2 = z2 * rise
                 # The derivative in z obeys the derivative of the recurrence.
-                slope, slope_old = (z * slope + q) * rise - slope_old * fall, slope
-                q, q_old = (z * q) * rise - q_old * fall, q
+                d1, d1_old = up_1 * d1 + (rise * q1 - fall * d1_old), d1
+                d2, d2_old = up_2 * d2 + (rise * q2 - fall * d2_old), d2
+                q1, q1_old = up_1 * q1 - fall * q1_old, q1
+                q2, q2_old = up_2 * q2 - fall * q2_old, q2
                 at = 2 * LANES * place
-                real = load(sums, at) + q * c
-                imaginary = load(sums, at + LANES) + q * s
+                real = load(sums, at) + q1 * c1
+                imaginary = load(sums, at + LANES) + q1 * s1
+                even_1 = even_1 + q1 * real
+                odd_1 = odd_1 + q1 * imaginary
+                even_z1 = even_z1 + d1 * real
+                odd_z1 = odd_z1 + d1 * imaginary
+                real = real + q2 * c2
+                imaginary = imaginary + q2 * s2
                 store(sums, at, real)
                 store(sums, at + LANES, imaginary)
-                even = even + q * real
-                odd = odd + q * imaginary
-                even_z = even_z + slope * real
-                odd_z = odd_z + slope * imaginary
+                even_2 = even_2 + q2 * real
+                odd_2 = odd_2 + q2 * imaginary
+                even_z2 = even_z2 + d2 * real
+                odd_z2 = odd_z2 + d2 * imaginary
                 place += 1
-            weight = weight + even * c + odd * s
-            grad_z = grad_z + even_z * c + odd_z * s
+            weight_1 = weight_1 + even_1 * c1 + odd_1 * s1
+            weight_2 = weight_2 + even_2 * c2 + odd_2 * s2
+            gz_1 = gz_1 + even_z1 * c1 + odd_z1 * s1
+            gz_2 = gz_2 + even_z2 * c2 + odd_z2 * s2
             # d(x + i y)^m = m (x + i y)^(m-1) (dx + i dy)
-            grad_x = grad_x + (1.0 * m) * (even * c_old + odd * s_old)
-            grad_y = grad_y + (1.0 * m) * (odd * c_old - even * s_old)
-            c_old = c
-            s_old = s
-            c, s = c * a - s * b, c * b + s * a
-        radial = grad_x * a + grad_y * b + grad_z * z
-        scale = inverse_beta / weight
-        store(out, 3 * i * LANES, scale * (grad_x - radial * a))
-        store(out, (3 * i + 1) * LANES, scale * (grad_y - radial * b))
-        store(out, (3 * i + 2) * LANES, scale * (grad_z - radial * z))
+            order = fill(1.0 * m)
+            gx_1 = gx_1 + order * (even_1 * c1_old + odd_1 * s1_old)
+            gy_1 = gy_1 + order * (odd_1 * c1_old - even_1 * s1_old)
+            gx_2 = gx_2 + order * (even_2 * c2_old + odd_2 * s2_old)
+            gy_2 = gy_2 + order * (odd_2 * c2_old - even_2 * s2_old)
+            c1_old = c1
+            s1_old = s1
+            c2_old = c2
+            s2_old = s2
+            c1, s1 = c1 * a1 - s1 * b1, c1 * b1 + s1 * a1
+            c2, s2 = c2 * a2 - s2 * b2, c2 * b2 + s2 * a2
+        _finish(problem, a1, b1, z1, weight_1, gx_1, gy_1, gz_1, out, place_1)
+        if second:
+            _finish(problem, a2, b2, z2, weight_2, gx_2, gy_2, gz_2, out, place_2)

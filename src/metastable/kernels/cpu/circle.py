@@ -9,7 +9,7 @@ as accurate, relatively, as one of order one.
 
 from __future__ import annotations
 
-from metastable.kernels.cpu.compiled import inner
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
 
 
@@ -48,7 +48,7 @@ def members(problem, cosine, sine, out):
         store(out, k * LANES, force / z)
 
 
-@inner
+@inlined
 def row(problem, cosine, sine, k):
     """Angular velocity of token k of one system; eight other tokens per vector (arrays are padded by a vector)."""
     beta = problem.beta[0]

@@ -7,24 +7,33 @@ compiled once for all kernels.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, typeof, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from metastable.kernels.cpu.vector import LANES
+from metastable.kernels.cpu.vector import LANES, intrinsic
 
-OPTIONS = {"cache": True, "error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
-INTERNAL = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
+INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 compiled = njit(**OPTIONS)
 """For functions called from Python: on-disk cache, fused multiply-add but no reordering, without the interpreter lock."""
 
-inner = njit(**OPTIONS, **INTERNAL)
+allocating = njit(**OPTIONS, **INTERNAL)
 """For functions called from compiled code only: the same, without the (long) code that unpacks Python arguments."""
 
 parallel = njit(parallel=True, **OPTIONS, **INTERNAL)
-"""The same as `inner`, with `prange` over threads."""
+"""The same as `allocating`, with `prange` over threads."""
+
+# Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
+# more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
+inner = njit(**OPTIONS, **INTERNAL, _nrt=False)
+"""For kernels and their parts."""
+
+inlined = njit(**OPTIONS, **INTERNAL, _nrt=False, forceinline=True)
+"""For parts of an inner loop: always merged into the caller."""
 
 
 def address_of(kernel, *arguments) -> int:
@@ -72,3 +81,14 @@ def aligned_array(size: int) -> np.ndarray:
     buffer = np.zeros(size + LANES)
     offset = (-buffer.ctypes.data // 8) % LANES
     return buffer[offset : offset + size]
+
+
+@intrinsic
+def fetch_add(typing_context, array, index, amount):
+    """`array[index] += amount` of a one-dimensional int64 array, in one indivisible step; returns the old value."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "monotonic")
+
+    return types.int64(array, types.intp, types.int64), generate

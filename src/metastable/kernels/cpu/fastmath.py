@@ -10,11 +10,16 @@ trick `(y + MAGIC) - MAGIC`, so do not inline them by `inline="always"` into a f
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 CONTRACT = {"contract"}
+
+intrinsic: Any = numba_intrinsic
+"""Intrinsics are called without the typing context that they are defined with, which type checkers cannot see."""
 
 LOG2E = 1.4426950408889634
 """log2(e): exp(x) = exp2(LOG2E * x)."""

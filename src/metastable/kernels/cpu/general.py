@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from metastable.kernels.cpu.compiled import inner
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.problem import SQUARE_ROOT, UNIT_SPEED
 from metastable.kernels.cpu.vector import (
     LANES,
@@ -27,6 +27,7 @@ from metastable.kernels.cpu.vector import (
     load,
     maximum,
     root,
+    spread,
     store,
     total,
     where,
@@ -39,7 +40,7 @@ LOWEST = -1e300
 # --------------------------------------------------------------------------------------- eight members, one per lane
 
 
-@inner
+@inlined
 def _logit(x, place, query, dim):
     """q . x_j in each lane; x_j starts at `place`."""
     result = load(query, 0) * load(x, place)
@@ -48,7 +49,7 @@ def _logit(x, place, query, dim):
     return result
 
 
-@inner
+@inlined
 def _frozen_logit(problem, j, query):
     """q . y_j of a frozen token, the same in all members."""
     width = problem.mass.size
@@ -58,7 +59,7 @@ def _frozen_logit(problem, j, query):
     return result
 
 
-@inner
+@inlined
 def _segment(problem, k, part):
     """The visible tokens of row k in four parts (two ranges, each up to k and behind k): start, stop."""
     start = problem.intervals[k, part // 2, 0]
@@ -68,7 +69,7 @@ def _segment(problem, k, part):
     return max(start, k + 1), stop
 
 
-@inner
+@inlined
 def _members_top(problem, head, x, k, query):
     """Largest logit of row k, in each lane."""
     top = fill(LOWEST)
@@ -82,7 +83,7 @@ def _members_top(problem, head, x, k, query):
     return top
 
 
-@inner
+@inlined
 def _members_sums(problem, head, x, k, query, top, difference):
     """W (returned) and D (into `difference`) of row k, in each lane."""
     dim = problem.dim
@@ -127,9 +128,8 @@ def members(problem, time, x, work, out):
             for a in range(dim):
                 component = fill(0.0)
                 for b in range(dim):
-                    component = component + load(x, own + b * LANES) * (
-                        problem.beta[head] * problem.bilinear[head, b, a]
-                    )
+                    factor = problem.beta[head] * problem.bilinear[(head * dim + b) * problem.wide + a]
+                    component = component + load(x, own + b * LANES) * factor
                 store(query, a * LANES, component)
             if problem.unnormalized:
                 top = fill(0.0)
@@ -145,13 +145,14 @@ def members(problem, time, x, work, out):
                 moved = fill(0.0)
                 own_part = fill(0.0)
                 for b in range(dim):
-                    moved = moved + problem.value[head, b, a] * load(difference, b * LANES)
-                    own_part = own_part + problem.rest[head, b, a] * load(x, own + b * LANES)
+                    place = (head * dim + b) * problem.wide + a
+                    moved = moved + problem.value[place] * load(difference, b * LANES)
+                    own_part = own_part + problem.rest[place] * load(x, own + b * LANES)
                 store(drift, a * LANES, load(drift, a * LANES) + moved / z + share * own_part)
         _members_emit(problem, time, x, own, drift, along, out, k)
 
 
-@inner
+@inlined
 def _members_emit(problem, time, x, own, drift, along, out, k):
     """Project the drift of token k, scale it as the norm says, and write the velocity."""
     dim = problem.dim
@@ -179,16 +180,16 @@ def _members_emit(problem, time, x, own, drift, along, out, k):
 # ----------------------------------------------------------------------------------------- one system, row by row
 
 
-@inner
+@inlined
 def _row_logit(x, stride, j, query, dim):
     """q . x_j for eight tokens from j on."""
-    result = load(x, j) * query[0]
+    result = load(x, j) * spread(query, 0)
     for a in range(1, dim):
-        result = result + load(x, a * stride + j) * query[a]
+        result = result + load(x, a * stride + j) * spread(query, a)
     return result
 
 
-@inner
+@inlined
 def _row_top(problem, head, x, stride, k, query):
     """Largest logit of row k."""
     dim = problem.dim
@@ -208,12 +209,45 @@ def _row_top(problem, head, x, stride, k, query):
     return largest(top)
 
 
-@inner
+@inlined
+def _sphere_run(x, stride, start, stop, query, top, own, scratch):
+    """Add whole vectors of tokens start..stop to the sums (`scratch`, returned weight) in dimension 3, in registers.
+
+    Returns the weight and the first token that was left over.
+    """
+    q0 = query[0]
+    q1 = query[1]
+    q2 = query[2]
+    x0 = own[0]
+    x1 = own[1]
+    x2 = own[2]
+    s0 = load(scratch, 0)
+    s1 = load(scratch, LANES)
+    s2 = load(scratch, 2 * LANES)
+    weight_sum = fill(0.0)
+    j = start
+    while j + LANES <= stop:
+        a = load(x, j)
+        b = load(x, stride + j)
+        c = load(x, 2 * stride + j)
+        weight = exp2(a * q0 + (b * q1 + (c * q2 - top)))
+        weight_sum = weight_sum + weight
+        s0 = s0 + weight * (a - x0)
+        s1 = s1 + weight * (b - x1)
+        s2 = s2 + weight * (c - x2)
+        j += LANES
+    store(scratch, 0, s0)
+    store(scratch, LANES, s1)
+    store(scratch, 2 * LANES, s2)
+    return weight_sum, j
+
+
+@inlined
 def _row_sums(problem, head, x, stride, k, query, top, own, difference):
-    """W (returned) and D (into `difference`, dim numbers; `difference[dim:]` is scratch of dim vectors) of row k."""
+    """W (returned) and D (into `difference`, wide numbers; what lies behind is scratch of dim vectors) of row k."""
     dim = problem.dim
     slope = problem.slope[head]
-    scratch = difference[dim:]
+    scratch = difference[problem.wide :]
     weight_sum = fill(0.0)
     for a in range(dim):
         store(scratch, a * LANES, fill(0.0))
@@ -221,7 +255,10 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
         start, stop = _segment(problem, k, part)
         sign = slope if part % 2 == 0 else -slope
         j = start
-        if slope == 0.0:
+        if slope == 0.0 and dim == 3:
+            run, j = _sphere_run(x, stride, start, stop, query, top, own, scratch)
+            weight_sum = weight_sum + run
+        elif slope == 0.0:
             # Two vectors at a time share the accumulators.
             while j + 2 * LANES <= stop:
                 weight = exp2(_row_logit(x, stride, j, query, dim) - top)
@@ -229,7 +266,9 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
                 weight_sum = weight_sum + weight + other
                 for a in range(dim):
                     place = a * stride + j
-                    pull = weight * (load(x, place) - own[a]) + other * (load(x, place + LANES) - own[a])
+                    pull = weight * (load(x, place) - spread(own, a)) + other * (
+                        load(x, place + LANES) - spread(own, a)
+                    )
                     store(scratch, a * LANES, load(scratch, a * LANES) + pull)
                 j += 2 * LANES
         while j < stop:
@@ -237,7 +276,7 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
             weight = keep(exp2(_row_logit(x, stride, j, query, dim) + bias - top), stop - j)
             weight_sum = weight_sum + weight
             for a in range(dim):
-                pull = weight * (load(x, a * stride + j) - own[a])
+                pull = weight * (load(x, a * stride + j) - spread(own, a))
                 store(scratch, a * LANES, load(scratch, a * LANES) + pull)
             j += LANES
     width = problem.mass.size
@@ -245,26 +284,28 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
         weight = exp2(_row_logit(problem.frozen, width, j, query, dim) - top) * load(problem.mass, j)
         weight_sum = weight_sum + weight
         for a in range(dim):
-            pull = weight * (load(problem.frozen, a * width + j) - own[a])
+            pull = weight * (load(problem.frozen, a * width + j) - spread(own, a))
             store(scratch, a * LANES, load(scratch, a * LANES) + pull)
     for a in range(dim):
         difference[a] = total(load(scratch, a * LANES))
     return total(weight_sum)
 
 
-@inner
+@inlined
 def row(problem, time, x, stride, k, work, out):
     """Velocity of token k of one system into row k of `out` (components numbers per token).
 
-    `x[a stride + j]` is coordinate a of unit token j, padded by a vector; `work` needs (LANES + 4) dim numbers.
+    `x[a stride + j]` is coordinate a of unit token j, padded by a vector; `work` needs 4 `wide` + LANES dim numbers.
     """
     dim = problem.dim
-    own = work[:dim]
-    query = work[dim : 2 * dim]
-    drift = work[2 * dim : 3 * dim]
-    difference = work[3 * dim :]
+    wide = problem.wide
+    own = work[:wide]
+    query = work[wide : 2 * wide]
+    drift = work[2 * wide : 3 * wide]
+    difference = work[3 * wide :]
     for a in range(dim):
         own[a] = x[a * stride + k]
+    for a in range(wide):
         drift[a] = 0.0
     along = 0.0
     for head in range(problem.beta.size):
@@ -280,33 +321,34 @@ def row(problem, time, x, stride, k, work, out):
     emit(problem, time, own, drift, along, out, k)
 
 
-@inner
+@inlined
 def set_query(problem, head, own, query):
-    """q = beta M^T x_k; the inner loop runs over neighbours in memory."""
-    dim = problem.dim
-    for a in range(dim):
-        query[a] = 0.0
-    for b in range(dim):
-        scaled = problem.beta[head] * own[b]
-        for a in range(dim):
-            query[a] += scaled * problem.bilinear[head, b, a]
+    """q = beta M^T x_k (padded to whole vectors)."""
+    for a in range(0, problem.wide, LANES):
+        result = fill(0.0)
+        for b in range(problem.dim):
+            row = load(problem.bilinear, (head * problem.dim + b) * problem.wide + a)
+            result = result + row * (problem.beta[head] * own[b])
+        store(query, a, result)
 
 
-@inner
+@inlined
 def add_head(problem, head, k, weight_sum, own, difference, drift):
-    """Add one head's drift `(V D + W (V - axial I) x_k) / Z`; returns its part along x_k."""
-    dim = problem.dim
+    """Add one head's drift `(V D + W (V - axial I) x_k) / Z` (padded); returns its part along x_k."""
     z = problem.visible[k] if problem.unnormalized else weight_sum
     share = weight_sum / z
-    for b in range(dim):
-        moved = difference[b] / z
-        own_part = share * own[b]
-        for a in range(dim):
-            drift[a] += problem.value[head, b, a] * moved + problem.rest[head, b, a] * own_part
+    inverse = 1.0 / z
+    for a in range(0, problem.wide, LANES):
+        result = load(drift, a)
+        for b in range(problem.dim):
+            place = (head * problem.dim + b) * problem.wide + a
+            result = result + load(problem.value, place) * (difference[b] * inverse)
+            result = result + load(problem.rest, place) * (share * own[b])
+        store(drift, a, result)
     return problem.axial[head] * share
 
 
-@inner
+@inlined
 def emit(problem, time, own, drift, along, out, k):
     """Project the drift of token k, scale it as the norm says, and write the velocity."""
     dim = problem.dim

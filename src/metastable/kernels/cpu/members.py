@@ -48,11 +48,8 @@ def clear_sums(problem, sums):
 
 
 @inner
-def start_sums(problem, weighted, before, sums):
-    """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before` (8 numbers).
-
-    `weighted`: multiplied by the coefficients of the series.
-    """
+def start_sums(problem, before, sums):
+    """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before` (8 numbers)."""
     width = problem.mass.size
     clear_sums(problem, sums)
     mass = 0.0
@@ -62,7 +59,7 @@ def start_sums(problem, weighted, before, sums):
         y = problem.frozen[width + j]
         c, s = x, y
         for m in range(1, problem.modes + 1):
-            factor = problem.mass[j] * (problem.weight[m] if weighted else 1.0)
+            factor = problem.mass[j] * problem.weight[m]
             place = 2 * LANES * (m - 1)
             store(sums, place, load(sums, place) + factor * c)
             store(sums, place + LANES, load(sums, place + LANES) + factor * s)
@@ -99,16 +96,17 @@ def matrix_velocity(problem, time, x, y, mean_x, mean_y):
     """Angular velocity from the mean position that a token sees: the part of V mean across the token, scaled by the norm."""
     v = problem.value
     rest = problem.rest
-    a = v[0, 0, 0] * mean_x + v[0, 1, 0] * mean_y
-    b = v[0, 0, 1] * mean_x + v[0, 1, 1] * mean_y
+    below = problem.wide
     gap_x = mean_x - x
     gap_y = mean_y - y
-    drift_x = (v[0, 0, 0] * gap_x + v[0, 1, 0] * gap_y) + (rest[0, 0, 0] * x + rest[0, 1, 0] * y)
-    drift_y = (v[0, 0, 1] * gap_x + v[0, 1, 1] * gap_y) + (rest[0, 0, 1] * x + rest[0, 1, 1] * y)
+    drift_x = (v[0] * gap_x + v[below] * gap_y) + (rest[0] * x + rest[below] * y)
+    drift_y = (v[1] * gap_x + v[below + 1] * gap_y) + (rest[1] * x + rest[below + 1] * y)
     spin = drift_y * x - drift_x * y
     if problem.scaling == SQUARE_ROOT:
         spin = spin / root(time + 1.0)
     elif problem.scaling == UNIT_SPEED:
+        a = v[0] * mean_x + v[below] * mean_y
+        b = v[1] * mean_x + v[below + 1] * mean_y
         square = a * a + b * b
         spin = spin * (problem.alpha / where(square, root(square), fill(1.0)))
     return spin
@@ -137,7 +135,7 @@ def _circle_series(problem, time, y, work, out):
     before = work[2 * size : 2 * size + LANES]
     sums = work[2 * size + LANES :]
     to_directions(problem, y, work, True)
-    start_sums(problem, True, before, sums)
+    start_sums(problem, before, sums)
     fourier.circle_stretch(problem, work[:size], work[size : 2 * size], problem.tokens, before, sums, out)
     _damp(problem, time, out)
 
@@ -153,7 +151,7 @@ def _matrix_series(problem, time, y, work, out):
     table = work[4 * size + LANES :]
     sums = table[(problem.modes + 3) * LANES :]
     to_directions(problem, y, work, True)
-    start_sums(problem, False, before, sums)
+    start_sums(problem, before, sums)
     fourier.matrix_stretch(problem, cosine, sine, problem.tokens, before, sums, table, mean_x, mean_y)
     now = load(time, 0)
     for k in range(problem.tokens):

@@ -13,7 +13,7 @@ from metastable.model import NGPT, Attention, SqrtScaling
 
 LOG2E = 1.4426950408889634
 LANES = 8
-SMALL_DIMENSION = 8
+SMALL_DIMENSION = 4
 """Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
 
 DEFAULT_MODE_TOLERANCE = 1e-12
@@ -34,8 +34,8 @@ class Problem(NamedTuple):
 
     Exponents are in base 2 (`beta`, `slope` carry log2 e). `value = V`, `rest = V - axial I`: the drift is computed as
     `V D + rest x` with `D` the weighted mean of `x_j - x_k`, so that a force far below rounding of V x survives.
-    Both are stored transposed, `value[h, b, a] = V_ab`, so that inner loops run along memory.
-    Shapes: heads h, tokens n, frozen tokens m (padded to whole vectors, with weight zero).
+    Both are stored transposed, and like `bilinear` flat and padded to whole vectors, so that inner loops run along memory: row b,
+    column a of head h at `(h dim + b) wide + a` holds V_ab. Frozen tokens are padded likewise, with weight zero.
 
     Series: `modes` (or the degree, on the sphere); on the circle `weight[m]` of `cos(m t)` and `ratio[m] = m/beta`; on the sphere
     `rise` and `fall`, the coefficients of the recurrence (see `harmonics`).
@@ -45,6 +45,7 @@ class Problem(NamedTuple):
     tokens: int
     first: int
     dim: int
+    wide: int
     components: int
     intervals: np.ndarray
     visible: FloatArray
@@ -93,13 +94,28 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
     elif kind == MATRIX_SERIES:
         from metastable.kernels.fourier import matrix_modes
 
-        result["modes"] = matrix_modes(model, tokens, tolerance)
+        # The coefficients differ from token to token: sums are kept without them.
+        modes = matrix_modes(model, tokens, tolerance)
+        result.update(modes=modes, weight=np.ones(modes + 1))
     elif kind == SPHERE_SERIES:
         from metastable.kernels.harmonics import sphere_series
 
         degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance)
         result.update(modes=degree, ratio=ratio, rise=rise, fall=fall)
     return result
+
+
+def width_of(dim: int) -> int:
+    """The dimension in whole vectors (in pairs of vectors for `tiles`)."""
+    return LANES if dim <= SMALL_DIMENSION else -(-dim // (2 * LANES)) * 2 * LANES
+
+
+def _flat(matrices: np.ndarray) -> FloatArray:
+    """Matrices (h, d, d) flat, with rows padded to `width_of(d)`."""
+    heads, dim, _ = matrices.shape
+    padded = np.zeros((heads, dim, width_of(dim)))
+    padded[:, :, :dim] = matrices
+    return padded.ravel()
 
 
 def _heads(model: Attention) -> dict[str, np.ndarray]:
@@ -113,11 +129,11 @@ def _heads(model: Attention) -> dict[str, np.ndarray]:
     return {
         "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
         "slope": LOG2E * np.array(model.slopes, dtype=float),
-        "bilinear": bilinear,
+        "bilinear": _flat(bilinear),
         # With Q^T K = I no logit exceeds beta, which the token itself reaches.
         "bounded": np.array([h.bilinear is None for h in model.all_heads]),
-        "value": np.ascontiguousarray(value.transpose(0, 2, 1)),
-        "rest": np.ascontiguousarray((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
+        "value": _flat(value.transpose(0, 2, 1)),
+        "rest": _flat((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
         "axial": axial,
     }
 
@@ -162,6 +178,7 @@ def prepare(
         tokens=tokens,
         first=first,
         dim=model.dim,
+        wide=width_of(model.dim),
         components=1 if chart == "angle" else model.dim,
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),

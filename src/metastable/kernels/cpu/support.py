@@ -59,8 +59,9 @@ def series_refusal(model: Attention, tokens: int) -> str | None:
         return (
             f"interaction='series' exists on the circle and on the sphere (dim 2 and 3), not for dim={model.dim}; {use}"
         )
-    if len(model.all_heads) > 1:
-        return f"interaction='series' handles one head, not {len(model.all_heads)}; {use}"
+    heads = len(model.all_heads)
+    if heads > 1:
+        return f"interaction='series' handles one head, not {heads}; {use}"
     if not isinstance(model.mask, Causal):
         return f"interaction='series' sums over all earlier tokens, which is Causal(), not {model.mask!r}; {use}"
     if model.weights != "softmax":

@@ -16,7 +16,7 @@ from numba import prange
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general, tiles
-from metastable.kernels.cpu.compiled import address_of, aligned_array, call_piece, compiled, inner, parallel
+from metastable.kernels.cpu.compiled import address_of, aligned_array, call_piece, compiled, inlined, inner, parallel
 from metastable.kernels.cpu.fastmath import sincos as sincos_scalar
 from metastable.kernels.cpu.members import clear_sums, matrix_velocity, start_sums, sums_size
 from metastable.kernels.cpu.problem import (
@@ -32,8 +32,9 @@ from metastable.kernels.cpu.problem import (
 )
 from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
 
-PIECES = 32
-"""Pieces of the work of direct sums."""
+PIECES_LIMIT = 32
+"""Pieces of the work of direct sums at the most, and rows per piece aimed at."""
+PIECE = 64
 
 STRETCH = 256
 """Tokens per stretch aimed at, and the most groups of eight stretches."""
@@ -47,10 +48,11 @@ PARALLEL_WORK = 400_000
 
 
 class Buffers(NamedTuple):
-    """Memory for `evaluate`. `x` coordinates first, padded rows of `stride`; `points` tokens first, rows of `wide`."""
+    """Memory for `evaluate`. `x`: unit tokens, coordinates first in rows of `stride`; `tiles` has layouts of its own
+    for `x` and `points`."""
 
+    pieces: int
     stride: int
-    wide: int
     groups: int
     length: int
     x: FloatArray
@@ -74,8 +76,8 @@ def allocate(problem: Problem) -> Buffers:
         sphere = problem.kind == SPHERE_SERIES
         table = groups * (problem.modes + 4) * LANES if problem.kind == MATRIX_SERIES else LANES
         return Buffers(
+            pieces=groups,
             stride=0,
-            wide=0,
             groups=groups,
             length=length,
             x=empty,
@@ -87,11 +89,12 @@ def allocate(problem: Problem) -> Buffers:
             before=aligned_array((groups + 1) * LANES),
             scratch=empty,
         )
-    stride = (tokens // LANES + 2) * LANES
-    wide = -(-dim // LANES) * LANES
+    stride = (tokens // LANES + 3) * LANES
+    wide = problem.wide
+    pieces = int(np.clip(tokens // PIECE, 1, PIECES_LIMIT))
     return Buffers(
+        pieces=pieces,
         stride=stride,
-        wide=wide,
         groups=0,
         length=0,
         x=aligned_array(dim * stride),
@@ -101,13 +104,17 @@ def allocate(problem: Problem) -> Buffers:
         table=empty,
         sums=empty,
         before=empty,
-        scratch=aligned_array(PIECES * scratch_size(problem)),
+        scratch=aligned_array(pieces * scratch_size(problem)),
     )
 
 
 def scratch_size(problem: Problem) -> int:
     """Numbers of scratch memory per piece, in whole vectors."""
-    size = int(tiles.work_size(problem.dim)) if problem.kind == TILES else (LANES + 4) * problem.dim
+    size = (
+        int(tiles.work_size(problem.dim, problem.wide))
+        if problem.kind == TILES
+        else 4 * problem.wide + LANES * problem.dim
+    )
     return -(-size // LANES) * LANES
 
 
@@ -122,9 +129,9 @@ def pays(problem: Problem) -> bool:
 # ---------------------------------------------------------------------------------------------------- direct sums
 
 
-@inner
+@inlined
 def _directions(problem, y, buffers, first, last):
-    """Unit tokens first..last from the state."""
+    """Unit tokens first..last from the state, coordinates first."""
     dim = problem.dim
     stride = buffers.stride
     x = buffers.x
@@ -140,32 +147,40 @@ def _directions(problem, y, buffers, first, last):
             inverse = 1.0 / math.sqrt(square)
             for a in range(dim):
                 x[a * stride + k] = y[k * dim + a] * inverse
-        if buffers.points.size > LANES:
-            for a in range(dim):
-                buffers.points[k * buffers.wide + a] = x[a * stride + k]
 
 
-@inner
-def _scratch(buffers, piece):
-    """Scratch memory of one piece."""
-    size = buffers.scratch.size // PIECES
-    return buffers.scratch[piece * size : (piece + 1) * size]
+@inlined
+def _tile_directions(problem, y, buffers, first, last):
+    """Unit tokens first..last from the state, in the two layouts of `tiles`."""
+    dim = problem.dim
+    for k in range(first, last):
+        square = 0.0
+        for a in range(dim):
+            square += y[k * dim + a] * y[k * dim + a]
+        inverse = 1.0 / math.sqrt(square)
+        panel = k // LANES * dim * LANES + k % LANES
+        for a in range(dim):
+            value = y[k * dim + a] * inverse
+            buffers.points[(a // LANES * problem.tokens + k) * LANES + a % LANES] = value
+            buffers.x[panel + a * LANES] = value
 
 
-@inner
+@inlined
 def _tile_rows(problem, time, buffers, piece, first, last, out):
-    scratch = _scratch(buffers, piece)
-    tiles.tile(problem, time, buffers.x, buffers.stride, buffers.points, buffers.wide, first, last, scratch, out)
+    size = buffers.scratch.size // buffers.pieces
+    scratch = buffers.scratch[piece * size : (piece + 1) * size]
+    tiles.rows(problem, time, buffers.x, buffers.points, first, last, scratch, out)
 
 
-@inner
+@inlined
 def _general_rows(problem, time, buffers, piece, first, last, out):
-    scratch = _scratch(buffers, piece)
+    size = buffers.scratch.size // buffers.pieces
+    scratch = buffers.scratch[piece * size : (piece + 1) * size]
     for k in range(first, last):
         general.row(problem, time, buffers.x, buffers.stride, k, scratch, out)
 
 
-@inner
+@inlined
 def _circle_rows(problem, time, buffers, piece, first, last, out):
     stride = buffers.stride
     cosine = buffers.x[:stride]
@@ -175,7 +190,7 @@ def _circle_rows(problem, time, buffers, piece, first, last, out):
         _write_spin(problem, k, cosine[k], sine[k], factor * circle.row(problem, cosine, sine, k), out)
 
 
-@inner
+@inlined
 def _write_spin(problem, k, c, s, spin, out):
     """The velocity of a token on the circle that turns with angular velocity `spin`."""
     if problem.components == 1:
@@ -189,14 +204,13 @@ def _write_spin(problem, k, c, s, spin, out):
 
 
 @inner
-def _gather(problem, y, buffers, group):
+def _gather(problem, y, buffers, group, x):
     """Unit tokens of eight stretches into lanes; tokens beyond the last are filled up (they come last and move nobody)."""
     tokens = problem.tokens
     length = buffers.length
     dim = problem.dim
     components = problem.components
     planes = dim == 2
-    x = buffers.lane_x[group * length * dim * LANES : (group + 1) * length * dim * LANES]
     for i in range(length):
         for lane in range(LANES):
             k = (group * LANES + lane) * length + i
@@ -217,51 +231,40 @@ def _gather(problem, y, buffers, group):
             for a in range(dim):
                 place = ((a * length + i) if planes else (i * dim + a)) * LANES
                 store(x, place, load(x, place) * inverse)
-    return x
-
-
-@inner
-def _sums_of(problem, buffers, group):
-    """The prefix sums of one group."""
-    size = sums_size(problem) * LANES
-    return buffers.sums[group * size : (group + 1) * size]
 
 
 @inner
 def _circle_sums(problem, y, buffers, group):
-    x = _gather(problem, y, buffers, group)
+    width = problem.dim * buffers.length * LANES
+    x = buffers.lane_x[group * width : (group + 1) * width]
+    room = sums_size(problem) * LANES
+    sums = buffers.sums[group * room : (group + 1) * room]
+    _gather(problem, y, buffers, group, x)
     size = buffers.length * LANES
-    sums = _sums_of(problem, buffers, group)
     clear_sums(problem, sums)
     fourier.add_stretch(problem.weight, problem.modes, x[:size], x[size:], buffers.length, sums)
 
 
 @inner
-def _matrix_sums(problem, y, buffers, group):
-    x = _gather(problem, y, buffers, group)
-    size = buffers.length * LANES
-    sums = _sums_of(problem, buffers, group)
-    clear_sums(problem, sums)
-    fourier.add_stretch(np.ones(problem.modes + 1), problem.modes, x[:size], x[size:], buffers.length, sums)
-
-
-@inner
 def _sphere_sums(problem, y, buffers, group):
-    x = _gather(problem, y, buffers, group)
-    sums = _sums_of(problem, buffers, group)
+    width = problem.dim * buffers.length * LANES
+    x = buffers.lane_x[group * width : (group + 1) * width]
+    room = sums_size(problem) * LANES
+    sums = buffers.sums[group * room : (group + 1) * room]
+    _gather(problem, y, buffers, group, x)
     clear_sums(problem, sums)
     harmonics.add_stretch(problem, x, buffers.length, sums)
 
 
 @inner
-def _accumulate(problem, weighted, buffers):
+def _accumulate(problem, buffers):
     """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
     vectors = sums_size(problem)
     size = vectors * LANES
     groups = buffers.groups
     sums = buffers.sums
     base = sums[groups * size :]
-    start_sums(problem, weighted, buffers.before[groups * LANES :], base)
+    start_sums(problem, buffers.before[groups * LANES :], base)
     mass = buffers.before[groups * LANES]
     for group in range(groups):
         for lane in range(LANES):
@@ -271,14 +274,6 @@ def _accumulate(problem, weighted, buffers):
                 stretch = sums[at]
                 sums[at] = base[i * LANES]
                 base[i * LANES] += stretch
-
-
-@inner
-def _lanes_of(problem, buffers, group):
-    """Directions and results of one group."""
-    length = buffers.length
-    width = problem.dim * length * LANES
-    return buffers.lane_x[group * width : (group + 1) * width], buffers.lane_out[group * width : (group + 1) * width]
 
 
 @inner
@@ -297,9 +292,12 @@ def _write_spins(problem, buffers, group, x, factor, spins, out):
 def _circle_walk(problem, time, buffers, group, out):
     length = buffers.length
     size = length * LANES
-    x, spins = _lanes_of(problem, buffers, group)
+    width = problem.dim * buffers.length * LANES
+    x = buffers.lane_x[group * width : (group + 1) * width]
+    room = sums_size(problem) * LANES
+    sums = buffers.sums[group * room : (group + 1) * room]
+    spins = buffers.lane_out[group * width : (group + 1) * width]
     before = buffers.before[group * LANES : (group + 1) * LANES]
-    sums = _sums_of(problem, buffers, group)
     fourier.circle_stretch(problem, x[:size], x[size:], length, before, sums, spins)
     factor = 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
     _write_spins(problem, buffers, group, x, factor, spins, out)
@@ -309,9 +307,12 @@ def _circle_walk(problem, time, buffers, group, out):
 def _matrix_walk(problem, time, buffers, group, out):
     length = buffers.length
     size = length * LANES
-    x, mean = _lanes_of(problem, buffers, group)
+    width = problem.dim * buffers.length * LANES
+    x = buffers.lane_x[group * width : (group + 1) * width]
+    room = sums_size(problem) * LANES
+    sums = buffers.sums[group * room : (group + 1) * room]
+    mean = buffers.lane_out[group * width : (group + 1) * width]
     before = buffers.before[group * LANES : (group + 1) * LANES]
-    sums = _sums_of(problem, buffers, group)
     table = buffers.table[group * (problem.modes + 4) * LANES :]
     fourier.matrix_stretch(problem, x[:size], x[size:], length, before, sums, table, mean[:size], mean[size:])
     now = fill(time)
@@ -325,8 +326,12 @@ def _matrix_walk(problem, time, buffers, group, out):
 @inner
 def _sphere_walk(problem, time, buffers, group, out):
     length = buffers.length
-    x, result = _lanes_of(problem, buffers, group)
-    harmonics.sphere_stretch(problem, x, length, _sums_of(problem, buffers, group), result)
+    width = problem.dim * buffers.length * LANES
+    x = buffers.lane_x[group * width : (group + 1) * width]
+    room = sums_size(problem) * LANES
+    sums = buffers.sums[group * room : (group + 1) * room]
+    result = buffers.lane_out[group * width : (group + 1) * width]
+    harmonics.sphere_stretch(problem, x, length, sums, result)
     factor = 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
     for lane in range(LANES):
         for i in range(length):
@@ -339,46 +344,51 @@ def _sphere_walk(problem, time, buffers, group, out):
 # -------------------------------------------------------------------------------------------------------- evaluation
 
 
-@inner
-def _block(problem, block):
-    """Rows of one of the 2 PIECES blocks: first, last."""
+@inlined
+def _block(problem, buffers, piece, half):
+    """Rows of a piece, first and last: an early block (half 0) and the late one that makes up for it."""
+    blocks = 2 * buffers.pieces
+    block = piece if half == 0 else blocks - 1 - piece
     rows = problem.tokens - problem.first
-    return problem.first + rows * block // (2 * PIECES), problem.first + rows * (block + 1) // (2 * PIECES)
+    return problem.first + rows * block // blocks, problem.first + rows * (block + 1) // blocks
 
 
-@inner
-def _direct_directions(problem, y, buffers, piece):
-    tokens = problem.tokens
-    _directions(problem, y, buffers, tokens * piece // PIECES, tokens * (piece + 1) // PIECES)
+@inlined
+def _share(tokens, buffers, piece):
+    """Tokens of a piece where all cost the same: first, last."""
+    return tokens * piece // buffers.pieces, tokens * (piece + 1) // buffers.pieces
 
 
 @inner
 def _circle_piece(phase, piece, problem, time, y, buffers, out):
     if phase == FIRST:
-        _direct_directions(problem, y, buffers, piece)
+        first, last = _share(problem.tokens, buffers, piece)
+        _directions(problem, y, buffers, first, last)
         return
     for half in range(2):
-        first, last = _block(problem, piece if half == 0 else 2 * PIECES - 1 - piece)
+        first, last = _block(problem, buffers, piece, half)
         _circle_rows(problem, time, buffers, piece, first, last, out)
 
 
 @inner
 def _general_piece(phase, piece, problem, time, y, buffers, out):
     if phase == FIRST:
-        _direct_directions(problem, y, buffers, piece)
+        first, last = _share(problem.tokens, buffers, piece)
+        _directions(problem, y, buffers, first, last)
         return
     for half in range(2):
-        first, last = _block(problem, piece if half == 0 else 2 * PIECES - 1 - piece)
+        first, last = _block(problem, buffers, piece, half)
         _general_rows(problem, time, buffers, piece, first, last, out)
 
 
 @inner
 def _tile_piece(phase, piece, problem, time, y, buffers, out):
     if phase == FIRST:
-        _direct_directions(problem, y, buffers, piece)
+        first, last = _share(problem.tokens, buffers, piece)
+        _tile_directions(problem, y, buffers, first, last)
         return
     for half in range(2):
-        first, last = _block(problem, piece if half == 0 else 2 * PIECES - 1 - piece)
+        first, last = _block(problem, buffers, piece, half)
         _tile_rows(problem, time, buffers, piece, first, last, out)
 
 
@@ -393,7 +403,7 @@ def _circle_series_piece(phase, piece, problem, time, y, buffers, out):
 @inner
 def _matrix_series_piece(phase, piece, problem, time, y, buffers, out):
     if phase == FIRST:
-        _matrix_sums(problem, y, buffers, piece)
+        _circle_sums(problem, y, buffers, piece)
     else:
         _matrix_walk(problem, time, buffers, piece, out)
 
@@ -436,7 +446,7 @@ def evaluate(kernel, problem, time, y, buffers, out, threads):
     stretches, sums of all before each stretch, then the walk through them.
     """
     series = buffers.groups > 0
-    pieces = buffers.groups if series else PIECES
+    pieces = buffers.pieces
     for phase in range(2):
         # Directions cost too little for threads.
         if threads and (series or phase == SECOND or problem.tokens > 20_000):
@@ -445,4 +455,4 @@ def evaluate(kernel, problem, time, y, buffers, out, threads):
             for piece in range(pieces):
                 call_piece(kernel, phase, piece, problem, time, y, buffers, out)
         if series and phase == FIRST:
-            _accumulate(problem, problem.weight.size > 1, buffers)
+            _accumulate(problem, buffers)

@@ -1,85 +1,125 @@
-"""Direct sums in large dimension: tiles of six rows against blocks of columns, two small matrix products and the weights between.
+"""Direct sums in large dimension: tiles of four rows against blocks of columns; two matrix products with the weights between.
 
-Six rows by one vector keep all accumulators in registers on processors with 16 (AVX) as well as 32 (AVX-512) of them.
-Logits come from coordinates-first tokens `x[a stride + j]`, mean positions from tokens-first rows `points[j wide + a]`.
+Four rows by two vectors: eight sums run at once, which hides the latency of the multiply-add unit.
+Logits come from panels of eight tokens, `panels[(j // 8) dim 8 + a 8 + j % 8]`, mean positions from panels of eight coordinates,
+`points[(a // 8) n 8 + j 8 + a % 8]`: both are read straight through. Twelve tiles share a block of columns while it is cached.
 The token itself stays out of the sum of positions (see `general`), so small forces keep their relative accuracy; the running
 maximum of a row is raised block by block, as in arXiv:2205.14135.
 """
 
 from __future__ import annotations
 
-from metastable.kernels.cpu.compiled import compiled, inner
+from metastable.kernels.cpu.compiled import compiled, inlined, inner
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
-from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, lanes, largest, load, maximum, store, total, where
+from metastable.kernels.cpu.vector import (
+    LANES,
+    exp2,
+    fill,
+    keep,
+    lanes,
+    largest,
+    load,
+    maximum,
+    spread,
+    store,
+    total,
+    where,
+)
 
-ROWS = 6
+ROWS = 4
 COLUMNS = 128
+STACK = 12
+"""Tiles that share a block of columns."""
 
 
 @compiled
-def work_size(dim):
-    """Numbers of scratch memory that `tile` needs."""
-    wide = (dim + LANES - 1) // LANES * LANES
-    return ROWS * (COLUMNS + 3 * dim + 2 * wide + 4) + 8 * LANES
+def work_size(dim, wide):
+    """Numbers of scratch memory that `rows` needs."""
+    return ROWS * COLUMNS + STACK * ROWS * (dim + 2 * wide + 4) + 2 * wide
 
 
 @inner
-def _logits(query, dim, x, stride, start, stop, logits):
-    """logits[r COLUMNS + (j - start)] = q_r . x_j for six rows and the columns start..stop."""
-    for j in range(start, stop, LANES):
+def _logits(query, dim, panels, start, stop, logits):
+    """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start a multiple of eight)."""
+    for j in range(start, stop, 2 * LANES):
         s0 = fill(0.0)
         s1 = fill(0.0)
         s2 = fill(0.0)
         s3 = fill(0.0)
-        s4 = fill(0.0)
-        s5 = fill(0.0)
+        t0 = fill(0.0)
+        t1 = fill(0.0)
+        t2 = fill(0.0)
+        t3 = fill(0.0)
+        panel = j * dim
+        other = panel + dim * LANES
         for a in range(dim):
-            column = load(x, a * stride + j)
-            place = ROWS * a
-            s0 = s0 + column * query[place]
-            s1 = s1 + column * query[place + 1]
-            s2 = s2 + column * query[place + 2]
-            s3 = s3 + column * query[place + 3]
-            s4 = s4 + column * query[place + 4]
-            s5 = s5 + column * query[place + 5]
+            x = load(panels, panel + a * LANES)
+            y = load(panels, other + a * LANES)
+            q = spread(query, ROWS * a)
+            s0 = s0 + x * q
+            t0 = t0 + y * q
+            q = spread(query, ROWS * a + 1)
+            s1 = s1 + x * q
+            t1 = t1 + y * q
+            q = spread(query, ROWS * a + 2)
+            s2 = s2 + x * q
+            t2 = t2 + y * q
+            q = spread(query, ROWS * a + 3)
+            s3 = s3 + x * q
+            t3 = t3 + y * q
         at = j - start
         store(logits, at, s0)
+        store(logits, at + LANES, t0)
         store(logits, COLUMNS + at, s1)
+        store(logits, COLUMNS + at + LANES, t1)
         store(logits, 2 * COLUMNS + at, s2)
+        store(logits, 2 * COLUMNS + at + LANES, t2)
         store(logits, 3 * COLUMNS + at, s3)
-        store(logits, 4 * COLUMNS + at, s4)
-        store(logits, 5 * COLUMNS + at, s5)
+        store(logits, 3 * COLUMNS + at + LANES, t3)
 
 
 @inner
-def _positions(weights, points, wide, start, stop, sums):
-    """sums[r wide + a] += sum_j weights[r, j - start] points[j, a] for six rows."""
-    for a in range(0, wide, LANES):
+def _positions(weights, points, tokens, wide, start, stop, sums):
+    """sums[r wide + a] += sum_j weights[r, j - start] points[j, a] for four rows."""
+    for a in range(0, wide, 2 * LANES):
         s0 = load(sums, a)
         s1 = load(sums, wide + a)
         s2 = load(sums, 2 * wide + a)
         s3 = load(sums, 3 * wide + a)
-        s4 = load(sums, 4 * wide + a)
-        s5 = load(sums, 5 * wide + a)
+        t0 = load(sums, a + LANES)
+        t1 = load(sums, wide + a + LANES)
+        t2 = load(sums, 2 * wide + a + LANES)
+        t3 = load(sums, 3 * wide + a + LANES)
+        panel = a * tokens
+        other = panel + LANES * tokens
         for j in range(start, stop):
-            point = load(points, j * wide + a)
+            x = load(points, panel + j * LANES)
+            y = load(points, other + j * LANES)
             at = j - start
-            s0 = s0 + point * weights[at]
-            s1 = s1 + point * weights[COLUMNS + at]
-            s2 = s2 + point * weights[2 * COLUMNS + at]
-            s3 = s3 + point * weights[3 * COLUMNS + at]
-            s4 = s4 + point * weights[4 * COLUMNS + at]
-            s5 = s5 + point * weights[5 * COLUMNS + at]
+            w = spread(weights, at)
+            s0 = s0 + x * w
+            t0 = t0 + y * w
+            w = spread(weights, COLUMNS + at)
+            s1 = s1 + x * w
+            t1 = t1 + y * w
+            w = spread(weights, 2 * COLUMNS + at)
+            s2 = s2 + x * w
+            t2 = t2 + y * w
+            w = spread(weights, 3 * COLUMNS + at)
+            s3 = s3 + x * w
+            t3 = t3 + y * w
         store(sums, a, s0)
         store(sums, wide + a, s1)
         store(sums, 2 * wide + a, s2)
         store(sums, 3 * wide + a, s3)
-        store(sums, 4 * wide + a, s4)
-        store(sums, 5 * wide + a, s5)
+        store(sums, a + LANES, t0)
+        store(sums, wide + a + LANES, t1)
+        store(sums, 2 * wide + a + LANES, t2)
+        store(sums, 3 * wide + a + LANES, t3)
 
 
-@inner
+@inlined
 def _bias(logits, r, k, start, stop, slope):
     """Subtract slope |k - j| from row r of the block."""
     for j in range(start, stop, LANES):
@@ -88,13 +128,13 @@ def _bias(logits, r, k, start, stop, slope):
         store(logits, at, load(logits, at) - slope * maximum(distance, 0.0 - distance))
 
 
-@inner
+@inlined
 def _inside(j, low, high):
     """One in the lanes of the eight columns from j on that lie in [low, high), else zero."""
     return keep(fill(1.0), high - j) - keep(fill(1.0), min(high, low) - j)
 
 
-@inner
+@inlined
 def _block_top(logits, r, start, stop, low, high):
     """Largest logit of row r within [low, high)."""
     top = fill(LOWEST)
@@ -103,7 +143,7 @@ def _block_top(logits, r, start, stop, low, high):
     return largest(top)
 
 
-@inner
+@inlined
 def _block_weights(logits, r, start, stop, low, high, top):
     """Turn logits of row r into weights (zero outside [low, high)); returns their sum."""
     weight_sum = fill(0.0)
@@ -118,7 +158,7 @@ def _block_weights(logits, r, start, stop, low, high, top):
 
 
 @inner
-def _frozen(problem, k, query, r, top, sums, wide):
+def _frozen(problem, query, r, top, sums, wide):
     """Add the frozen tokens to row r; returns their weight."""
     dim = problem.dim
     width = problem.mass.size
@@ -147,10 +187,9 @@ def _frozen_top(problem, query, r):
     return top
 
 
-@inner
-def _head_sums(problem, head, x, stride, points, wide, first, count, query, logits, tops, weight_sums, sums):
-    """For six rows from `first` on (those beyond `count` are ignored): sums of weights and of weight times position, both without
-    the token itself, whose weight goes to `weight_sums[ROWS + r]`."""
+@inlined
+def _reset(problem, head, count, query, tops, weight_sums, sums, wide):
+    """Empty sums for one tile; returns whether the maximum of its logits is known beforehand."""
     fixed = problem.unnormalized or problem.bounded[head]
     for r in range(ROWS):
         weight_sums[r] = 0.0
@@ -161,23 +200,64 @@ def _head_sums(problem, head, x, stride, points, wide, first, count, query, logi
             tops[r] = _frozen_top(problem, query, r)
     for i in range(ROWS * wide):
         sums[i] = 0.0
-    for part in range(2):
-        begin = problem.intervals[first, part, 0]
-        end = problem.intervals[first, part, 1]
-        for r in range(1, count):
-            begin = min(begin, problem.intervals[first + r, part, 0])
-            end = max(end, problem.intervals[first + r, part, 1])
-        for start in range(begin, end, COLUMNS):
-            stop = min(start + COLUMNS, end)
-            _logits(query, problem.dim, x, stride, start, stop, logits)
-            for r in range(count):
-                _block_row(problem, head, logits, r, first + r, part, start, stop, fixed, tops, weight_sums, sums, wide)
-            _positions(logits, points, wide, start, stop, sums)
-    for r in range(count):
-        weight_sums[r] += _frozen(problem, first + r, query, r, tops[r], sums, wide)
+    return fixed
+
+
+@inlined
+def _range(problem, first, count, part):
+    """Columns that any of the rows first..first + count sees in one part: first (rounded down to a vector) and last."""
+    begin = problem.intervals[first, part, 0]
+    end = problem.intervals[first, part, 1]
+    for r in range(1, count):
+        begin = min(begin, problem.intervals[first + r, part, 0])
+        end = max(end, problem.intervals[first + r, part, 1])
+    return begin // LANES * LANES, end
 
 
 @inner
+def _stack_sums(problem, head, panels, points, wide, first, last, query, logits, tops, weight_sums, sums):
+    """For the rows first..last, at most STACK tiles: sums of weights and of weight times position, both without the token itself,
+    whose weight goes to the second ROWS entries of a tile's `weight_sums`. Arrays hold one part per tile."""
+    dim = problem.dim
+    fixed = True
+    for first_row in range(first, last, ROWS):
+        tile = (first_row - first) // ROWS
+        fixed = _reset(
+            problem,
+            head,
+            min(ROWS, last - first_row),
+            query[tile * ROWS * dim :],
+            tops[tile * ROWS :],
+            weight_sums[2 * tile * ROWS :],
+            sums[tile * ROWS * wide :],
+            wide,
+        )
+    for part in range(2):
+        begin, end = _range(problem, first, last - first, part)
+        for start in range(begin, end, COLUMNS):
+            for first_row in range(first, last, ROWS):
+                tile = (first_row - first) // ROWS
+                count = min(ROWS, last - first_row)
+                low, high = _range(problem, first_row, count, part)
+                stop = min(start + COLUMNS, high)
+                if stop <= low or stop <= start:
+                    continue
+                own_sums = sums[tile * ROWS * wide : (tile + 1) * ROWS * wide]
+                own_tops = tops[tile * ROWS : (tile + 1) * ROWS]
+                own_weights = weight_sums[2 * tile * ROWS : 2 * (tile + 1) * ROWS]
+                _logits(query[tile * ROWS * dim : (tile + 1) * ROWS * dim], dim, panels, start, stop, logits)
+                for r in range(count):
+                    k = first_row + r
+                    _block_row(
+                        problem, head, logits, r, k, part, start, stop, fixed, own_tops, own_weights, own_sums, wide
+                    )
+                for r in range(count, ROWS):
+                    for i in range(stop - start):
+                        logits[r * COLUMNS + i] = 0.0
+                _positions(logits, points, problem.tokens, wide, start, stop, own_sums)
+
+
+@inlined
 def _block_row(problem, head, logits, r, k, part, start, stop, fixed, tops, weight_sums, sums, wide):
     """Weights of one row in one block; raises the row's maximum and rescales what was summed before, where needed."""
     low = problem.intervals[k, part, 0]
@@ -203,46 +283,65 @@ def _block_row(problem, head, logits, r, k, part, start, stop, fixed, tops, weig
         logits[at] = 0.0
 
 
+@inlined
+def _token(problem, points, k, own):
+    """Token k, its coordinates together."""
+    for a in range(problem.dim):
+        own[a] = points[(a // LANES * problem.tokens + k) * LANES + a % LANES]
+
+
 @inner
-def tile(problem, time, x, stride, points, wide, first, last, work, out):
+def rows(problem, time, panels, points, first, last, work, out):
     """Velocities of the tokens first..last of one system into `out`."""
     dim = problem.dim
+    wide = problem.wide
     at = 0
     logits = work[at : at + ROWS * COLUMNS]
     at += ROWS * COLUMNS
-    query = work[at : at + ROWS * dim]
-    at += ROWS * dim
-    drift = work[at : at + ROWS * dim]
-    at += ROWS * dim
-    sums = work[at : at + ROWS * wide]
-    at += ROWS * wide
-    tops = work[at : at + ROWS]
-    at += ROWS
-    weight_sums = work[at : at + 2 * ROWS]
-    at += 2 * ROWS
-    along = work[at : at + ROWS]
-    at += ROWS
-    own_query = work[at : at + dim]
-    for r0 in range(first, last, ROWS):
-        count = min(ROWS, last - r0)
-        for i in range(ROWS * dim):
-            drift[i] = 0.0
+    query = work[at : at + STACK * ROWS * dim]
+    at += STACK * ROWS * dim
+    sums = work[at : at + STACK * ROWS * wide]
+    at += STACK * ROWS * wide
+    drift = work[at : at + STACK * ROWS * wide]
+    at += STACK * ROWS * wide
+    own_query = work[at : at + wide]
+    at += wide
+    own = work[at : at + wide]
+    at += wide
+    tops = work[at : at + STACK * ROWS]
+    at += STACK * ROWS
+    weight_sums = work[at : at + 2 * STACK * ROWS]
+    at += 2 * STACK * ROWS
+    along = work[at : at + STACK * ROWS]
+    for base in range(first, last, STACK * ROWS):
+        end = min(base + STACK * ROWS, last)
+        for i in range(STACK * ROWS * dim):
             query[i] = 0.0
-        for r in range(ROWS):
-            along[r] = 0.0
+        for i in range(STACK * ROWS * wide):
+            drift[i] = 0.0
+        for i in range(STACK * ROWS):
+            along[i] = 0.0
         for head in range(problem.beta.size):
-            for r in range(count):
-                set_query(problem, head, points[(r0 + r) * wide : (r0 + r) * wide + dim], own_query)
+            for k in range(base, end):
+                tile, r = divmod(k - base, ROWS)
+                _token(problem, points, k, own)
+                set_query(problem, head, own, own_query)
                 for a in range(dim):
-                    query[ROWS * a + r] = own_query[a]
-            _head_sums(problem, head, x, stride, points, wide, r0, count, query, logits, tops, weight_sums, sums)
-            for r in range(count):
-                own = points[(r0 + r) * wide : (r0 + r) * wide + dim]
-                difference = sums[r * wide : r * wide + dim]
+                    query[(tile * dim + a) * ROWS + r] = own_query[a]
+            _stack_sums(problem, head, panels, points, wide, base, end, query, logits, tops, weight_sums, sums)
+            for k in range(base, end):
+                i = k - base
+                tile, r = divmod(i, ROWS)
+                own_sums = sums[tile * ROWS * wide : (tile + 1) * ROWS * wide]
+                others = weight_sums[2 * tile * ROWS + r]
+                others += _frozen(problem, query[tile * ROWS * dim :], r, tops[i], own_sums, wide)
+                _token(problem, points, k, own)
+                difference = own_sums[r * wide : r * wide + dim]
                 for a in range(dim):
-                    difference[a] -= weight_sums[r] * own[a]
-                everyone = weight_sums[r] + weight_sums[ROWS + r]
-                along[r] += add_head(problem, head, r0 + r, everyone, own, difference, drift[r * dim : (r + 1) * dim])
-        for r in range(count):
-            own = points[(r0 + r) * wide : (r0 + r) * wide + dim]
-            emit(problem, time, own, drift[r * dim : (r + 1) * dim], along[r], out, r0 + r)
+                    difference[a] -= others * own[a]
+                everyone = others + weight_sums[(2 * tile + 1) * ROWS + r]
+                along[i] += add_head(problem, head, k, everyone, own, difference, drift[i * wide : (i + 1) * wide])
+        for k in range(base, end):
+            i = k - base
+            _token(problem, points, k, own)
+            emit(problem, time, own, drift[i * wide : (i + 1) * wide], along[i], out, k)

@@ -11,13 +11,14 @@ Multiplication and addition carry the flag `contract` (they may be fused), nothi
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
 from numba.core.cgutils import get_or_insert_function
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from metastable.kernels.cpu.fastmath import (
     C0,
@@ -48,6 +49,7 @@ from metastable.kernels.cpu.fastmath import (
     S4,
     S5,
     TWO_OVER_PI,
+    intrinsic,
 )
 
 LANES = 8
@@ -101,7 +103,8 @@ MIXED = (
 
 def _register_binary(function, method):
     """Type and lower an arithmetic operator for vectors, and for a vector with a scalar."""
-    infer_global(function)(type(f"Vector_{method}", (ConcreteTemplate,), {"cases": list(MIXED)}))
+    template: Any = infer_global(function)
+    template(type(f"Vector_{method}", (ConcreteTemplate,), {"cases": list(MIXED)}))
 
     def lower(context, builder, sig, arguments):
         left, right = (_spread(builder, value) for value in arguments)
@@ -151,6 +154,17 @@ def store(typing_context, array, index, value):
         return context.get_dummy_value()
 
     return types.void(array, types.intp, VECTOR), generate
+
+
+@intrinsic
+def spread(typing_context, array, index):
+    """`array[index]` in every lane, without bounds check and without the test for negative indices."""
+
+    def generate(context, builder, sig, arguments):
+        data = context.make_array(sig.args[0])(context, builder, arguments[0]).data
+        return _spread(builder, builder.load(builder.gep(data, [arguments[1]], inbounds=True)))
+
+    return VECTOR(array, types.intp), generate
 
 
 @intrinsic
