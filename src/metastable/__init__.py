@@ -38,7 +38,7 @@ _EXPORTS = {
     ),
     "kernels.select": ("velocity",),
     "run": ("Run", "load", "simulate"),
-    "ensemble": ("ensemble", "summarize"),
+    "ensembles": ("ensemble", "summarize"),
     "analysis": (
         "classify",
         "cluster_labels",
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         predict,
         renyi_centers,
     )
-    from metastable.ensemble import ensemble, summarize
+    from metastable.ensembles import ensemble, summarize
     from metastable.kernels.select import velocity
     from metastable.model import (
         NGPT,

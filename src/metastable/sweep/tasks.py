@@ -26,7 +26,7 @@ Execute = Callable[["Task"], "xr.Dataset"]
 """What a task runs: takes a `Task`, returns a dataset of numeric variables."""
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
-ENSEMBLE = "metastable.ensemble:ensemble"
+ENSEMBLE = "metastable.ensembles:ensemble"
 """Named, not imported: `sweep` and `ensemble` are rooms of one layer, and the door between them opens when a task runs."""
 
 
@@ -128,8 +128,12 @@ def load(path: str) -> Callable[..., Any]:
 
 
 def run_ensemble(task: Task) -> xr.Dataset:
-    """The ensemble of a task, with the observables of its members over time."""
-    return load(ENSEMBLE)(
+    """The ensemble of a task, with the observables of its members over time (NaN from where a member failed).
+
+    An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member could be started is
+    a failure.
+    """
+    result = load(ENSEMBLE)(
         task.attention(),
         tokens=task.tokens,
         members=task.members,
@@ -140,6 +144,12 @@ def run_ensemble(task: Task) -> xr.Dataset:
         progress=False,
         **task.options,
     )
+    if result.attrs["status"] == "interrupted":
+        raise KeyboardInterrupt
+    statuses = result["status"].values.tolist()
+    if set(statuses) == {"failed"}:
+        raise SweepError(f"all {len(statuses)} members failed; run one with metastable.simulate to see why")
+    return result
 
 
 # ------------------------------------------------------------------------------------------- what is kept of a result

@@ -9,7 +9,7 @@ import numpy as np
 
 from metastable import sphere, theory
 from metastable.analysis import cluster_labels, observe, renyi_centers
-from metastable.ensemble import ensemble
+from metastable.ensembles import ensemble
 from metastable.figures import figure_2, figure_3, statements, style
 from metastable.model import Attention
 from metastable.reproduce.draws import each, part, seeds

@@ -1,0 +1,155 @@
+"""Ensembles: seeds, batches, threads, failures, interruption, statistics."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import ensembles as module
+from metastable import errors
+
+MODEL = ms.Attention(dim=2, beta=16.0)
+TIMES = [0.0, 1.0, 5.0]
+
+
+def run(**options):
+    base = {"tokens": 12, "members": 9, "times": TIMES, "seed": 4, "observe": {"cosine": ms.observe.mean_cosine()}}
+    model = options.pop("model", MODEL)
+    return ms.ensemble(model, **(base | options))
+
+
+@pytest.mark.parametrize("interaction", ["direct", "series"])
+def test_bits_do_not_depend_on_threads_batches_or_company(interaction):
+    one = run(observe=None, interaction=interaction, threads=1)
+    two = run(observe=None, interaction=interaction, threads=2)
+    small = run(observe=None, interaction=interaction, memory=8 * 3 * 12 * 2 * 2)
+    few = run(observe=None, interaction=interaction, members=4)
+    np.testing.assert_array_equal(one.x.values, two.x.values)
+    np.testing.assert_array_equal(one.x.values, small.x.values)
+    np.testing.assert_array_equal(one.x.values[:4], few.x.values)
+
+
+def test_members_equal_single_runs():
+    """Same start, same numbers as `simulate` to the tolerance; starts are the spawned children of the seed."""
+    stats = run(observe=None, rtol=1e-9, atol=1e-12)
+    children = np.random.SeedSequence(4).spawn(9)
+    for member in (0, 5):
+        start = ms.sphere.uniform(12, dim=2, seed=np.random.default_rng(children[member]))
+        np.testing.assert_allclose(stats.x[member, 0], start, atol=1e-12)
+        single = ms.simulate(MODEL, start, times=TIMES, engine="reference", rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(stats.x[member], single.states, atol=1e-6)
+
+
+def test_every_engine_and_method_has_the_same_dataset():
+    explicit = run()
+    for options in ({"engine": "reference"}, {"method": "rodas"}, {"method": "layers", "step": 0.01}):
+        other = run(**options)
+        assert other.cosine.dims == explicit.cosine.dims == ("member", "time")
+        assert (other.status == "success").all()
+        np.testing.assert_allclose(other.cosine, explicit.cosine, atol=0.02)
+
+
+def test_noise_is_reproducible_and_differs_between_members():
+    noisy = MODEL.replace(noise=0.3)
+    first = run(model=noisy, step=0.05, observe=None)
+    second = run(model=noisy, step=0.05, observe=None, memory=1)
+    np.testing.assert_array_equal(first.x.values, second.x.values)
+    assert first.attrs["method"] == "sde"
+
+
+def test_starts_of_ones_own():
+    def arc(generator):
+        return ms.sphere.from_angle(generator.uniform(0, 0.1, 12))
+
+    stats = run(start=arc)
+    assert float(stats.cosine.isel(time=0).min()) > 0.99
+    with pytest.raises(errors.InvalidInputError, match="tokens=12"):
+        run(start=lambda generator: arc(generator)[:5])
+
+
+@dataclass(frozen=True)
+class Fragile:
+    """An observable that fails for some members only."""
+
+    dims = ()
+
+    def measure(self, states, *, start, model, times):
+        if len(self_seen) == 3:
+            self_seen.append(0)
+            raise ValueError("this member is odd")
+        self_seen.append(0)
+        return np.ones(len(states))
+
+
+self_seen: list[int] = []
+
+
+def test_a_failed_member_stops_nobody():
+    self_seen.clear()
+    stats = run(observe={"fragile": Fragile()})
+    assert list(stats.status.values) == ["success"] * 3 + ["failed"] + ["success"] * 5
+    assert np.isnan(stats.fragile[3]).all()
+    assert (stats.fragile.drop_sel(member=3) == 1).all()
+
+
+def test_members_that_do_not_finish_keep_what_they_reached():
+    stats = run(max_steps=3, times=[0.0, 1e-3, 50.0])
+    assert (stats.status == "max_steps").all()
+    assert np.isfinite(stats.cosine[:, 0]).all()
+    assert np.isnan(stats.cosine[:, 2]).all()
+
+
+def test_interruption_returns_what_is_finished(monkeypatch):
+    calls = []
+
+    def interrupted(problem, starts, first, report):
+        calls.append(first)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return module._one_by_one(problem, starts, first, report, lambda start, member: solve(problem, start))
+
+    def solve(problem, start):
+        from metastable.integrate import layers
+
+        return layers.solve((MODEL,) * 10, start, 0.5, times=problem.times)
+
+    monkeypatch.setitem(module._SOLVERS, "tsit5", interrupted)
+    stats = run(memory=8 * 3 * 12 * 2 * 2, interaction="direct")
+    assert stats.attrs["status"] == "interrupted"
+    assert list(stats.member.values) == [0, 1, 2, 3]
+
+
+def test_statistics_over_members():
+    stats = run()
+    summary = ms.summarize(stats, quantiles=[0.25, 0.75])
+    np.testing.assert_allclose(summary.cosine_mean, stats.cosine.values.mean(axis=0))
+    np.testing.assert_allclose(summary.cosine_error, stats.cosine.values.std(axis=0, ddof=1) / 3)
+    np.testing.assert_allclose(summary.cosine_quantile, np.quantile(stats.cosine.values, [0.25, 0.75], axis=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"members": 0}, "members"),
+        ({"tokens": 0}, "tokens"),
+        ({"times": [3.0, 1.0]}, "increase"),
+        ({"times": [0.0]}, "only 0"),
+        ({"seed": -1}, "seed"),
+        ({"seed": None}, "seed"),
+        ({"observe": {}}, "observe"),
+        ({"observe": {"a": 3}}, "observable"),
+        ({"observe": {"status": ms.observe.mean_cosine()}}, "taken"),
+        ({"start": "normal"}, "uniform"),
+        ({"method": "euler"}, "tsit5"),
+        ({"method": "layers"}, "step"),
+        ({"step": 0.1}, "step"),
+        ({"method": "layers", "step": 0.3}, "multiples"),
+        ({"model": MODEL.replace(noise=0.1), "method": "tsit5"}, "sde"),
+        ({"engine": "gpu"}, "cuda"),
+        ({"model": "attention"}, "Attention"),
+    ],
+)
+def test_bad_calls_are_refused(options, word):
+    with pytest.raises(errors.MetastableError, match=word):
+        run(**options)
