@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray, number
-from metastable.checkpoints.temperature import logit_matrix
+from metastable.checkpoints.temperature import acting_on_tokens, folded_logit_matrix
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
 from metastable.errors import InvalidInputError
 from metastable.model import Attention, Causal, FeedForward, Full, Head, PostLN, PreLN, Visibility, Window
@@ -76,7 +76,7 @@ def as_model(
     if stored.norm.place == "post" and stored.norm.gain is not None:
         radius = radius * float(np.sqrt(np.mean(stored.norm.gain**2)))
     chosen = range(weights.head_count) if head is None else [weights.check_head(head)]
-    folded = stored.fold(gain=True, center=stored.norm.kind == "layer")
+    folded = acting_on_tokens(stored)
     heads = tuple(_head(weights, folded, number, lag, radius) for number in chosen)
     drift = _drift(folded) / (np.sqrt(weights.dim) * radius) if head is None else np.zeros(weights.dim)
     return Attention(
@@ -90,7 +90,7 @@ def as_model(
 
 def _head(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float, radius: float) -> Head:
     """One head with unit-temperature key matrix and the value of a folded layer."""
-    bilinear = logit_matrix(weights, folded.index, head, lag)
+    bilinear = folded_logit_matrix(weights, folded, head, lag)
     beta = float(np.linalg.norm(bilinear) / np.sqrt(weights.dim))
     value = _centered(folded, folded.value_matrix(head)) / radius
     if beta == 0.0:

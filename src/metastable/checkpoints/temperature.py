@@ -32,15 +32,18 @@ def logit_matrix(weights: AttentionWeights, layer: int, head: int, lag: float = 
 
     For LayerNorm models A is centred on both sides. Biases are not in A (`attention_logits` has them).
     """
-    head = weights.check_head(head)
-    folded = _acting_on_tokens(weights.layer(layer))
+    return folded_logit_matrix(weights, acting_on_tokens(weights.layer(layer)), weights.check_head(head), lag)
+
+
+def folded_logit_matrix(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float) -> FloatArray:
+    """`logit_matrix` of a layer that was read and folded before (by `acting_on_tokens`)."""
     query, key = folded.query[head], folded.key[folded.kv_head(head)]
     if weights.rope is not None and lag != 0:
         key = weights.rope.rotation(lag, weights.head_dim) @ key
     return folded.scale * weights.dim * (query.T @ key)
 
 
-def _acting_on_tokens(layer: LayerWeights) -> LayerWeights:
+def acting_on_tokens(layer: LayerWeights) -> LayerWeights:
     """The layer with its gain folded in, and centred where its norm centres."""
     return layer.fold(gain=True, center=layer.norm.kind == "layer")
 
@@ -49,7 +52,7 @@ def _weight_temperatures(
     weights: AttentionWeights, layer: LayerWeights, lags: Sequence[float], rope: bool
 ) -> FloatArray:
     """(heads, lags, 3): beta_F, beta_op and trace(A)/dim, from head_dim x head_dim matrices only."""
-    folded = _acting_on_tokens(layer)
+    folded = acting_on_tokens(layer)
     groups = layer.head_count // layer.kv_head_count
     factor = folded.scale * layer.dim
     query_factor = gram_factor(folded.query.transpose(0, 2, 1))
