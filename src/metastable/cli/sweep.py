@@ -74,7 +74,9 @@ def run(
     """
     from metastable.sweep import Sweep
     from metastable.sweep import run as run_sweep
+    from metastable.sweep.runner import check_place
 
+    check_place(workers, scheduler, cluster)
     described = Sweep.from_file(file)
     options = _options(cluster_option or [])
     if options and cluster is None:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from metastable import _checks
 from metastable.errors import MetastableError, SchedulerLostError, SweepError, missing_extra
 from metastable.sweep.executors import Returned
 from metastable.sweep.tasks import Execute
@@ -181,7 +180,6 @@ def batch_system(kind: str, jobs: int, options: Mapping[str, Any], text: str, ex
 
 def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
     """The dask-jobqueue cluster of a batch system."""
-    _checks.choice(kind, "cluster", tuple(CLUSTERS), error=SweepError)
     require(f"running on {kind}")
     if not _installed("dask_jobqueue"):
         raise missing_extra("dask-jobqueue", "sweep", f"running on {kind}")

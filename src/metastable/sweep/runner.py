@@ -91,7 +91,7 @@ def run(
     say : called with lines for people (default: print nothing).
     """
     say = say or (lambda line: None)
-    _check_place(workers, scheduler, cluster)
+    check_place(workers, scheduler, cluster)
     sweep.task(0)
     folder = Path(out)
     prepare_folder(folder, sweep, extend)
@@ -109,7 +109,10 @@ def run(
         return Outcome(folder, sweep.size, store.done, store.failed, ran, time.monotonic() - before)
 
 
-def _check_place(workers: int | None, scheduler: str | None, cluster: str | None) -> None:
+def check_place(workers: int | None, scheduler: str | None, cluster: str | None) -> None:
+    """Raise when these say contradictory things about where to run, or what they need is not installed."""
+    if cluster is not None:
+        _checks.choice(cluster, "cluster", tuple(clusters.CLUSTERS), error=SweepError)
     if workers is not None:
         _checks.count(workers, "workers", minimum=0)
     if scheduler is not None and (cluster is not None or workers is not None):

@@ -23,8 +23,11 @@ from metastable.sweep.tasks import Task, canonical, digest
 if TYPE_CHECKING:
     from metastable.sweep.runner import Outcome
 
-OPTIONS = ("method", "engine", "interaction", "rtol", "atol", "step", "max_steps", "start", "device", "dtype")
+OPTIONS = ("method", "engine", "interaction", "rtol", "atol", "step", "max_steps")
 """Keys of [run] that are handed to `metastable.ensemble` as they are."""
+METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
+TAKEN = ("status", "accepted", "rejected", "evaluations")
+"""Names of results that every ensemble has; observables need other names."""
 STARTS = ("independent", "shared")
 KEEPS = ("members", "statistics")
 MOST_TASKS = 10_000_000
@@ -144,8 +147,6 @@ class Sweep:
 
     def check(self) -> None:
         """Build every model and every observable, and ask the engines whether they can do them; raises at the first no."""
-        from metastable.kernels import select
-
         seen: set[str] = set()
         for task in self.tasks():
             content = canonical([task.model, task.tokens, task.observe])
@@ -156,10 +157,7 @@ class Sweep:
                 model = task.attention()
                 model.mask.check(task.tokens)
                 task.observables()
-                options = task.options
-                engine = "reference" if options.get("method") == "layers" else str(options.get("engine", "auto"))
-                interaction = str(options.get("interaction", "auto"))
-                select.choose(model, task.tokens, engine, interaction, task.times[-1])
+                _check_solver(model, task)
             except MetastableError as reason:
                 raise SweepError(f"at {task.where}: {reason}") from reason
 
@@ -303,9 +301,28 @@ def _grid_entry(name: str, entry: Any) -> Any:
     return axes.plain(entry)
 
 
+def _check_solver(model: Attention, task: Task) -> None:
+    """Raise when the engine or the method named in [run] cannot do this model."""
+    from metastable.integrate import rodas
+    from metastable.kernels import select
+
+    method = _checks.choice(task.options.get("method", "auto"), "method", METHODS, error=SweepError)
+    fixed = method in ("layers", "sde") or (method == "auto" and model.noise > 0)
+    if fixed != ("step" in task.options):
+        raise SweepError(
+            f"method = {method!r} {'needs step = 0.01 in [run]' if fixed else 'has no step; leave it out'}"
+        )
+    if model.noise > 0 and method not in ("auto", "sde"):
+        raise SweepError(f"method = {method!r} has no noise, and noise = {model.noise:g}; use method = 'sde'")
+    if method == "rodas" and (reason := rodas.refusal(model, task.tokens)) is not None:
+        raise SweepError(reason)
+    engine = "reference" if method == "layers" else str(task.options.get("engine", "auto"))
+    select.choose(model, task.tokens, engine, str(task.options.get("interaction", "auto")), task.times[-1])
+
+
 def _observe_table(name: str, table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise SweepError(f"observe.{name} must be a table such as {{kind = 'clusters', radius = 0.1}}, not {table!r}")
-    if not name.isidentifier() or name in axes.RESERVED:
+    if not name.isidentifier() or name in (*axes.RESERVED, *TAKEN):
         raise SweepError(f"observe.{name}: {name!r} cannot be the name of a result; use letters, digits and _")
     return {"kind": name, **axes.plain(table)}

@@ -15,6 +15,7 @@ from dask_jobqueue.local import LocalCluster
 from metastable import sweep as sweeps
 from metastable.errors import MissingExtraError, SchedulerLostError, StoreFullError, StoreLockedError, SweepError
 from metastable.sweep import cluster as clusters
+from metastable.sweep import runner
 from tests.unit.sweep import toy
 from tests.unit.sweep.conftest import Background, start, stored, wait_for, zarr_files
 
@@ -188,7 +189,7 @@ def test_job_scripts(kind, options, expected):
 
 def test_wrong_cluster_options_are_named():
     with pytest.raises(SweepError, match="cluster must be one of"):
-        clusters.job_cluster("cloud", {})
+        runner.check_place(None, None, "cloud")
     with pytest.raises(SweepError, match="slurm cluster cannot be made"):
         clusters.job_cluster("slurm", {"corez": 3})
 

@@ -328,6 +328,25 @@ def test_a_task_without_numbers_fails(tmp_path):
         sweeps.open_results(tmp_path / "s")
 
 
+@pytest.mark.parametrize(("status", "states"), [("interrupted", ["success"]), ("success", ["failed", "failed"])])
+def test_half_an_ensemble_is_no_result(tmp_path, monkeypatch, status, states):
+    """`ensemble` returns what is finished on Ctrl-C, and NaN for members that fail: neither may pass for a result."""
+
+    def ensemble(model, **_):
+        return xr.Dataset(
+            {"a": ("member", [np.nan] * len(states)), "status": ("member", states)}, attrs={"status": status}
+        )
+
+    monkeypatch.setattr("metastable.ensemble.ensemble", ensemble)
+    if status == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            small_sweep().run(tmp_path / "s", workers=0)
+        assert sweeps.status(tmp_path / "s").done == 0
+    else:
+        assert small_sweep().run(tmp_path / "s", workers=0).failed == 12
+        assert "all 2 members failed" in sweeps.status(tmp_path / "s").failures[0].error
+
+
 def test_equal_tasks_run_once(tmp_path):
     sweep = small_sweep(
         starts="shared", grid={"beta": [1.0, 2.0], "c": [1.0, 2.0]}, observe={"clusters": {"radius": "0 * c + 1"}}
