@@ -1,0 +1,238 @@
+"""`Run`: the handle that users hold on a finished simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable._progress import progress_bar
+from metastable.errors import TimeError, UnsupportedError
+from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
+from metastable.kernels import select
+from metastable.model import Attention
+from metastable.run.problem import Problem
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def from_solution(problem: Problem, solution: Solution) -> Run:
+    """The run that a solved problem makes."""
+    from metastable import dataset
+
+    attributes = {
+        "method": problem.method,
+        "engine": problem.choice.engine,
+        "interaction": problem.choice.interaction,
+        "until": problem.until,
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "step": problem.step,
+        "seed": -1 if problem.seed is None else problem.seed,
+        "max_steps": problem.max_steps,
+    }
+    models = problem.models[0] if len(set(problem.models)) == 1 else problem.models
+    return Run(dataset.from_solution(solution, models, problem.start, attributes))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The result of `simulate`: a handle on an `xarray.Dataset`."""
+
+    dataset: xr.Dataset
+
+    def __repr__(self) -> str:
+        tokens, dim = self.start.shape
+        return (
+            f"<Run: {tokens} tokens on the sphere of R^{dim}, t = 0..{self.end:g}, {self.method} on {self.engine}, "
+            f"{self.stats.accepted} steps, {self.status}>"
+        )
+
+    @cached_property
+    def models(self) -> tuple[Attention, ...]:
+        """The models of the layers (one, where all layers are the same)."""
+        from metastable import dataset
+
+        return dataset.models_from_json(self.dataset.attrs["model"])
+
+    @property
+    def model(self) -> Attention:
+        """The model (of the first layer)."""
+        return self.models[0]
+
+    @property
+    def times(self) -> FloatArray:
+        """Saved times, shape (times,)."""
+        return self.dataset["time"].values
+
+    @property
+    def states(self) -> FloatArray:
+        """Tokens at the saved times, shape (times, tokens, dim)."""
+        return self.dataset["x"].values
+
+    @property
+    def radius(self) -> FloatArray | None:
+        """Radii at the saved times, shape (times, tokens), for norms that have them."""
+        return self.dataset["radius"].values if "radius" in self.dataset else None
+
+    @property
+    def start(self) -> FloatArray:
+        """Tokens at depth 0, shape (tokens, dim)."""
+        return self.dataset["start"].values
+
+    @property
+    def final(self) -> FloatArray:
+        """Tokens at the last saved time, shape (tokens, dim)."""
+        return self.states[-1] if len(self.times) else self.start
+
+    @property
+    def end(self) -> float:
+        """The last time that was reached and kept."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    @property
+    def status(self) -> str:
+        """ "success", "max_steps" or "diverged"; `message` says more."""
+        return self.dataset.attrs["status"]
+
+    @property
+    def message(self) -> str:
+        """Why a run stopped early; empty for a success."""
+        return self.dataset.attrs["message"]
+
+    @property
+    def method(self) -> str:
+        """The method that made the run."""
+        return self.dataset.attrs["method"]
+
+    @property
+    def engine(self) -> str:
+        """The engine that made the run."""
+        return self.dataset.attrs["engine"]
+
+    @property
+    def interaction(self) -> str:
+        """How interactions were summed: "direct" or "series"."""
+        return self.dataset.attrs["interaction"]
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What else is worth knowing, for example where an automatic method switched."""
+        return json.loads(self.dataset.attrs["notes"])
+
+    @property
+    def stats(self) -> Statistics:
+        """Steps accepted and rejected, right-hand sides and Jacobians evaluated."""
+        names = ("accepted", "rejected", "evaluations", "jacobians")
+        return Statistics(*(int(self.dataset.attrs[name]) for name in names))
+
+    @cached_property
+    def dense(self) -> Dense | JoinedDense | None:
+        """Dense output, where the run kept it (no `times` given, adaptive method)."""
+        from metastable import dataset
+
+        return dataset.dense_of(self.dataset)
+
+    def at(self, t: float) -> FloatArray:
+        """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time."""
+        t = _checks.number(t, "t", 0.0, error=TimeError)
+        if self.dense is not None:
+            return self.dense(t)[:, : self.model.dim]
+        near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-12, atol=0.0))
+        if near.size:
+            return self.states[near[0]]
+        raise TimeError(
+            f"this run kept {len(self.times)} chosen times, and t = {t:g} is not among them; "
+            "simulate without times= to have every t"
+        )
+
+    def observe(self, observable: Any) -> xr.DataArray:
+        """An observable (see `metastable.observe`) at the saved times."""
+        import xarray as xr
+
+        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
+        return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
+
+    def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
+        """The run with more tokens behind the others: only the new ones are computed.
+
+        Exact under masks where earlier tokens never notice later ones (causal, window, sink, prefix beyond its length).
+        """
+        from metastable.integrate import append
+
+        model = self.model
+        new = _checks.tokens(tokens, "tokens", dim=model.dim)
+        before, after = len(self.start), len(self.start) + len(new)
+        if not model.mask.extends(before, after):
+            raise UnsupportedError(
+                f"under {model.mask!r} the first {before} tokens move differently when more are there; "
+                "simulate all of them together"
+            )
+        if self.dense is None or self.method not in ("auto", "tsit5") or self.stats.jacobians:
+            raise UnsupportedError(
+                "append reads the earlier tokens off the dense output of an explicit run; simulate without times= and with "
+                "method='tsit5'"
+            )
+        attrs = self.dataset.attrs
+        choice = select.choose(model, after, self.engine, "direct")
+        start = np.concatenate([self.start, new])
+        problem = Problem(
+            self.models,
+            self.method,
+            start,
+            self.end,
+            False,
+            None,
+            choice,
+            attrs["rtol"],
+            attrs["atol"],
+            0.0,
+            None,
+            attrs["max_steps"],
+        )
+        with progress_bar("append", self.end, progress) as report:
+            solution = append.solve(
+                lambda first: select.right_hand_side(model, after, choice, first),
+                self.dense,
+                problem.packed[before:],
+                self.end,
+                rtol=problem.rtol,
+                atol=problem.atol,
+                max_steps=problem.max_steps,
+                breakpoints=model.norm.breakpoints,
+                progress=report,
+            )
+        return from_solution(problem, solution)
+
+    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
+        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
+        from metastable import dataset
+
+        dataset.save(self.dataset, path, overwrite)
+
+    def plot(self, **options: Any) -> Any:
+        """Draw the run as its dimension suggests; see `metastable.figures.draw_run`."""
+        from metastable import figures
+
+        return figures.draw_run(self, **options)
+
+    def animate(self, path: str | Path, **options: Any) -> None:
+        """Write a film of the run (.mp4 or .gif); see `metastable.figures.animate`."""
+        from metastable import figures
+
+        figures.animate(self, path, **options)
+
+
+def load(path: str | os.PathLike) -> Run:
+    """The run that `Run.save` stored."""
+    from metastable import dataset
+
+    return Run(dataset.load(path))
