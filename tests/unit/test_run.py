@@ -212,6 +212,13 @@ def test_a_store_nowhere(tmp_path):
         ms.load(tmp_path / "folder")
 
 
+def test_an_unwritable_folder_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # what a user without rights would see
+    with pytest.raises(errors.StoreError, match="not writable"):
+        run().save(tmp_path / "run.zarr")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_failed_write_leaves_the_old_store(tmp_path, monkeypatch):
     """A disk that fills up while writing loses neither the old store nor leaves a half-written one."""
     import xarray as xr
