@@ -18,6 +18,8 @@ from metastable.run import Run
 
 MERGES = 64
 """Merges that are reported: the last ones, which take longest."""
+CLOUDS = (4, 5)
+"""Rows of Table 1 that end in clouds."""
 BASES = {"theorem": "theorem", "conjecture": "conjecture"}
 
 
@@ -133,7 +135,8 @@ def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, l
         return {"text": f"{clusters} at t = {end}, under noise that never lets them rest", "agrees": None}
     result = classify(run)
     moment = measure.settling_time(states, times)
-    when = "" if moment is None else f" at t = {number(moment)}"
+    # Inside a cloud tokens rearrange for ever: it has no moment of arrival.
+    when = "" if moment is None or result.row in CLOUDS else f" at t = {number(moment)}"
     if result.configuration not in (OTHER, UNSETTLED) and result.prediction.configuration != OTHER:
         return {"text": pretty(result.configuration) + when, "agrees": result.as_predicted}
     if result.configuration == UNSETTLED:

@@ -174,8 +174,12 @@ class Pool:
 
     async def _acquire(self, key: str) -> Worker:
         async with self._changed:
+            if not self._all and self._failure:
+                # The last attempts to start a process failed; what was wrong may have been mended.
+                self._failure = None
+                self._spawn_task(self._add_worker())
             while not self._idle:
-                if not self._all and self._failure:
+                if self._failure and not self._all:
                     raise RunFailedError(self._failure)
                 await self._changed.wait()
             knowing = [worker for worker in self._idle if key and key in worker.known]

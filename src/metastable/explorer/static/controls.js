@@ -6,6 +6,7 @@ import { active, activeSetting, change, store } from "./store.js";
 import { MASK_NAMES, NORM_NAMES, editable, maskKind, normKind, parseNumber } from "./text.js";
 
 const identity = (dim) => Array.from({ length: dim }, (_, i) => Array.from({ length: dim }, (_, j) => (i === j ? 1 : 0)));
+const TABLE = 8; // dimensions up to which eigenvalues are listed; beyond, the plane is enough
 const italic = (text) => el("i", {}, text);
 
 function edit(mutate, details = {}) {
@@ -124,7 +125,7 @@ export function buildForm(form, limits, actions) {
       when(number("weight", "frozen-weight", () => model().frozen?.weights?.[0], (v) => edit((s, table) => { table.frozen = { ...table.frozen, weights: table.frozen.tokens.map(() => v) }; })), () => Boolean(model().frozen))),
     group("Value matrix V",
       choice(italic("V"), "value", [["identity", "identity"], ["eigenvalues", "by its eigenvalues"], ["matrix", "matrix"], ["gaussian", "Gaussian"]], () => matrixKind(model().value), (kind) => edit((s, table) => { table.value = makeMatrix(kind, table.dim, table.value, actions.spectrum()); })),
-      when(eigenTable(), () => matrixKind(model().value) === "eigenvalues"),
+      when(eigenTable(), () => matrixKind(model().value) === "eigenvalues" && model().dim <= TABLE),
       when(number("seed", "value-seed", () => model().value?.gaussian, (v) => edit((s, table) => { table.value = { gaussian: v }; })), () => matrixKind(model().value) === "gaussian"),
       when(matrix("V as a matrix", "value-matrix", () => model().value, (rows) => edit((s, table) => { table.value = rows; })), () => matrixKind(model().value) === "matrix")),
     group("Query and key", ...matrixFields("query", "Q"), ...matrixFields("key", "K")),

@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { plain } from "./text.js";
 
 const SNAP = 0.06;
+const RINGS = 3;
 const round = (value) => Math.round(value * 100) / 100;
 
 export class Spectrum extends Chart {
@@ -54,7 +55,8 @@ export class Spectrum extends Chart {
       seen.set(key, level + 1);
       for (const sign of pair[1] > 0 ? [1, -1] : [1]) {
         const [px, py] = this.place([pair[0], sign * pair[1]]);
-        // Equal eigenvalues are shown as rings around one another.
+        // Equal eigenvalues are shown as rings around one another, many of them as a number.
+        if (level >= RINGS) continue;
         const r = 6 + 4 * level;
         ctx.beginPath(); ctx.arc(px, py, r, 0, 2 * Math.PI);
         ctx.lineWidth = index === this.chosen ? 3 : 1.8;
@@ -63,6 +65,11 @@ export class Spectrum extends Chart {
         ctx.stroke();
       }
     });
+    for (const [key, count] of seen) {
+      if (count <= RINGS) continue;
+      const [px, py] = this.place(key.split(",").map(Number));
+      ctx.fillStyle = theme.soft; ctx.textAlign = "center"; ctx.textBaseline = "bottom"; ctx.fillText(`×${count}`, px, py - 18);
+    }
     const text = this.chosen >= 0 && this.list[this.chosen] ? this.name(this.list[this.chosen]) : this.leading ? `λ max = ${plain(this.leading[0], 3)}${this.leading[1] ? ` ± ${plain(Math.abs(this.leading[1]), 3)}i` : ""}` : "";
     ctx.fillStyle = theme.soft; ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.fillText(text, x + width - 6, y + height - 5);
   }

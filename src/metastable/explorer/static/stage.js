@@ -37,7 +37,7 @@ export class Stage {
 
   geometry(theme) {
     const [width, height] = this.size;
-    const R = Math.max(20, Math.min(width, height) * (this.flat ? 0.335 : 0.435));
+    const R = Math.max(20, Math.min(width, height) * (this.flat ? 0.345 : 0.45));
     return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
   }
 
