@@ -22,8 +22,11 @@ MOST_MEMBERS = 2**15
 REGISTER_FILE = 65536
 """Registers of a multiprocessor."""
 
-REGISTERS = {"float32": 80, "float64": 128}
+REGISTERS = {"float32": 96, "float64": 128}
 """Registers per thread that are aimed at on the circle: enough for the pair loops, few enough for several blocks at a time."""
+
+SPHERE_REGISTERS = {"float32": 128, "float64": 168}
+"""The same on the sphere (measured for d = 3)."""
 
 
 EXACT = {"float32": True, "float64": True}
@@ -86,7 +89,7 @@ class MemberBatch:
         self.angles = support.on_circle(model)
         self.threads = support.block_threads(self.tokens)
         size = next(size for size in BLOCK_SIZES if size >= self.threads)
-        aim = registers if registers is not None else (REGISTERS[dtype] if self.angles else 2 * REGISTERS[dtype])
+        aim = registers if registers is not None else (REGISTERS if self.angles else SPHERE_REGISTERS)[dtype]
         self.kernel = member_kernel(
             dtype, dim, self.angles, size, scheme, aim, EXACT[dtype] if exact is None else exact
         )

@@ -8,7 +8,8 @@ With z_k the angle of token k and sums over j < k
 
     dz_k/dt = sum_j w_kj sin(z_j - z_k) / (1 + sum_j w_kj),    w_kj = exp(beta (cos(z_j - z_k) - 1)),
 
-the sine is formed pair by pair, which keeps the tiny forces between distant clusters relatively exact.
+the sine is formed pair by pair, which costs one operation more than summing cosines and sines apart and is several times more
+accurate: what cancels is never added up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ import math
 import numpy as np
 
 from metastable.kernels.cuda.geometry import Geometry
-from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single, inlined, load_four, load_two, make_sincos
+from metastable.kernels.cuda.intrinsics import (
+    cuda,
+    exp2_double,
+    exp2_single,
+    inlined,
+    load_four,
+    load_two,
+    make_sincos,
+    quotient_double,
+    quotient_single,
+)
 
 
 def _make_gather(real, exact: bool):
@@ -28,6 +39,7 @@ def _make_gather(real, exact: bool):
     combine them at the end: an absolute error of the size of rounding. Sums are triples, of which the exact form uses two.
     """
     exp2 = exp2_single if real is np.float32 else exp2_double
+    quotient = quotient_single if real is np.float32 else quotient_double
     zero = real(0)
 
     @inlined
@@ -55,8 +67,8 @@ def _make_gather(real, exact: bool):
     @inlined
     def force(own, sums):
         if exact:
-            return sums[0] / sums[2]
-        return (sums[1] * own[0] - sums[0] * own[1]) / sums[2]
+            return quotient(sums[0], sums[2])
+        return quotient(sums[1] * own[0] - sums[0] * own[1], sums[2])
 
     return gather, gather_if, start, force
 
@@ -118,6 +130,19 @@ def make_velocity(real, lanes: int, exact: bool = True):
             b = gather(c3, s3, y, shift, b)
             p = np.int32(p + np.int32(4))
         # The tile of the low row, up to its diagonal; all of it lies before the high row.
+        last = np.int32(low_end - np.int32(4))
+        while p <= last:
+            c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
+            c2, s2, c3, s3 = load_four(shared, np.int32(2) * p + np.int32(4))
+            a = gather_if(p < low, c0, s0, x, shift, a)
+            b = gather(c0, s0, y, shift, b)
+            a = gather_if(np.int32(p + np.int32(1)) < low, c1, s1, x, shift, a)
+            b = gather(c1, s1, y, shift, b)
+            a = gather_if(np.int32(p + np.int32(2)) < low, c2, s2, x, shift, a)
+            b = gather(c2, s2, y, shift, b)
+            a = gather_if(np.int32(p + np.int32(3)) < low, c3, s3, x, shift, a)
+            b = gather(c3, s3, y, shift, b)
+            p = np.int32(p + np.int32(4))
         while p < low_end:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             a = gather_if(p < low, c0, s0, x, shift, a)

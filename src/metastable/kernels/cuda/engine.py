@@ -137,8 +137,9 @@ class DirectSums(_Launcher):
         small = model.dim <= pairs.LARGEST_DIM
         super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
         self.threads = PAIR_THREADS if small else tiles.SIDE * tiles.SIDE
-        height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else tiles.ROWS
-        column_step = PAIR_THREADS if small else tiles.columns_of(self.real)
+        shape = tiles.shape_for(self.real, model.dim)
+        height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else shape.rows
+        column_step = PAIR_THREADS if small else shape.columns
         ranges = model.mask.intervals(tokens)
         assert ranges is not None
         table = np.ascontiguousarray(ranges.reshape(tokens, 4), dtype=np.int32)

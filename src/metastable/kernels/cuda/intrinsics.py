@@ -96,6 +96,9 @@ if SIMULATED:
         with np.errstate(under="ignore", over="ignore"):
             return np.exp2(np.float32(x))
 
+    def _quotient_single(a, b):
+        return np.float32(a / b)
+
     def _low_word(shifted):
         return np.int32(shifted - MAGIC if math.isfinite(shifted) else 0)
 
@@ -112,6 +115,7 @@ if SIMULATED:
         return array[index], array[index + 1], array[index + 2], array[index + 3]
 
     exp2_single = cuda.jit(device=True)(_exp2_single)
+    quotient_single = cuda.jit(device=True)(_quotient_single)
     low_word = cuda.jit(device=True)(_low_word)
     times_power_of_two = cuda.jit(device=True)(_times_power_of_two)
     load_two = cuda.jit(device=True)(_load_two)
@@ -133,6 +137,16 @@ else:
             return builder.call(ir.InlineAsm(kind, "ex2.approx.ftz.f32 $0, $1;", "=f,f"), arguments)
 
         return types.float32(types.float32), generate
+
+    @intrinsic
+    def quotient_single(typing_context, a, b):
+        """a / b in float32 to two units in the last place, for b between 2^-126 and 2^126."""
+
+        def generate(context, builder, signature, arguments):
+            kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
+            return builder.call(ir.InlineAsm(kind, "div.approx.ftz.f32 $0, $1, $2;", "=f,f,f"), arguments)
+
+        return types.float32(types.float32, types.float32), generate
 
     @intrinsic
     def low_word(typing_context, shifted):
@@ -201,6 +215,12 @@ def exp2_double(y):
     power = E0 + f * power
     power = 1.0 + f * power
     return times_power_of_two(power, shifted)
+
+
+@inlined
+def quotient_double(a, b):
+    """a / b in float64."""
+    return a / b
 
 
 def make_sincos(real):

@@ -55,9 +55,10 @@ def _kernels() -> tuple[Any, Any, Any]:
     chord = cuda.jit(device=True)(_near)
 
     @cuda.jit
-    def centers(starts, bound, strong, taken):
-        """taken[member, k] = 1 when token k is near an earlier center (earlier token, if strong): one block per member."""
-        x, flags = starts[cuda.blockIdx.x], taken[cuda.blockIdx.x]
+    def centers(starts, bound, strong, taken, indices, counts):
+        """Indices of the centers, one block per member; `taken` marks tokens near an earlier center (token, if strong)."""
+        member = cuda.blockIdx.x
+        x, flags = starts[member], taken[member]
         tokens = x.shape[0]
         k = cuda.threadIdx.x
         while k < tokens:
@@ -71,30 +72,38 @@ def _kernels() -> tuple[Any, Any, Any]:
                     if chord(x, k, x, center) <= bound:
                         flags[k] = 1
                     k += cuda.blockDim.x
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            count = 0
+            for token in range(tokens):
+                if flags[token] == 0:
+                    indices[member, count] = token
+                    count += 1
+            counts[member] = count
 
     @cuda.jit
-    def captured(out, starts, taken, bound, moving, result):
+    def captured(out, starts, indices, counts, bound, moving, result):
         """result[member, slot]: fraction of tokens near a center, one block per member and slot."""
-        counts = cuda.shared.array(THREADS, numba.int32)
+        near = cuda.shared.array(THREADS, numba.int32)
         member, slot, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         x, begin = out[member, slot], starts[member]
         tokens = x.shape[0]
         count = np.int32(0)
         k = thread
         while k < tokens:
-            for center in range(tokens):
-                if taken[member, center] == 0:
-                    distance = chord(x, k, x, center) if moving else chord(x, k, begin, center)
-                    if distance <= bound:
-                        count += np.int32(1)
-                        break
+            for number in range(counts[member]):
+                center = indices[member, number]
+                distance = chord(x, k, x, center) if moving else chord(x, k, begin, center)
+                if distance <= bound:
+                    count += np.int32(1)
+                    break
             k += THREADS
-        counts[thread] = count
+        near[thread] = count
         cuda.syncthreads()
         if thread == 0:
             total = 0
             for i in range(THREADS):
-                total += counts[i]
+                total += near[i]
             # A state that was not reached is NaN, and so is what is measured on it.
             result[member, slot] = total / tokens if x[0, 0] == x[0, 0] else np.nan
 
@@ -146,6 +155,7 @@ def measure(wanted: Capture | Components, starts: Any, out: Any) -> np.ndarray:
         components[(members, slots), THREADS](out, wanted.bound, result)
     else:
         taken = cuda.device_array((members, tokens), np.int8)
-        centers[members, THREADS](starts, wanted.center_bound, wanted.strong, taken)
-        captured[(members, slots), THREADS](out, starts, taken, wanted.bound, wanted.moving, result)
+        indices, counts = cuda.device_array((members, tokens), np.int32), cuda.device_array(members, np.int32)
+        centers[members, THREADS](starts, wanted.center_bound, wanted.strong, taken, indices, counts)
+        captured[(members, slots), THREADS](out, starts, indices, counts, wanted.bound, wanted.moving, result)
     return result.copy_to_host()
