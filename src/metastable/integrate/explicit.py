@@ -37,6 +37,7 @@ def solve(
                 max_steps=max_steps,
                 interaction=choice.interaction,
                 threads=choice.threads,
+                progress=progress,
             )
     if choice.engine == "cuda":
         from metastable.integrate import fused_cuda

@@ -29,10 +29,12 @@ parallel = njit(parallel=True, **OPTIONS, **INTERNAL)
 
 # Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
 # more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
-inner = njit(**OPTIONS, **INTERNAL, _nrt=False)
+KERNEL: dict[str, Any] = {**OPTIONS, **INTERNAL, "_nrt": False}
+
+inner = njit(**KERNEL)
 """For kernels and their parts."""
 
-inlined = njit(**OPTIONS, **INTERNAL, _nrt=False, forceinline=True)
+inlined = njit(**KERNEL, forceinline=True)
 """For parts of an inner loop: always merged into the caller."""
 
 

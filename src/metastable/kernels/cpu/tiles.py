@@ -10,6 +10,7 @@ maximum of a row is raised block by block, as in arXiv:2205.14135.
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import compiled, inlined, inner
+from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
 from metastable.kernels.cpu.vector import (
@@ -29,6 +30,7 @@ from metastable.kernels.cpu.vector import (
 
 ROWS = 4
 COLUMNS = 128
+SMALLEST = 2.0**LOWEST_EXPONENT
 STACK = 12
 """Tiles that share a block of columns."""
 
@@ -280,6 +282,8 @@ def _block_row(problem, head, logits, r, k, part, start, stop, fixed, tops, weig
         logits[at] = LOWEST
     weight_sums[r] += _block_weights(logits, r, start, stop, low, high, tops[r])
     if own:
+        # exp2 never returns zero: take out what stands for the token itself.
+        weight_sums[r] -= SMALLEST
         logits[at] = 0.0
 
 
