@@ -49,7 +49,7 @@ def member_kernel(
         circle.make_geometry(real, device.LANES, exact) if angles else sphere.make_geometry(real, dim, device.LANES)
     )
     bounds = launch_bounds(threads, dtype, registers)
-    return members.make_kernel(real, geometry, scheme, device.LANES, threads, launch_bounds=bounds)
+    return members.make_kernel(real, geometry, scheme, device.LANES, launch_bounds=bounds)
 
 
 def output_bytes(model: Attention, tokens: int, slots: int, dtype: str) -> int:

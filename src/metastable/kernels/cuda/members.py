@@ -18,7 +18,15 @@ import numba
 import numpy as np
 
 from metastable.kernels.cuda.geometry import Geometry
-from metastable.kernels.cuda.intrinsics import ALIGNMENT, cuda, kernel
+from metastable.kernels.cuda.intrinsics import (
+    ALIGNMENT,
+    cuda,
+    inlined,
+    kernel,
+    load_four,
+    power_double,
+    power_single,
+)
 
 SUCCESS, MAX_STEPS, DIVERGED = 0, 1, 2
 """Values of the status column of the statistics."""
@@ -46,24 +54,34 @@ class Scheme(NamedTuple):
     first_error: float
 
 
-def make_block_sum(threads_at_most: int):
-    """A device function that adds one number per thread over the block, in an order that does not depend on timing."""
-    largest = np.int32(threads_at_most // 2)
+def make_block_sum(real, lanes: int):
+    """A device function that adds one number per thread over the block, in an order that does not depend on timing.
 
-    @cuda.jit(device=True)
+    The threads of the first warp add up their columns, then every thread adds up the warp. `offset` is a multiple of four.
+    """
+    zero = real(0)
+
+    @inlined
     def block_sum(value, shared, offset):
         thread, threads = np.int32(cuda.threadIdx.x), np.int32(cuda.blockDim.x)
         cuda.syncthreads()
         shared[offset + thread] = value
         cuda.syncthreads()
-        half = largest
-        while half > np.int32(0):
-            if thread < half and np.int32(thread + half) < threads:
-                shared[offset + thread] += shared[offset + thread + half]
-            half = np.int32(half // np.int32(2))
-            if half < threads:
-                cuda.syncthreads()
-        return shared[offset]
+        if thread < np.int32(lanes):
+            other = np.int32(thread + np.int32(lanes))
+            while other < threads:
+                value += shared[offset + other]
+                other = np.int32(other + np.int32(lanes))
+            shared[offset + thread] = value
+        cuda.syncthreads()
+        a, b, c, d = zero, zero, zero, zero
+        for i in range(0, lanes, 4):
+            a1, b1, c1, d1 = load_four(shared, np.int32(offset + np.int32(i)))
+            a += a1
+            b += b1
+            c += c1
+            d += d1
+        return (a + b) + (c + d)
 
     return block_sum
 
@@ -73,12 +91,11 @@ def make_controller(real, scheme: Scheme):
     safety, grow, shrink = real(scheme.safety), real(scheme.grow), real(scheme.shrink)
     proportional, integral, root = real(-scheme.proportional), real(scheme.integral), real(-1.0 / scheme.order)
     floor, one = real(scheme.error_floor), real(1)
+    power = power_single if real is np.float32 else power_double
 
     @cuda.jit(device=True)
     def accepted_factor(error, previous, after_rejection):
-        factor = (
-            safety * real(math.pow(max(error, floor), proportional)) * real(math.pow(max(previous, floor), integral))
-        )
+        factor = safety * power(max(error, floor), proportional) * power(max(previous, floor), integral)
         factor = min(grow, max(shrink, factor))
         return min(factor, one) if after_rejection else factor
 
@@ -86,12 +103,12 @@ def make_controller(real, scheme: Scheme):
     def rejected_factor(error):
         if math.isinf(error) or math.isnan(error):
             return shrink
-        return max(shrink, safety * real(math.pow(error, root)))
+        return max(shrink, safety * power(error, root))
 
     return accepted_factor, rejected_factor
 
 
-def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, threads_at_most: int, **options):
+def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options):
     """The kernel that integrates one member per block.
 
     Arguments of the kernel: `starts` (members, tokens, dim), `times` (slots,), `out` (members, slots, tokens, dim), `statistics`
@@ -111,7 +128,7 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, threads_at
     dense_weights = np.array(scheme.dense, dtype=real)
     last = stages - 1
     slopes = stages * width
-    block_sum = make_block_sum(threads_at_most)
+    block_sum = make_block_sum(real, lanes)
     accepted_factor, rejected_factor = make_controller(real, scheme)
     zero, one, first_error = real(0), real(1), real(scheme.first_error)
     inverse_order = 1.0 / scheme.order
