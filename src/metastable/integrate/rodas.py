@@ -1,15 +1,15 @@
 """Long horizons: Rodas5P, implicit, with the triangular Jacobian that causality gives (t = 1e30 and beyond).
 
 Under a causal mask token k depends on tokens 1..k only. The Jacobian is block lower triangular, its diagonal blocks show all
-eigenvalues, linear systems are solved by substitution, and no rounding error of a fast token reaches a slow one: the whole cascade of
-merges down to one cluster is a matter of some hundred steps. Three systems stand behind `solve`:
+eigenvalues, linear systems are solved by substitution, and no rounding error of a fast token reaches a slow one: the whole
+cascade of merges down to one cluster is a matter of some hundred steps. Three systems stand behind `solve`:
 
 - the circle with Q = K = V = I, in angles (`rodas_circle`);
 - any dimension, heads, Q, K, V, in gnomonic charts (`rodas_sphere`);
 - a dense leading block for full attention and prefix masks (`rodas_dense`), honest to `DENSE_HORIZON` only.
 
-The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`rodas_control`). Range: differences of logits must
-stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
+The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`rodas_control`). Range: differences of
+logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from metastable.model import Attention, Causal, PostLN
 
 if TYPE_CHECKING:
     from metastable.integrate.rodas_members import MemberSolutions
+    from metastable.integrate.rodas_sphere import SphereSystem
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
@@ -155,38 +156,22 @@ def on_circle(model: Attention, tokens: int) -> bool:
     return model.dim == 2 and model.is_identity and dense_tokens(model, tokens) == 0
 
 
-def _prepare(model: Attention, start: FloatArray) -> _Prepared:
-    from metastable.integrate import rodas_control as control
+def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
+    """Frozen tokens and their weights; one without weight is nobody."""
+    if model.frozen is None:
+        return np.empty((0, model.dim)), np.empty(0)
+    weights = np.asarray(model.frozen.weights)
+    return model.frozen.tokens[weights > 0], weights[weights > 0]
 
-    tokens, dim = start.shape
-    anchors, mass = np.empty((0, dim)), np.empty(0)
-    if model.frozen is not None:
-        # A frozen token without weight is nobody.
-        heavy = np.asarray(model.frozen.weights) > 0
-        anchors, mass = model.frozen.tokens[heavy], np.asarray(model.frozen.weights)[heavy]
-    heads = model.all_heads
-    speed = sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in heads)
-    first_step = FIRST_STEP / speed if speed > 0 else math.inf
-    ranges, own = visible_ranges(model, tokens, len(anchors))
-    if on_circle(model, tokens):
-        from metastable.integrate import rodas_circle
 
-        circle = rodas_circle.make(
-            np.arctan2(start[:, 1], start[:, 0]),
-            heads[0].beta,
-            frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
-            frozen_mass=mass,
-            slope=model.slopes[0],
-            ranges=None if isinstance(model.mask, Causal) else ranges,
-            own=own,
-            grouping=True,
-        )
-        return _Prepared(
-            circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None]
-        )
+def _sphere_system(model: Attention, start: FloatArray, first: int) -> SphereSystem:
+    """The system of any dimension with a dense block of `first` tokens."""
     from metastable.integrate import rodas_sphere
 
-    system = rodas_sphere.make(
+    heads = model.all_heads
+    anchors, mass = _anchors(model)
+    ranges, own = visible_ranges(model, len(start), len(anchors))
+    return rodas_sphere.make(
         start,
         [head.value for head in heads],
         [head.bilinear for head in heads],
@@ -196,8 +181,33 @@ def _prepare(model: Attention, start: FloatArray) -> _Prepared:
         frozen_weights=mass,
         ranges=ranges,
         own=own,
-        first=dense_tokens(model, tokens),
+        first=first,
     )
+
+
+def _prepare(model: Attention, start: FloatArray) -> _Prepared:
+    from metastable.integrate import rodas_control as control
+
+    tokens, dim = start.shape
+    norms = [1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads]
+    first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
+    if on_circle(model, tokens):
+        from metastable.integrate import rodas_circle
+
+        anchors, mass = _anchors(model)
+        ranges, own = visible_ranges(model, tokens, len(anchors))
+        circle = rodas_circle.make(
+            np.arctan2(start[:, 1], start[:, 0]),
+            model.all_heads[0].beta,
+            frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
+            frozen_mass=mass,
+            slope=model.slopes[0],
+            ranges=None if isinstance(model.mask, Causal) else ranges,
+            own=own,
+            grouping=True,
+        )
+        return _Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None])
+    system = _sphere_system(model, start, dense_tokens(model, tokens))
 
     def current() -> FloatArray:
         return system.tokens[:, :dim]
@@ -207,6 +217,21 @@ def _prepare(model: Attention, start: FloatArray) -> _Prepared:
     from metastable.integrate.rodas_dense import DenseSystem
 
     return _Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current)
+
+
+def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Tangent bases E (tokens, dim, dim - 1) and the Jacobian (tokens, dim - 1, tokens, dim - 1) of the velocity in them.
+
+    It is what the steps at x linearise with; a token moves by E_k y to first order.
+    """
+    from metastable.integrate.rodas_dense import DenseSystem, bases
+
+    reason = refusal(model, len(x))
+    if reason is not None:
+        raise UnsupportedError(reason)
+    dense = DenseSystem(_sphere_system(model, x, len(x)))
+    dense.begin(1.0)
+    return bases(dense.system.tokens, model.dim), dense.jacobian()
 
 
 # ---------------------------------------------------------------------------------------------------------- solve
@@ -228,11 +253,12 @@ def solve(
 ) -> Solution:
     """Integrate the tokens `start` (tokens, dim) from `begin` to `until`.
 
-    `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved. `settled`: stop
-    as soon as all tokens have stopped for good, which means that every token either feels exactly no force, or is stable (all
-    eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of the rest that a Newton
-    step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest. `max_steps` counts accepted
-    and rejected steps.
+    `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
+    `max_steps` counts accepted and rejected steps.
+
+    `settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
+    stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
+    the rest that a Newton step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest.
     """
     reason = refusal(model, len(start))
     if reason is not None:

@@ -6,9 +6,9 @@ of the Jacobian alone: the row is computed, used eight times while it is in cach
 
 Slaved tokens. Once a token sits on the first token of its cluster (its leader) and everything outside pulls the cluster by
 less than a small part of the tolerance, it follows its leader with a lag below that pull divided by the attraction
-(at least 1/2). It then leaves the state and only its mass stays, added to the leader's column when the sweep passes its index. The
-pull is measured after every step and the group is released when it grows. This needs the plain causal mask without
-positional bias; frozen tokens are allowed.
+(at least 1/2). It then leaves the state and only its mass stays, added to the leader's column when the sweep passes its
+index. The pull is measured after every step and the group is released when it grows. This needs the plain causal mask
+without positional bias; frozen tokens are allowed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 
 from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
 from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
+from metastable.kernels.cpu.compiled import address_of, aligned_array
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
 from metastable.kernels.jacobian_circle import PADDING, finish_row, pull_and_keep, pull_and_product
+from metastable.kernels.jacobian_compiled import helper, kernel
 
 JOIN = 1e-2
 """A token joins its leader within this part of the tolerance."""
@@ -48,6 +49,8 @@ CircleSystem = namedtuple(
         "decay",  # exp(-slope) of a positional bias, 1 without
         "plain",  # True when token k sees everybody before it
         "grouping",  # True when tokens may be slaved
+        "result",  # (3,) what the last attempt returned
+        "address",  # of the compiled attempt
     ],
 )
 
@@ -61,12 +64,13 @@ MASS, ROW, PARTS = 3 * STAGES, 3 * STAGES + 1, 3 * STAGES + 2
 def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, grouping) -> CircleSystem:
     """A system at rest at the given angles. `ranges` None: the plain causal mask."""
     n, frozen = len(angles), len(frozen_angles)
-    width = frozen + n + PADDING
+    # Whole cache lines, so that no vector straddles two of them.
+    width = -(-(frozen + n + PADDING) // LANES) * LANES
     index = np.arange(n)
-    work = np.zeros((PARTS, width))
+    work = aligned_array(PARTS * width).reshape(PARTS, width)
     work[COSINE : 3 * STAGES : PER_STAGE, :frozen] = np.cos(frozen_angles)
     work[SINE : 3 * STAGES : PER_STAGE, :frozen] = np.sin(frozen_angles)
-    return CircleSystem(
+    system = CircleSystem(
         angles=np.array(angles, dtype=float),
         root=index.copy(),
         owner=index.copy(),
@@ -81,10 +85,13 @@ def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, groupi
         decay=float(np.exp(-slope)),
         plain=ranges is None,
         grouping=bool(grouping and ranges is None and slope == 0.0),
+        result=np.zeros(3),
+        address=0,
     )
+    return system._replace(address=address_of(_attempt, system, 1.0))
 
 
-@njit(cache=True)
+@kernel
 def _jacobian_row(work, width, ranges, plain, r, column, own, c, s, beta):
     """Velocity, J_kk and `sum_j J_kj u_j` for stage 1; the row itself is left in `work`."""
     force, weights = 0.0, own
@@ -120,7 +127,7 @@ def _jacobian_row(work, width, ranges, plain, r, column, own, c, s, beta):
     return velocity, diagonal, product
 
 
-@njit(cache=True)
+@kernel
 def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
     """All eight stages of row r; returns J_kk if the row moves, else 0."""
     s, c = sincos(angle)
@@ -168,16 +175,18 @@ def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
     return diagonal if moves else 0.0
 
 
-@njit(cache=True)
+@kernel
 def _attempt(system, h):
+    """One step of all rows; `result`: largest error estimate, nothing, rate of the fastest unstable mode."""
     work, width, frozen = system.work, system.width, system.frozen_mass.size
-    # Stale entries are masked by zero weights, which does not help against what is not finite.
-    for part in range(MASS):
-        first = 0 if part % PER_STAGE == INCREMENT else frozen
-        work[part * width + first : (part + 1) * width] = 0.0
     mass = MASS * width
-    work[mass : mass + frozen] = system.frozen_mass
-    work[mass + frozen : mass + width] = 0.0
+    # Stale entries are masked by zero weights, which does not help against what is not finite.
+    for part in range(MASS + 1):
+        first = 0 if part % PER_STAGE == INCREMENT else frozen
+        for j in range(part * width + first, (part + 1) * width):
+            work[j] = 0.0
+    for j in range(frozen):
+        work[mass + j] = system.frozen_mass[j]
     last = (PER_STAGE * (STAGES - 1) + INCREMENT) * width
     rate = 0.0
     error = 0.0
@@ -188,21 +197,24 @@ def _attempt(system, h):
             work[mass + column] += 1.0
             continue
         if system.decay != 1.0:
-            work[mass + frozen : mass + column] *= system.decay
+            for j in range(mass + frozen, mass + column):
+                work[j] *= system.decay
         found = _sweep_row(
             work, width, system.ranges, system.plain, system.rows, r, column, system.angles[k], system.beta, h
         )
         rate = max(rate, found)
         if rate * h > CAP * OVERSHOOT:
-            return 0.0, 0.0, rate
+            break
         work[mass + column] = 1.0
         estimate = abs(work[last + column])
         if not estimate <= error:
             error = estimate
-    return error, 0.0, rate
+    system.result[0] = error
+    system.result[1] = 0.0
+    system.result[2] = rate
 
 
-@njit(cache=True)
+@kernel
 def _polynomial(system, piece):
     frozen, width = system.frozen_mass.size, system.width
     for k in range(system.angles.size):
@@ -215,7 +227,7 @@ def _polynomial(system, piece):
             piece[power + 1, k, 0] = value
 
 
-@njit(cache=True)
+@kernel
 def _settled(system, threshold):
     """Every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
     for r in range(system.count[0]):
@@ -226,7 +238,7 @@ def _settled(system, threshold):
     return True
 
 
-@njit(cache=True)
+@helper
 def _commit(system, tolerance):
     frozen, width = system.frozen_mass.size, system.width
     for r in range(system.count[0]):
@@ -250,11 +262,12 @@ def _commit(system, tolerance):
 # --------------------------------------------------------------------------------------------------- slaved tokens
 
 
-@njit(cache=True)
+@kernel
 def _place(system):
     """Cosines, sines and masses of all rows at the current angles, in the columns of stage 1."""
     work, width, frozen = system.work, system.width, system.frozen_mass.size
-    work[MASS * width : MASS * width + frozen] = system.frozen_mass
+    for j in range(frozen):
+        work[MASS * width + j] = system.frozen_mass[j]
     for r in range(system.count[0]):
         s, c = sincos(system.angles[system.leader[r]])
         work[COSINE * width + frozen + r] = c
@@ -262,7 +275,7 @@ def _place(system):
         work[MASS * width + frozen + r] = system.rows[SIZE, r]
 
 
-@njit(cache=True)
+@kernel
 def _outside(system, r, radius):
     """Bound on what everything farther than `radius` adds to the force on any token of row r."""
     work, width, frozen = system.work, system.width, system.frozen_mass.size
@@ -280,7 +293,7 @@ def _outside(system, r, radius):
     return total(result)
 
 
-@njit(cache=True)
+@kernel
 def _release(system, limit, radius):
     """Give back their freedom to the tokens of groups that are pulled apart."""
     changed = False
@@ -293,7 +306,7 @@ def _release(system, limit, radius):
     return changed
 
 
-@njit(cache=True)
+@helper
 def _join(system, limit, radius):
     """Slave the tokens that sit on an earlier one while nothing pulls at them."""
     rows = system.count[0]
@@ -321,7 +334,7 @@ def _join(system, limit, radius):
     return changed
 
 
-@njit(cache=True)
+@kernel
 def _enslave(system, row, head):
     """Hand the tokens of a row over to the leader of another row."""
     master = system.leader[head]
@@ -331,7 +344,7 @@ def _enslave(system, row, head):
             system.angles[k] = system.angles[master]
 
 
-@njit(cache=True)
+@kernel
 def _renumber(system):
     """Rows, leaders, owners and sizes from `root`."""
     rows = 0
@@ -348,4 +361,4 @@ def _renumber(system):
     system.count[0] = rows
 
 
-register(CircleSystem, _attempt, _commit, _polynomial, _settled)
+register(CircleSystem, _commit, _polynomial, _settled)

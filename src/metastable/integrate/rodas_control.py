@@ -4,10 +4,10 @@ Step control, all in absolute angle:
 
 - The error of a step is the largest |u_8| over the tokens, divided by the tolerance. No root mean square: on long horizons one
   leader moves while everybody else stands still.
-- After an accepted step the factor is `0.9 err^(-1/5)`, and at most what Gustafsson's predictive controller allows (K. Gustafsson,
-  ACM Trans. Math. Softw. 20, 1994): merges accelerate, h must shrink by tens of decades and the trend is known.
-- Instability cap: `h * max_k Re lambda(J_kk) <= CAP`. An L-stable step damps unstable modes too, and tokens on a saddle would never
-  leave it. The Jacobian is triangular, so its diagonal blocks show every eigenvalue. A token whose stages vanish
+- After an accepted step the factor is `0.9 err^(-1/5)`, and at most what Gustafsson's predictive controller allows
+  (K. Gustafsson, ACM Trans. Math. Softw. 20, 1994): merges accelerate, h must shrink by tens of decades, the trend is known.
+- Instability cap: `h * max_k Re lambda(J_kk) <= CAP`. An L-stable step damps unstable modes too, and tokens on a saddle would
+  never leave it. The Jacobian is triangular, so its diagonal blocks show every eigenvalue. A token whose stages vanish
   exactly is at rest and sets no cap.
 - Close to the cap the error depends on h * lambda alone and far more steeply than h^5, so there the largest product that passes
   (`REACH`) is learned instead, and the next lambda is extrapolated from the growth law d(1/lambda)/dt = -GROWTH, with which
@@ -24,8 +24,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from metastable.kernels.cpu.compiled import _generate_call
+from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.jacobian_compiled import compiled
 
 CAP = 0.5
 """Largest h * Re lambda of an unstable mode."""
@@ -83,15 +87,28 @@ def settled(system, threshold):
     return system.settled(threshold)
 
 
-def register(kind, attempt_of, commit_of, polynomial_of, settled_of):
-    """Make the compiled functions of one kind of system (a named tuple class) known to `march`."""
+@intrinsic
+def call_attempt(typing_context, address, system, h):
+    """Call the compiled function `attempt(system, h)` at an address: compiled once, not again inside every caller."""
+    return types.none(types.int64, system, types.float64), _generate_call
+
+
+def register(kind, commit_of, polynomial_of, settled_of):
+    """Make the compiled functions of one kind of system (a named tuple class) known to `march`.
+
+    The attempt itself is called through `system.address` and leaves what it returns in `system.result`.
+    """
 
     def is_kind(system):
         return isinstance(system, types.NamedTuple) and system.instance_class is kind
 
     @overload(attempt)
     def _attempt(system, h):
-        return (lambda system, h: attempt_of(system, h)) if is_kind(system) else None
+        def through_address(system, h):
+            call_attempt(system.address, system, h)
+            return system.result[0], system.result[1], system.result[2]
+
+        return through_address if is_kind(system) else None
 
     @overload(commit)
     def _commit(system, tolerance):
@@ -106,7 +123,7 @@ def register(kind, attempt_of, commit_of, polynomial_of, settled_of):
         return (lambda system, threshold: settled_of(system, threshold)) if is_kind(system) else None
 
 
-@njit(cache=True)
+@compiled
 def propose(control, until):
     """Size of the next step: the planned one, inside the cap that the extrapolated lambda sets, not beyond `until`."""
     h = control[H]
@@ -120,7 +137,7 @@ def propose(control, until):
     return remaining if 1.0001 * h >= remaining else h
 
 
-@njit(cache=True)
+@compiled
 def break_cap(control, rate):
     """Plan the repetition of a step that broke the cap."""
     control[H] = 0.8 * CAP / rate
@@ -129,7 +146,7 @@ def break_cap(control, rate):
     control[REACH] = CAP
 
 
-@njit(cache=True)
+@compiled
 def refuse(control, h, error, extent, rate):
     """Plan the repetition of a step whose error (in tolerances) was too large or which left its chart."""
     control[AFTER_REJECTION] = 1.0
@@ -147,7 +164,7 @@ def refuse(control, h, error, extent, rate):
         control[H] = h * max(REJECT, SAFETY * error**-0.2)
 
 
-@njit(cache=True)
+@compiled
 def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
@@ -178,7 +195,7 @@ def accept(control, h, error, rate, first):
     control[H] = h * factor
 
 
-@njit(cache=True)
+@compiled
 def evaluate(piece, u, out):
     """Value of a dense output polynomial (5, tokens, components) at the fraction u."""
     for k in range(out.shape[0]):
@@ -189,7 +206,7 @@ def evaluate(piece, u, out):
             out[k, a] = value
 
 
-@njit(cache=True)
+@compiled
 def record(control, counters, h, until, piece, times, saved):
     """Save the output times that the step from t to t + h covers."""
     t = control[T]
@@ -248,7 +265,7 @@ def _march(
         counters[ACCEPTED] += 1
 
 
-march_compiled = njit(cache=True, nogil=True)(_march)
+march_compiled = compiled(_march)
 march_plain = _march
 
 

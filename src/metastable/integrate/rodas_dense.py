@@ -1,7 +1,7 @@
 """Rodas5P with a dense leading block: full attention, and the prefix of a prefix mask.
 
-Tokens below `system.first` see each other in any direction, so their stages are solved together by LU factors of one dense matrix; the
-tokens behind them see only earlier ones and are swept row by row as in `rodas_sphere`.
+Tokens below `system.first` see each other in any direction, so their stages are solved together by LU factors of one dense
+matrix; the tokens behind them see only earlier ones and are swept row by row as in `rodas_sphere`.
 
 A dense factorisation mixes fast and slow modes and leaves errors of 1e-16 in eigenvalues that the triangular sweep gets exactly,
 which is why a dense block limits the horizon (see `rodas.DENSE_HORIZON`).
@@ -10,7 +10,6 @@ which is why a dense block limits the horizon (see `rodas.DENSE_HORIZON`).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy.linalg import lu_factor, lu_solve
 
 from metastable._checks import FloatArray
@@ -35,6 +34,7 @@ from metastable.integrate.rodas_sphere import (
     write_polynomial,
 )
 from metastable.integrate.rodas_tableau import GAMMA, STAGES, C
+from metastable.kernels.jacobian_compiled import compiled
 
 EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
@@ -43,7 +43,7 @@ RELATIVE_NOISE = 1e-13
 """Real parts below this times the largest entry cannot be told from rounding."""
 
 
-@njit(cache=True)
+@compiled
 def _linearise_block(system, forces, blocks, spreads, weights):
     """`linearise` for the leading rows; copies of their normalised weights go to `weights` (heads, first, columns)."""
     dim = system.increments.shape[2] + 1
@@ -80,7 +80,7 @@ def _linearise_block(system, forces, blocks, spreads, weights):
                     weights[h, k, j] = system.work[kept + h * system.width + j]
 
 
-@njit(cache=True)
+@compiled
 def _place_block(system, i):
     """Positions of the leading rows at stage i, into the columns; their tangents are set to zero."""
     dim = system.increments.shape[2] + 1
@@ -93,7 +93,7 @@ def _place_block(system, i):
         put_stage(system.work, system.width, padded, system.frozen + k, i, place, nothing, dim)
 
 
-@njit(cache=True)
+@compiled
 def _velocity_block(system, i, out):
     """Chart velocities of the leading rows at stage i."""
     dim = system.increments.shape[2] + 1
@@ -127,7 +127,7 @@ def _velocity_block(system, i, out):
             out[k, b] = r * (out[k, b] - y[b] * inner)
 
 
-@njit(cache=True)
+@compiled
 def _tangents_block(system, i):
     """Tangents of the leading rows at stage i, into the columns."""
     dim = system.increments.shape[2] + 1
@@ -140,7 +140,7 @@ def _tangents_block(system, i):
             system.work[base + a * system.width] = tangent[a]
 
 
-def _bases(tokens: FloatArray, dim: int) -> FloatArray:
+def bases(tokens: FloatArray, dim: int) -> FloatArray:
     """E_k of the rows, shape (rows, d, d - 1)."""
     frame, scale = tokens[:, dim : 2 * dim], tokens[:, 2 * dim]
     reflector = np.eye(dim) - scale[:, None, None] * frame[:, :, None] * frame[:, None, :]
@@ -193,27 +193,31 @@ class DenseSystem:
         weights = np.zeros((heads, first, system.width))
         _linearise_block(system, forces, blocks, spreads, weights)
         x = system.tokens[:first, :dim]
-        bases = _bases(system.tokens[:first], dim)
+        frames = bases(system.tokens[:first], dim)
         result = np.zeros((first, dim - 1, first, dim - 1))
         apart = x[None, :, :] - x[:, None, :]
         for h in range(heads):
             value, form, beta = system.matrices[h], system.matrices[heads + h], system.scalars[0, h]
             p = weights[h, :, system.frozen : system.frozen + first]
-            left = np.einsum("kdb,de->kbe", bases, value)
+            left = np.einsum("kdb,de->kbe", frames, value)
             lever = p[:, :, None] * np.einsum("kbe,kje->kjb", left, apart - spreads[:, None, h, :dim])
-            grip = beta * np.einsum("kd,jdb->kjb", x @ form, bases)
-            result += np.einsum("kj,kae,jeb->kajb", p, left, bases, optimize=True)
+            grip = beta * np.einsum("kd,jdb->kjb", x @ form, frames)
+            result += np.einsum("kj,kae,jeb->kajb", p, left, frames, optimize=True)
             result += lever.transpose(0, 2, 1)[:, :, :, None] * grip[:, None, :, :]
         diagonal = np.arange(first)
-        own = np.einsum("kda,kde,keb->kab", bases, blocks, bases)
+        own = np.einsum("kda,kde,keb->kab", frames, blocks, frames)
         own -= np.einsum("kd,kd->k", x, forces)[:, None, None] * np.eye(dim - 1)
         result[diagonal, :, diagonal, :] = own
         return result
 
+    def begin(self, h: float) -> None:
+        """Charts at the current tokens for a step of size h."""
+        prepare(self.system, h)
+        _place_block(self.system, 0)
+
     def attempt(self, h: float) -> tuple[float, float, float]:
         system, m, first = self.system, self.dim - 1, self.system.first
-        prepare(system, h)
-        _place_block(system, 0)
+        self.begin(h)
         matrix = self.jacobian().reshape(first * m, first * m)
         rate = rightmost(matrix)
         system.rows[RATE, :first] = rate

@@ -47,8 +47,8 @@ def solve_members(
 ) -> MemberSolutions:
     """`rodas.solve` for each of `starts` (members, tokens, dim), saved at `times`.
 
-    `settled`: members stop when all their tokens have; output times behind that hold the state at rest. `progress` gets the number
-    of finished members.
+    `settled`: members stop when all their tokens have; output times behind that hold the state at rest. `progress` gets the
+    number of finished members.
     """
     starts = np.asarray(starts, dtype=float)
     times = np.asarray(times, dtype=float)

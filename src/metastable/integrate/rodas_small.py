@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from metastable.kernels.jacobian_compiled import helper, kernel
 
 
-@njit(cache=True)
+@kernel
 def reflect_block(block, frame, scale):
     """`E^T block E` into the leading (d-1) x (d-1) part, E the columns 2..d of the reflector I - scale frame frame^T."""
     d = frame.size
@@ -29,14 +30,9 @@ def reflect_block(block, frame, scale):
             block[a, b] = block[a + 1, b + 1]
 
 
-@njit(cache=True)
-def largest_real_part(block, m, enough):
-    """Largest real part of the eigenvalues of the leading m x m part (0 when negative), or a bound on it that is below `enough`.
-
-    The bound is Gershgorin's for the symmetric part, whose largest eigenvalue is at least the real part of any eigenvalue.
-    """
-    if m == 1:
-        return max(block[0, 0], 0.0)
+@kernel
+def bound_of_real_parts(block, m):
+    """Gershgorin's bound for the symmetric part of the leading m x m part: no eigenvalue has a larger real part."""
     bound = -1e300
     for a in range(m):
         reach = block[a, a]
@@ -44,22 +40,31 @@ def largest_real_part(block, m, enough):
             if b != a:
                 reach += 0.5 * abs(block[a, b] + block[b, a])
         bound = max(bound, reach)
-    if bound <= enough:
-        return max(0.0, bound)
-    if m == 2:
-        half = 0.5 * (block[0, 0] + block[1, 1])
-        gap = 0.5 * (block[0, 0] - block[1, 1])
-        square = gap * gap + block[0, 1] * block[1, 0]
-        return max(0.0, half + (math.sqrt(square) if square > 0.0 else 0.0))
-    # LAPACK gives up on what is not finite; the error estimate will reject the step.
+    return bound
+
+
+@kernel
+def real_part_of_pair(block):
+    """Largest real part of the eigenvalues of the leading 2 x 2 part."""
+    half = 0.5 * (block[0, 0] + block[1, 1])
+    gap = 0.5 * (block[0, 0] - block[1, 1])
+    square = gap * gap + block[0, 1] * block[1, 0]
+    return half + (math.sqrt(square) if square > 0.0 else 0.0)
+
+
+@helper
+def largest_real_part(block, m, result):
+    """Largest real part of the eigenvalues of the leading m x m part, to `result[2]`."""
+    result[2] = 0.0
     for a in range(m):
         for b in range(m):
+            # LAPACK gives up on what is not finite; the error estimate will reject the step.
             if not math.isfinite(block[a, b]):
-                return 0.0
-    return max(0.0, np.linalg.eigvals(block[:m, :m].astype(np.complex128)).real.max())
+                return
+    result[2] = np.linalg.eigvals(block[:m, :m].astype(np.complex128)).real.max()
 
 
-@njit(cache=True)
+@kernel
 def factor(block, shift, m, factors, pivots):
     """LU factors with row pivots of `shift I - block` (leading m x m)."""
     for a in range(m):
@@ -80,7 +85,7 @@ def factor(block, shift, m, factors, pivots):
                 factors[a, b] -= factors[a, c] * factors[c, b]
 
 
-@njit(cache=True)
+@kernel
 def solve_factored(factors, pivots, m, vector):
     """Solve with the result of `factor`, in place."""
     for c in range(m):

@@ -1,7 +1,7 @@
 """Rodas5P in any dimension with any heads: gnomonic charts and a sweep over the rows.
 
-At the start of a step every token gets the chart x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), with E_k an orthonormal basis of the
-tangent space (columns 2..d of the Householder reflector that maps x_k0 to a multiple of e_1). With A_k the attention sum
+At the start of a step every token gets the chart x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), with E_k an orthonormal basis
+of the tangent space (columns 2..d of the Householder reflector that maps x_k0 to a multiple of e_1). With A_k the attention sum
 
     dy_k/dt = r (E_k^T A_k - y <x_k0, A_k>)                                        (exact),
 
@@ -22,12 +22,21 @@ import math
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
+from numba import types
 
 from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
-from metastable.integrate.rodas_small import factor, largest_real_part, reflect_block, solve_factored
+from metastable.integrate.rodas_small import (
+    bound_of_real_parts,
+    factor,
+    largest_real_part,
+    real_part_of_pair,
+    reflect_block,
+    solve_factored,
+)
 from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
-from metastable.kernels.cpu.fastmath import LOG2E
+from metastable.kernels.cpu.compiled import _generate_call, address_of, aligned_array
+from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
+from metastable.kernels.jacobian_compiled import compiled, helper, kernel
 from metastable.kernels.jacobian_sphere import (
     PADDING,
     attend,
@@ -56,6 +65,10 @@ SphereSystem = namedtuple(
         "first",  # rows below are handled elsewhere (a dense leading block)
         "noise",  # velocities up to this are rounding errors of the drift
         "step",  # (1,) size of the attempted step
+        "result",  # (3,) what the last attempt returned
+        "eigenvalue_address",  # of the compiled `largest_real_part`
+        "row_address",  # of the compiled sweep over one row
+        "address",  # of the compiled attempt
     ],
 )
 
@@ -67,7 +80,8 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
     """A system at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head."""
     n, dim = x.shape
     heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
-    width = frozen + n + PADDING
+    # Whole cache lines, so that no vector straddles two of them.
+    width = -(-(frozen + n + PADDING) // PADDING) * PADDING
     identity = np.eye(dim)
     all_values = np.array([identity if value is None else value for value in values])
     forms = np.array([identity if form is None else form for form in bilinear])
@@ -76,13 +90,14 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
     scalar = not np.any(total - total[0, 0] * identity)
     drift = total - (total[0, 0] if scalar else float(np.linalg.eigvals(total).real.max())) * identity
     slopes = np.array(slopes, dtype=float) * LOG2E
-    work = np.zeros((STAGES * 2 * padded + 2 * heads + 2, width))
+    parts = STAGES * 2 * padded + 2 * heads + 2
+    work = aligned_array(parts * width).reshape(parts, width)
     for i in range(STAGES):
         work[i * 2 * padded : i * 2 * padded + dim, :frozen] = np.asarray(frozen_tokens).reshape(frozen, dim).T
     bias = work[STAGES * 2 * padded : STAGES * 2 * padded + heads]
     bias[:, :frozen] = np.log2(frozen_weights)
     bias[:, frozen : frozen + n] = slopes[:, None] * np.arange(n)
-    return SphereSystem(
+    system = SphereSystem(
         tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
         increments=np.zeros((STAGES + 1, n, dim - 1)),
         rows=np.array([own, np.zeros(n)], dtype=float),
@@ -96,10 +111,19 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
         first=first,
         noise=1e-15 * float(np.abs(total).sum()) if drift.any() else 0.0,
         step=np.zeros(1),
+        result=np.zeros(3),
+        eigenvalue_address=0,
+        row_address=0,
+        address=0,
     )
+    memory = scratch(system)
+    eigenvalues = address_of(largest_real_part, memory.squares[0], dim, system.result) if dim > 3 else 0
+    system = system._replace(eigenvalue_address=eigenvalues)
+    system = system._replace(row_address=address_of(_sweep_row, system, 0, 1.0, memory))
+    return system._replace(address=address_of(_attempt, system, 1.0))
 
 
-@njit(cache=True)
+@kernel
 def set_frames(tokens, dim):
     """Householder vectors of all charts at the current tokens."""
     for k in range(tokens.shape[0]):
@@ -113,7 +137,7 @@ def set_frames(tokens, dim):
         tokens[k, 2 * dim] = 2.0 / square
 
 
-@njit(cache=True)
+@kernel
 def to_chart(tokens, k, vector, out):
     """E_k^T vector."""
     dim = out.size + 1
@@ -125,7 +149,7 @@ def to_chart(tokens, k, vector, out):
         out[b - 1] = vector[b] - inner * tokens[k, dim + b]
 
 
-@njit(cache=True)
+@kernel
 def from_chart(tokens, k, y, out):
     """E_k y."""
     dim = y.size + 1
@@ -138,7 +162,7 @@ def from_chart(tokens, k, y, out):
         out[b] = y[b - 1] - inner * tokens[k, dim + b]
 
 
-@njit(cache=True)
+@kernel
 def _apply(matrix, vector, dim, out):
     """out += matrix vector."""
     for a in range(dim):
@@ -148,7 +172,7 @@ def _apply(matrix, vector, dim, out):
         out[a] += total
 
 
-@njit(cache=True)
+@kernel
 def _apply_transposed(matrix, vector, dim, factor, out):
     """out = factor matrix^T vector (padding untouched)."""
     for a in range(dim):
@@ -158,7 +182,7 @@ def _apply_transposed(matrix, vector, dim, factor, out):
         out[a] = factor * total
 
 
-@njit(cache=True)
+@kernel
 def drive(tag, work, width, base, target, matrices, scalars, ranges, k, frozen, own, dim, place, query, spread, out):
     """G_k at `place` and the positions in part `base`; `target` is a part to work in."""
     heads = scalars.shape[1]
@@ -172,7 +196,7 @@ def drive(tag, work, width, base, target, matrices, scalars, ranges, k, frozen, 
         _apply(matrices[h], spread, dim, out)
 
 
-@njit(cache=True)
+@kernel
 def linearise(
     tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, place, query, spreads, out, block, moment
 ):
@@ -186,7 +210,9 @@ def linearise(
     scratch = weights + heads * width
     out[:] = 0.0
     _apply(matrices[2 * heads], place, dim, out)
-    block[:, :] = matrices[2 * heads]
+    for a in range(dim):
+        for b in range(dim):
+            block[a, b] = matrices[2 * heads, a, b]
     for h in range(heads):
         _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
         part = weights + h * width
@@ -200,7 +226,7 @@ def linearise(
         _add_head(matrices[h], matrices[heads + h], scalars[0, h], others, dim, place, spread, moment, block)
 
 
-@njit(cache=True)
+@kernel
 def _add_head(value, form, beta, others, dim, place, spread, moment, block):
     """Add `V [-q I + beta ((C - D D^T) M^T - (1 - q) D g^T)]` to `block`."""
     for b in range(dim):
@@ -218,8 +244,8 @@ def _add_head(value, form, beta, others, dim, place, spread, moment, block):
                 block[c, b] += value[c, a] * entry
 
 
-@njit(cache=True)
-def other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, key, part, out):
+@kernel
+def other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, key, nowhere, part, out):
     """`sum_j (dG_k/dx_j) v_j` over the other columns, v the tangents of stage i; uses the weights left by `linearise`."""
     heads = scalars.shape[1]
     padded = start.size
@@ -244,12 +270,13 @@ def other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, sp
             start,
             spreads[h],
             scalars[0, h],
+            nowhere,
             part,
         )
         _apply(matrices[h], part, dim, out)
 
 
-@njit(cache=True)
+@kernel
 def stage_place(tokens, increments, k, i, y, place):
     """Chart point and position of row k at stage i; returns r = sqrt(1 + |y|^2)."""
     dim = y.size + 1
@@ -266,7 +293,7 @@ def stage_place(tokens, increments, k, i, y, place):
     return r
 
 
-@njit(cache=True)
+@kernel
 def radial(tokens, k, force, dim):
     """<x_k0, G_k>."""
     inner = 0.0
@@ -275,7 +302,7 @@ def radial(tokens, k, force, dim):
     return inner
 
 
-@njit(cache=True)
+@kernel
 def put_stage(work, width, padded, column, i, place, tangent, dim):
     """Write the position and the tangent of one token at stage i."""
     base = 2 * i * padded * width + column
@@ -284,26 +311,55 @@ def put_stage(work, width, padded, column, i, place, tangent, dim):
         work[base + (padded + a) * width] = tangent[a]
 
 
-@njit(cache=True)
-def _sweep_row(
-    tag,
-    work,
-    width,
-    tokens,
-    increments,
-    rows,
-    ranges,
-    matrices,
-    scalars,
-    k,
-    frozen,
-    h,
-    vectors,
-    spreads,
-    squares,
-    pivots,
-):
-    """All stages of row k; returns the rate of its unstable modes, 0 when nothing moves."""
+Scratch = namedtuple("Scratch", ["vectors", "spreads", "squares", "pivots"])
+
+
+@compiled
+def scratch(system):
+    """Memory that the sweep over a row works in."""
+    dim = system.increments.shape[2] + 1
+    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    return Scratch(
+        np.zeros((10, padded)),
+        np.zeros((system.scalars.shape[1], padded)),
+        np.zeros((3, padded, padded)),
+        np.zeros(dim, dtype=np.int64),
+    )
+
+
+@intrinsic
+def _call_row(typing_context, address, system, k, h, memory):
+    """Call `_sweep_row` at an address: it is large, and would be compiled again inside every caller."""
+    return types.none(types.int64, system, types.int64, types.float64, memory), _generate_call
+
+
+@intrinsic
+def _call_eigenvalues(typing_context, address, block, m, result):
+    """Call `largest_real_part` at an address: it allocates, which a kernel does not."""
+    return types.none(types.int64, block, types.int64, result), _generate_call
+
+
+@kernel
+def _rate(system, block, m, enough):
+    """Largest real part of the eigenvalues of the block (0 when negative), or a bound on it that is below `enough`."""
+    if m == 1:
+        return max(0.0, block[0, 0])
+    bound = bound_of_real_parts(block, m)
+    if bound <= enough:
+        return max(0.0, bound)
+    if m == 2:
+        return max(0.0, real_part_of_pair(block))
+    _call_eigenvalues(system.eigenvalue_address, block, m, system.result)
+    return max(0.0, system.result[2])
+
+
+@kernel
+def _sweep_row(system, k, h, memory):
+    """All stages of row k; `result[2]`: the rate of its unstable modes, 0 when nothing moves."""
+    tag, work, width, frozen = system.tag, system.work, system.width, system.frozen
+    tokens, increments, rows, ranges = system.tokens, system.increments, system.rows, system.ranges
+    matrices, scalars = system.matrices, system.scalars
+    vectors, spreads, squares, pivots = memory
     m = increments.shape[2]
     dim = m + 1
     start, place, query, spread = vectors[0], vectors[1], vectors[2], vectors[3]
@@ -311,7 +367,7 @@ def _sweep_row(
     y, slope = vectors[7][:m], vectors[8][:m]
     block, factors, moment = squares[0][:dim, :dim], squares[1], squares[2]
     padded, own = place.size, rows[OWN, k]
-    scratch = (STAGES * 2 * padded + 2 * scalars.shape[1]) * width
+    target = (STAGES * 2 * padded + 2 * scalars.shape[1]) * width
     for a in range(dim):
         start[a] = tokens[k, a]
         place[a] = start[a]
@@ -322,11 +378,12 @@ def _sweep_row(
     inner = radial(tokens, k, force, dim)
     for b in range(m):
         block[b, b] -= inner
-    rate = largest_real_part(block, m, LOOK / h)
+    rate = _rate(system, squares[0], m, LOOK / h)
     rows[RATE, k] = rate
     factor(block, 1.0 / (h * GAMMA), m, factors, pivots)
     to_chart(tokens, k, force, slope)
-    increments[VELOCITY, k] = slope
+    for b in range(m):
+        increments[VELOCITY, k, b] = slope[b]
     moves = False
     for i in range(STAGES):
         if i > 0:
@@ -337,7 +394,7 @@ def _sweep_row(
                 work,
                 width,
                 base,
-                scratch,
+                target,
                 matrices,
                 scalars,
                 ranges,
@@ -354,7 +411,9 @@ def _sweep_row(
             to_chart(tokens, k, force, slope)
             for b in range(m):
                 slope[b] = r * (slope[b] - y[b] * inner)
-        other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, part, other)
+        other_rows(
+            tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, vectors[9], part, other
+        )
         to_chart(tokens, k, other, y)
         for b in range(m):
             slope[b] += y[b]
@@ -366,47 +425,24 @@ def _sweep_row(
             moves |= slope[b] != 0.0
         from_chart(tokens, k, slope, part)
         put_stage(work, width, padded, frozen + k, i, place, part, dim)
-    return rate if moves else 0.0
+    system.result[2] = rate if moves else 0.0
 
 
-@njit(cache=True)
+@compiled
 def sweep(system, h):
     """All rows from `system.first` on; returns the largest rate, early when it breaks the cap."""
-    n, m = system.increments.shape[1:]
-    dim = m + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
-    vectors = np.zeros((9, padded))
-    squares = np.zeros((3, padded, padded))
-    spreads = np.zeros((system.scalars.shape[1], padded))
-    pivots = np.zeros(dim, dtype=np.int64)
+    memory = scratch(system)
     rate = 0.0
-    for k in range(system.first, n):
-        found = _sweep_row(
-            system.tag,
-            system.work,
-            system.width,
-            system.tokens,
-            system.increments,
-            system.rows,
-            system.ranges,
-            system.matrices,
-            system.scalars,
-            k,
-            system.frozen,
-            h,
-            vectors,
-            spreads,
-            squares,
-            pivots,
-        )
-        if found > rate:
-            rate = found
+    for k in range(system.first, system.increments.shape[1]):
+        _call_row(system.row_address, system, k, h, memory)
+        if system.result[2] > rate:
+            rate = system.result[2]
             if rate * h > CAP * OVERSHOOT:
-                return rate
+                break
     return rate
 
 
-@njit(cache=True)
+@compiled
 def judge(increments):
     """Largest error estimate and largest chart coordinate of the new state."""
     n, m = increments.shape[1:]
@@ -426,7 +462,7 @@ def judge(increments):
     return math.sqrt(error), math.sqrt(extent)
 
 
-@njit(cache=True)
+@compiled
 def prepare(system, h):
     """New charts, and no memory of earlier columns: what is not finite would survive a zero weight."""
     dim = system.increments.shape[2] + 1
@@ -437,17 +473,16 @@ def prepare(system, h):
         system.work[part * system.width + system.frozen : (part + 1) * system.width] = 0.0
 
 
-@njit(cache=True)
+@helper
 def _attempt(system, h):
     prepare(system, h)
     rate = sweep(system, h)
-    if rate * h > CAP * OVERSHOOT:
-        return 0.0, 0.0, rate
-    error, extent = judge(system.increments)
-    return error, extent, rate
+    if rate * h <= CAP * OVERSHOOT:
+        system.result[0], system.result[1] = judge(system.increments)
+    system.result[2] = rate
 
 
-@njit(cache=True)
+@compiled
 def write_polynomial(system, piece):
     """Dense output in R^d: x_k0 + E_k y(u), to be normalised."""
     increments, tokens = system.increments, system.tokens
@@ -467,7 +502,7 @@ def write_polynomial(system, piece):
                 piece[power + 1, k, a] = change[a]
 
 
-@njit(cache=True)
+@compiled
 def move(system, tolerance):
     """Tokens at the end of the step."""
     increments, tokens = system.increments, system.tokens
@@ -492,7 +527,7 @@ def move(system, tolerance):
             tokens[k, a] /= math.sqrt(length)
 
 
-@njit(cache=True)
+@compiled
 def is_settled(system, threshold):
     """No moving token is unstable, and the step was long enough to show that none has more than `threshold` left to go.
 
@@ -514,4 +549,4 @@ def is_settled(system, threshold):
     return True
 
 
-register(SphereSystem, _attempt, move, write_polynomial, is_settled)
+register(SphereSystem, move, write_polynomial, is_settled)

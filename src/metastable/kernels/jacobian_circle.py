@@ -9,22 +9,22 @@ The self term is left out of the sums and every pair adds its own sine (s_j c_k 
 accuracy, which a form such as `S c_k - C s_k` loses at 1e-17. J_kk is minus the row sum because a common rotation changes
 nothing, also exactly.
 
-All columns live in one flat array `work`, and functions get the offsets of its parts (cosines, sines, masses, ...): compiled calls
-then pass one array instead of six. Every part is padded by eight entries, so that whole vectors can be read.
+All columns live in one flat array `work`, and functions get the offsets of its parts (cosines, sines, masses, ...): compiled
+calls then pass one array instead of six. Every part is padded by eight entries, so that whole vectors can be read.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
+from metastable.kernels.jacobian_compiled import compiled, helper, inlined, kernel
 
 PADDING = LANES
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def _weight(work, cosine, sine, mass, j, c, s, scale):
     """Weights of eight columns and the sines of their angles to the row."""
     cj = load(work, cosine + j)
@@ -33,7 +33,7 @@ def _weight(work, cosine, sine, mass, j, c, s, scale):
     return weight, sj * c - cj * s
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def _store_first(work, index, value, count):
     """Store the first `count` lanes only; the entries behind them belong to another range."""
     if count < LANES:
@@ -42,7 +42,7 @@ def _store_first(work, index, value, count):
     store(work, index, value)
 
 
-@njit(cache=True)
+@kernel
 def pull(work, cosine, sine, mass, start, stop, c, s, scale):
     """`(sum w sin D, sum w)` over the columns `start..stop-1`; `scale` is beta * log2(e)."""
     force = fill(0.0)
@@ -55,7 +55,7 @@ def pull(work, cosine, sine, mass, start, stop, c, s, scale):
     return total(force), total(weights)
 
 
-@njit(cache=True)
+@kernel
 def pull_and_product(work, cosine, sine, mass, row, vector, start, stop, c, s, scale):
     """`pull`, and with it `sum row_j vector_j`: what one stage of a Rosenbrock step needs from a row."""
     force = fill(0.0)
@@ -70,7 +70,7 @@ def pull_and_product(work, cosine, sine, mass, row, vector, start, stop, c, s, s
     return total(force), total(weights), total(product)
 
 
-@njit(cache=True)
+@kernel
 def pull_and_keep(work, cosine, sine, mass, row, start, stop, c, s, scale):
     """`pull`, with the weights written to `row`."""
     force = fill(0.0)
@@ -84,7 +84,7 @@ def pull_and_keep(work, cosine, sine, mass, row, start, stop, c, s, scale):
     return total(force), total(weights)
 
 
-@njit(cache=True)
+@kernel
 def finish_row(work, cosine, sine, row, vector, start, stop, c, s, beta, inverse, velocity):
     """Turn the weights in `row` into J_kj; returns their sum and `sum J_kj vector_j`. `inverse` is 1/Z_k."""
     sums = fill(0.0)
@@ -102,7 +102,7 @@ def finish_row(work, cosine, sine, row, vector, start, stop, c, s, beta, inverse
     return total(sums), total(product)
 
 
-@njit(cache=True)
+@helper
 def _columns(n):
     """Flat work array of `velocity` and `velocity_and_jacobian`: cosines, sines, masses, row, vector, with their width."""
     width = n + PADDING
@@ -111,7 +111,7 @@ def _columns(n):
     return work, width
 
 
-@njit(cache=True)
+@compiled
 def velocity(angles, beta, out):
     """dth/dt under the causal mask, all tokens: `angles`, `out` (n,)."""
     work, width = _columns(angles.size)
@@ -123,7 +123,7 @@ def velocity(angles, beta, out):
         work[width + k] = s
 
 
-@njit(cache=True)
+@compiled
 def velocity_and_jacobian(angles, beta, out, jacobian):
     """dth/dt and its lower triangular Jacobian under the causal mask: `out` (n,), `jacobian` (n, n), upper part untouched."""
     work, width = _columns(angles.size)

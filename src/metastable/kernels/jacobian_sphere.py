@@ -1,7 +1,7 @@
 """Attention of one token in any dimension, and what its Jacobian row needs: sums over columns, free of cancellation.
 
-Softmax weights p_kj of one head, M = Q^T K, and Delta_j = x_j - x_k. Since the weights of a row add up to one, the attention sum is
-V x_k + V D_k with
+Softmax weights p_kj of one head, M = Q^T K, and Delta_j = x_j - x_k. Since the weights of a row add up to one, the attention
+sum is V x_k + V D_k with
 
     D_k = sum_{j != k} p_kj Delta_j,        q_k = sum_{j != k} p_kj,        C_k = sum_{j != k} p_kj Delta_j Delta_j^T.
 
@@ -21,11 +21,9 @@ compiled code; dimensions above four are padded with zero components to a multip
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
+from metastable.kernels.jacobian_compiled import inlined, kernel
 
 PADDING = LANES
 NOTHING = -1e300
@@ -42,7 +40,7 @@ def chunk_tag(dim: int) -> tuple[int, ...]:
     return (0,) * min(padded_dimension(dim), 4)
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def store_first(work, index, value, count):
     """Store the first `count` lanes only; the entries behind them belong to another range."""
     if count < LANES:
@@ -51,7 +49,7 @@ def store_first(work, index, value, count):
     store(work, index, value)
 
 
-@njit(cache=True)
+@kernel
 def dots(tag, work, width, base, vector, target, bias, sign, offset, start, stop):
     """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns `start..stop-1`; returns the largest."""
     top = fill(NOTHING)
@@ -75,7 +73,7 @@ def dots(tag, work, width, base, vector, target, bias, sign, offset, start, stop
     return result
 
 
-@njit(cache=True)
+@kernel
 def exponentials(work, target, top, start, stop):
     """Replace logits by `2^(logit - top)` and return their sum."""
     sums = fill(0.0)
@@ -86,7 +84,7 @@ def exponentials(work, target, top, start, stop):
     return total(sums)
 
 
-@njit(cache=True)
+@kernel
 def moments(tag, work, width, base, weight, origin, start, stop, out):
     """Add `sum_j weight_j (column_j - origin)` to `out`."""
     for a in range(0, out.size, len(tag)):
@@ -115,7 +113,7 @@ def moments(tag, work, width, base, weight, origin, start, stop, out):
             out[a + 3] += total(s3)
 
 
-@njit(cache=True)
+@kernel
 def multiply(work, left, right, origin, target, start, stop):
     """Write `left_j (right_j - origin)` to `target` and return the sum."""
     sums = fill(0.0)
@@ -126,7 +124,7 @@ def multiply(work, left, right, origin, target, start, stop):
     return total(sums)
 
 
-@njit(cache=True)
+@kernel
 def bias_of(ranges, k, q, frozen, slope):
     """(sign, offset) that turn the bias column into `-slope |k - j|`; frozen tokens keep theirs, the logarithm of a weight."""
     start = ranges[k, q, 0]
@@ -135,7 +133,7 @@ def bias_of(ranges, k, q, frozen, slope):
     return (1.0, -slope * k) if start - frozen < k else (-1.0, slope * k)
 
 
-@njit(cache=True)
+@kernel
 def attend(tag, work, width, base, target, query, bias, slope, ranges, k, frozen, own, place, spread):
     """One head of one row: weights (not normalised) to `target`, D_k to `spread`; returns q_k and 1/Z_k.
 
@@ -163,7 +161,7 @@ def attend(tag, work, width, base, target, query, bias, slope, ranges, k, frozen
     return others * inverse, inverse
 
 
-@njit(cache=True)
+@kernel
 def second_moments(tag, work, width, base, weight, inverse, scratch, ranges, k, place, out):
     """C_k from the weights left by `attend`, which are normalised on the way; `out` (components, components)."""
     for a in range(place.size):
@@ -177,16 +175,19 @@ def second_moments(tag, work, width, base, weight, inverse, scratch, ranges, k, 
                 moments(tag, work, width, base, scratch, place, start, stop, out[a])
 
 
-@njit(cache=True)
+@kernel
 def scale(work, part, factor, start, stop):
     """Multiply the columns `start..stop-1` of a part by a factor."""
     for j in range(start, stop, LANES):
         store_first(work, part + j, load(work, part + j) * factor, stop - j)
 
 
-@njit(cache=True)
-def derivative(tag, work, width, base, tangent, weight, scratch, zero, ranges, k, key, place, spread, beta, out):
-    """`sum_j p_kj v_j + beta sum_j p_kj <g, v_j> (Delta_j - D_k)` to `out`, without V; `key` is g, `tangent` the part of v."""
+@kernel
+def derivative(
+    tag, work, width, base, tangent, weight, scratch, zero, ranges, k, key, place, spread, beta, nowhere, out
+):
+    """`sum_j p_kj v_j + beta sum_j p_kj <g, v_j> (Delta_j - D_k)` to `out`, without V; `key` is g, `tangent` the part of v,
+    `nowhere` zeros."""
     inner = 0.0
     out[:] = 0.0
     for q in range(ranges.shape[1]):
@@ -197,7 +198,6 @@ def derivative(tag, work, width, base, tangent, weight, scratch, zero, ranges, k
             moments(tag, work, width, base, scratch, place, start, stop, out)
     for a in range(out.size):
         out[a] = beta * (out[a] - inner * spread[a])
-    nowhere = np.zeros(out.size)
     for q in range(ranges.shape[1]):
         start, stop = ranges[k, q, 0], ranges[k, q, 1]
         if stop > start:

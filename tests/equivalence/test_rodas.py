@@ -1,0 +1,314 @@
+"""Rodas5P: order, accuracy against independent integrators, masks, slaved tokens, members, and the hard cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import metastable as ms
+from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.integrate import rodas, rodas_circle, rodas_control
+from metastable.kernels import jacobian_circle
+from tests import variants
+
+
+def on_circle(angles):
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def angle_error(x, angles):
+    return np.abs(np.angle((x[:, 0] + 1j * x[:, 1]) * np.exp(-1j * angles))).max()
+
+
+def radau(angles, beta, until):
+    """An independent implicit solution on the circle."""
+
+    def velocity(t, y):
+        out = np.empty(y.size)
+        jacobian_circle.velocity(y, beta, out)
+        return out
+
+    def jacobian(t, y):
+        matrix = np.zeros((y.size, y.size))
+        jacobian_circle.velocity_and_jacobian(y, beta, np.empty(y.size), matrix)
+        return matrix
+
+    return solve_ivp(velocity, (0, until), angles, "Radau", jac=jacobian, rtol=1e-11, atol=1e-12).y[:, -1]
+
+
+def fixed_steps(model, x, h, steps):
+    """Rodas5P with a fixed step, and its dense output in the middle of the last one."""
+    prepared = rodas._prepare(model, x)
+    piece = np.zeros((5, len(x), prepared.components))
+    result = np.zeros((1, len(x), prepared.components))
+    control = rodas_control.first_control(0.0, h)
+    counters = np.zeros(rodas_control.COUNTER_SIZE, dtype=np.int64)
+    for number in range(steps):
+        # An infinite tolerance accepts whatever step is planned.
+        control[rodas_control.H] = h
+        control[rodas_control.RATE] = 0.0
+        counters[rodas_control.PIECES] = 0
+        prepared.march(
+            prepared.system,
+            control,
+            counters,
+            (number + 1) * h,
+            np.inf,
+            0.0,
+            10**9,
+            np.empty(0),
+            result,
+            np.zeros(4),
+            np.zeros(4),
+            piece[None],
+            False,
+        )
+    return rodas.unchart(prepared.current().copy(), prepared.chart, model.dim)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_order_five(dim):
+    rng = np.random.default_rng(1)
+    # A window as long as the sequence is the causal mask, without slaved tokens (which an infinite tolerance would join).
+    model = ms.Attention(dim=dim, beta=3.0, mask=ms.Window(6))
+    x = variants.tokens(rng, 6, dim)
+    exact = ms.simulate(model, x, until=1.6, method="tsit5", engine="reference", rtol=1e-13, atol=1e-14).final
+    errors = [np.abs(fixed_steps(model, x, 1.6 / steps, steps) - exact).max() for steps in (8, 16, 32)]
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert 4.5 < orders[-1] < 5.8, (orders, errors)
+
+
+def test_error_within_three_times_the_tolerance_of_radau():
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(-np.pi, np.pi, 60)
+    exact = radau(angles, 64.0, 200.0)
+    for tolerance in (1e-4, 1e-6, 1e-8):
+        solution = rodas.solve(
+            ms.Attention(dim=2, beta=64.0), on_circle(angles), until=200.0, rtol=tolerance, atol=0.0, keep_dense=False
+        )
+        assert angle_error(solution.states[-1], exact) < 3 * tolerance
+
+
+@pytest.mark.parametrize("kind", variants.MASKS)
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_random_models_against_the_explicit_method(kind, dim):
+    rng = np.random.default_rng([dim, variants.MASKS.index(kind)])
+    model = variants.model(rng, 9, dim, 2.0, kind, heads=1 + dim % 2, feedforward=None)
+    x = variants.tokens(rng, 9, dim)
+    exact = ms.simulate(model, x, until=2.0, method="tsit5", engine="reference", rtol=1e-11, atol=1e-13)
+    run = ms.simulate(model, x, until=2.0, method="rodas", rtol=1e-7, atol=0.0)
+    assert run.status == "success"
+    assert np.abs(run.final - exact.final).max() < 3e-7
+    assert np.abs(run.at(0.77) - exact.at(0.77)).max() < 3e-7
+
+
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Window(3), ms.Sink(2, 3)], ids=repr)
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_circle_variants_against_the_explicit_method(mask, frozen, slope):
+    rng = np.random.default_rng(5)
+    anchors = ms.Frozen(variants.tokens(rng, 3, 2), [0.5, 0.0, 2.0]) if frozen else None
+    model = ms.Attention(dim=2, beta=5.0, mask=mask, frozen=anchors, bias=ms.ALiBi(slope) if slope else None)
+    x = variants.tokens(rng, 18, 2)
+    assert rodas.on_circle(model, len(x))
+    exact = ms.simulate(model, x, until=3.0, method="tsit5", engine="reference", rtol=1e-11, atol=1e-13)
+    run = ms.simulate(model, x, until=3.0, method="rodas", rtol=1e-7, atol=0.0)
+    assert np.abs(run.final - exact.final).max() < 3e-7
+
+
+def test_circle_and_sphere_kernels_agree_over_decades():
+    """The angle kernel and the general kernel (which sees Q = I given as a matrix) are different codes."""
+    x = ms.sphere.uniform(40, dim=2, seed=3)
+    times = 10.0 ** np.arange(0, 21, 2.0)
+    circle = rodas.solve(ms.Attention(dim=2, beta=32.0), x, times=times, until=1e20, rtol=1e-8, atol=0.0)
+    general = rodas.solve(
+        ms.Attention(dim=2, beta=32.0, query=np.eye(2)), x, times=times, until=1e20, rtol=1e-8, atol=0.0
+    )
+    difference = np.abs(circle.states - general.states).max(axis=(1, 2))
+    # Most output times fall between merges, where the cascade is reproduced to far below the tolerance.
+    assert np.median(difference) < 1e-9
+    assert difference[-1] < 1e-9
+
+
+def test_slaved_tokens_change_nothing():
+    angles = np.random.default_rng(2).uniform(-np.pi, np.pi, 50)
+    results = []
+    for grouping in (True, False):
+        system = rodas_circle.make(
+            angles,
+            32.0,
+            frozen_angles=[],
+            frozen_mass=[],
+            slope=0.0,
+            ranges=None,
+            own=np.ones(50),
+            grouping=grouping,
+        )
+        times = 10.0 ** np.arange(0, 20.1, 1.0)
+        saved = np.zeros((times.size, 50, 1))
+        control = rodas_control.first_control(0.0, 1e-2)
+        counters = np.zeros(rodas_control.COUNTER_SIZE, dtype=np.int64)
+        steps = np.zeros(5000), np.zeros(5000), np.zeros((1, 5, 50, 1))
+        code = rodas_control.march_compiled(
+            system, control, counters, times[-1], 1e-7, 0.0, 5000, times, saved, *steps, False
+        )
+        assert code == rodas_control.REACHED
+        results.append((saved[:, :, 0], int(system.count[0])))
+    assert results[0][1] < 10
+    assert results[1][1] == 50
+    gap = np.abs(np.angle(np.exp(1j * (results[0][0] - results[1][0]))))
+    assert gap.max() < 1e-6
+    assert np.median(gap.max(axis=1)) < 1e-9
+
+
+def test_saved_times_dense_output_and_steps_fit_together():
+    model = ms.Attention(dim=2, beta=16.0)
+    x = ms.sphere.uniform(20, dim=2, seed=0)
+    run = ms.simulate(model, x, until=1e12, method="rodas")
+    assert run.times[0] == 0.0
+    assert run.end == 1e12
+    assert (np.diff(run.times) > 0).all()
+    times = np.array([0.0, 0.5, 3e4, 1e12])
+    saved = ms.simulate(model, x, times=times, method="rodas")
+    np.testing.assert_array_equal(saved.times, times)
+    np.testing.assert_array_equal(saved.states[0], saved.start)
+    for t, state in zip(times, saved.states):
+        assert np.abs(run.at(t) - state).max() < 1e-12
+    assert saved.dense is None
+
+
+def test_members_do_not_depend_on_threads():
+    starts = np.stack([ms.sphere.uniform(24, dim=2, seed=seed) for seed in range(5)])
+    model = ms.Attention(dim=2, beta=16.0)
+    one, two = (
+        rodas.solve_members(model, starts, times=[1.0, 1e3, 1e10], threads=threads, rtol=1e-5) for threads in (1, 3)
+    )
+    np.testing.assert_array_equal(one.states, two.states)
+    assert one.statuses == ("success",) * 5
+    alone = rodas.solve(model, starts[3], times=np.array([1.0, 1e3, 1e10]), until=1e10, rtol=1e-5)
+    np.testing.assert_array_equal(one.states[3], alone.states)
+    short = rodas.solve_members(model, starts, times=[1.0, 1e10], max_steps=60)
+    assert set(short.statuses) == {"max_steps"}
+    assert np.isnan(short.states[:, 1]).all()
+
+
+# ----------------------------------------------------------------------------------------------------- hard cases
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_antipodes_leave_their_saddle(dim):
+    """A start within rounding of the antipode: the second token must leave it and reach the first."""
+    x = np.zeros((2, dim))
+    x[0, 0] = 1.0
+    x[1, 0], x[1, 1] = -1.0, 1e-13
+    run = ms.simulate(ms.Attention(dim=dim, beta=4.0), x, until=1e9, method="rodas")
+    assert run.status == "success"
+    assert np.abs(run.final - x[0]).max() < 1e-9
+
+
+def test_exact_rest_stays_and_settles():
+    """Exactly antipodal tokens feel exactly nothing: the run is short and says that all stopped."""
+    x = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    run = ms.simulate(ms.Attention(dim=3, beta=2.0), x, until="settled", method="rodas")
+    assert run.status == "success"
+    np.testing.assert_array_equal(run.final, x)
+    long = ms.simulate(ms.Attention(dim=3, beta=2.0), x, until=1e40, method="rodas")
+    assert long.status == "success"
+    np.testing.assert_array_equal(long.final, x)
+
+
+def test_token_on_a_saddle_between_two_others():
+    """Token 3 halfway between tokens that rest for ages: it must pick a side when it is off by 1e-12."""
+    angles = np.array([0.0, 1.4, 0.7 + 1e-12])
+    model = ms.Attention(dim=2, beta=32.0)
+    run = ms.simulate(model, on_circle(angles), until=3e4, method="rodas")
+    place = np.arctan2(run.final[2, 1], run.final[2, 0])
+    assert place == pytest.approx(1.4, abs=1e-2)
+
+
+def test_duplicates_stay_together():
+    x = np.repeat(ms.sphere.uniform(5, dim=3, seed=1), 4, axis=0)
+    run = ms.simulate(ms.Attention(dim=3, beta=9.0), x, until=1e6, method="rodas")
+    assert run.status == "success"
+    assert np.isfinite(run.final).all()
+    angles = ms.sphere.uniform(5, dim=2, seed=1).repeat(3, axis=0)
+    circle = ms.simulate(ms.Attention(dim=2, beta=9.0), angles, until=1e6, method="rodas")
+    assert np.abs(circle.final - circle.final[0]).max() < 1e-12
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_beta_zero_and_one_token(dim):
+    x = ms.sphere.uniform(6, dim=dim, seed=0)
+    run = ms.simulate(ms.Attention(dim=dim, beta=0.0), x, until=1e30, method="rodas")
+    assert np.abs(run.final - x[0]).max() < 1e-12
+    single = ms.simulate(ms.Attention(dim=dim, beta=5.0), x[:1], until=1e30, method="rodas")
+    np.testing.assert_allclose(single.final, x[:1], atol=1e-15)
+
+
+def test_single_token_follows_its_exact_solution():
+    value = np.diag([1.0, 0.5, -1.0])
+    x = ms.sphere.uniform(1, dim=3, seed=2)
+    run = ms.simulate(ms.Attention(dim=3, beta=1.0, value=value), x, until=15.0, method="rodas", rtol=1e-9)
+    exact = x[0] * np.exp(15.0 * np.diag(value))
+    assert np.abs(run.final[0] - exact / np.linalg.norm(exact)).max() < 1e-8
+
+
+def test_underflow_limit_is_named():
+    x = ms.sphere.uniform(4, dim=2, seed=0)
+    with pytest.raises(NumericalRangeError, match="beta <= 350"):
+        ms.simulate(ms.Attention(dim=2, beta=400.0), x, until=1e30, method="rodas")
+    assert ms.simulate(ms.Attention(dim=2, beta=349.0), x, until=1e30, method="rodas").status == "success"
+
+
+def test_complex_leading_pair_stops_and_says_that_it_rotates():
+    value = np.array([[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.2]])
+    x = ms.sphere.uniform(4, dim=3, seed=0)
+    run = ms.simulate(ms.Attention(dim=3, beta=1.0, value=value), x, until=1e30, method="rodas", max_steps=300)
+    assert run.status == "max_steps"
+    assert "rotates for ever" in run.message
+
+
+def test_settled():
+    model = ms.Attention(dim=2, beta=16.0)
+    x = ms.sphere.uniform(30, dim=2, seed=4)
+    run = ms.simulate(model, x, until="settled", method="rodas")
+    assert run.status == "success"
+    assert np.abs(run.final - x[0]).max() < 1e-11
+    assert run.notes["settled"] < 1e20
+    # It had not stopped a decade before: the last merge was still to come.
+    assert np.abs(run.at(run.notes["settled"] / 10) - x[0]).max() > 0.1
+    sphere = ms.simulate(
+        ms.Attention(dim=3, beta=5.0), ms.sphere.uniform(12, dim=3, seed=4), until="settled", method="rodas"
+    )
+    assert sphere.status == "success"
+    assert np.abs(sphere.final - sphere.final[0]).max() < 1e-11
+    frozen = ms.Attention(dim=2, beta=16.0, frozen=ms.Frozen(on_circle(np.array([0.0, 2.0, 4.0]))))
+    assert ms.simulate(frozen, x, until="settled", method="rodas").status == "success"
+
+
+def test_refusals_name_the_way_out():
+    x = ms.sphere.uniform(4, dim=2, seed=0)
+    for fields in ({"weights": "hardmax"}, {"norm": ms.PreLN()}):
+        with pytest.raises(UnsupportedError, match="tsit5"):
+            ms.simulate(ms.Attention(dim=2, beta=1.0, **fields), x, until=1.0, method="rodas")
+    with pytest.raises(NumericalRangeError, match="causal mask"):
+        ms.simulate(ms.Attention(dim=2, beta=1.0, mask=ms.Full()), x, until=1e30, method="rodas")
+    assert rodas.refusal(ms.Attention(dim=2, beta=1.0, mask=ms.Full()), 10_000) is not None
+
+
+def test_full_attention_reaches_one_point():
+    run = ms.simulate(
+        ms.Attention(dim=2, beta=4.0, mask=ms.Full()), ms.sphere.uniform(12, dim=2, seed=0), until=1e8, method="rodas"
+    )
+    assert run.status == "success"
+    assert np.abs(run.final - run.final[0]).max() < 1e-10
+
+
+def test_max_steps_keeps_what_was_computed():
+    x = ms.sphere.uniform(30, dim=2, seed=0)
+    run = ms.simulate(ms.Attention(dim=2, beta=64.0), x, until=1e30, method="rodas", max_steps=40)
+    assert run.status == "max_steps"
+    assert "raise max_steps" in run.message
+    assert 0 < run.end < 1e30
+    assert run.stats.accepted + run.stats.rejected == 40
