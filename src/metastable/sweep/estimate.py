@@ -44,7 +44,7 @@ def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: floa
     for number in _sample(sweep.size):
         if costs and time.monotonic() > deadline:
             break
-        cost, size = _measure(sweep.task(number), function)
+        cost, size = _measure(sweep.task(number), function, seconds)
         costs.append(cost)
         sizes.append(size)
     mean = sum(costs) / len(costs)
@@ -59,18 +59,21 @@ def _sample(size: int) -> Iterator[int]:
     return iter(list(dict.fromkeys(order))[:SAMPLES])
 
 
-def _measure(task: Task, function: Execute) -> tuple[float, float]:
+def _measure(task: Task, function: Execute, patience: float) -> tuple[float, float]:
     """Seconds and bytes of a whole task, from one with few members."""
-    few = min(task.members, MEMBERS)
-    small = replace(task, members=few, threads=1)
+    few = 1
     try:
-        # Once for nothing: compilation and caches are paid once per worker, not once per task.
-        function(replace(small, members=1))
         begin = time.monotonic()
-        result = function(small)
+        result = function(replace(task, members=few, threads=1))
+        spent = time.monotonic() - begin
+        if spent < patience:
+            # Once more: compilation and caches are paid once per worker, not once per task.
+            few = min(task.members, MEMBERS)
+            begin = time.monotonic()
+            result = function(replace(task, members=few, threads=1))
+            spent = time.monotonic() - begin
     except Exception as reason:
         raise SweepError(f"a trial at {task.where} failed: {type(reason).__name__}: {reason}") from reason
-    spent = time.monotonic() - begin
     scale = task.members / few
     size = 0.0
     for variable in variables(result, task.keep):

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 import warnings
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -337,7 +338,7 @@ def test_half_an_ensemble_is_no_result(tmp_path, monkeypatch, status, states):
             {"a": ("member", [np.nan] * len(states)), "status": ("member", states)}, attrs={"status": status}
         )
 
-    monkeypatch.setattr("metastable.ensemble.ensemble", ensemble)
+    monkeypatch.setattr(import_module("metastable.ensemble"), "ensemble", ensemble)
     if status == "interrupted":
         with pytest.raises(KeyboardInterrupt):
             small_sweep().run(tmp_path / "s", workers=0)
