@@ -26,7 +26,7 @@ Execute = Callable[["Task"], "xr.Dataset"]
 """What a task runs: takes a `Task`, returns a dataset of numeric variables."""
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
-ENSEMBLE = "metastable.ensembles:ensemble"
+ENSEMBLE = "metastable:ensemble"
 """Named, not imported: `sweep` and `ensemble` are rooms of one layer, and the door between them opens when a task runs."""
 
 
