@@ -38,7 +38,7 @@ def cloud_distances(x: FloatArray, y: FloatArray | None = None) -> FloatArray:
     """`sphere.pairwise_distance` for tokens of high dimension: one matrix product, with the nearly parallel pairs done exactly.
 
     Where |<x, y>| <= 0.999 the error of arccos is below 1e-14; the few pairs beyond go through the chord, as everywhere else.
-    At 512 tokens of dimension 576 this takes 10 ms instead of 700.
+    At 512 tokens of dimension 576 this takes 18 ms instead of 1.7 s (one core).
     """
     other = x if y is None else y
     cosine = np.clip(x @ other.T, -1.0, 1.0)

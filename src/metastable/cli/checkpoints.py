@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SOURCE_HELP = "A .gguf or .safetensors file, a folder, 'smollm2', 'minilm' (from their Python packages), or a hub id."
-MANY_LAYERS = 6
-"""A spectrum picture shows the heads of this many layers when no layer is chosen."""
 
 
 def spectrum(
