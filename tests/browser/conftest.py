@@ -21,7 +21,7 @@ ARGUMENTS = [
     "--enable-precise-memory-info",
 ]
 DESKTOP = {"width": 1360, "height": 850}
-PATIENCE = 60_000
+PATIENCE = 120_000
 """Milliseconds to wait for a run: generous, because machines that test are busy."""
 
 expect.set_options(timeout=PATIENCE)
