@@ -402,7 +402,7 @@ class _March:
 
         times, states = self.outputs(code)
         status, message = _verdict(model, code, self.t, settled, max_steps)
-        notes: dict[str, Any] = {}
+        notes: dict[str, Any] = {"reached": self.t}
         if code == control.SETTLED:
             notes["settled"] = self.t
         counters = self.counters
