@@ -21,6 +21,9 @@ from metastable.kernels.reference import attention_sum
 IMAGES = Path(__file__).parent / "images"
 MODELS = {"SmolLM2-135M": "smollm2", "MiniLM-L6": "minilm"}
 TOKENS = 512
+CHOICES: dict = {"plain": {}, "three dimensions dropped": {"drop_dims": 3}, "mean token removed": {"center": "tokens"}}
+RADII = (0.1, 0.25, 0.5, 0.75, 1.0)
+FIRST_LAYER = {"SmolLM2-135M": 5, "MiniLM-L6": 0}
 STEPS_OF_4_BITS = 15
 BLOCK = 32
 
@@ -207,6 +210,31 @@ def clouds() -> tuple[dict, dict]:
     return found, kept
 
 
+def capture_radii(deltas: dict) -> dict:
+    """The capture curve at other radii: consumed at the first and last layer, its minimum, and the excess over random tokens.
+
+    The excess is over layers 5 and later of SmolLM2 (before them repeated words coincide) and all layers of MiniLM.
+    """
+    found: dict = {}
+    for name, source in MODELS.items():
+        model, tokenizer = checkpoints.load_model(source)
+        states = checkpoints.token_states(model, tokenizer, checkpoints.sample_text(), max_tokens=TOKENS)
+        for choice, options in CHOICES.items():
+            cloud = checkpoints.to_sphere(states, drop_first=1, **options)
+            for fraction in RADII:
+                curve = checkpoints.capture_curves(
+                    cloud, deltas[name], radius=fraction * deltas[name], null_samples=100
+                )
+                consumed = curve["consumed"].values
+                excess = (consumed - curve["null_mean"].values)[FIRST_LAYER[name] :]
+                found[f"{name}, {choice}, radius {fraction} delta"] = {
+                    "centers_share": float(curve.sizes["center"] / cloud.sizes["token"]),
+                    "consumed": [float(consumed[0]), float(consumed.min()), float(consumed[-1])],
+                    "excess": [float(excess.min()), float(excess.max())],
+                }
+    return found
+
+
 def draw_clouds(kept: dict) -> None:
     """Cosines, order, capture and temperature of both models."""
     with style.theme("print"):
@@ -318,6 +346,7 @@ def main() -> None:
     found = {"spectra": spectra()}
     found["clouds"], kept = clouds()
     draw_clouds(kept)
+    found["capture_radii"] = capture_radii({name: row["delta"] for name, row in found["clouds"].items()})
     found["end_points"] = end_points(kept)
     found["side_by_side"] = side_by_side(kept)
     (IMAGES / "language-models.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
