@@ -48,6 +48,13 @@ class MergeTree:
     parent_size: IntArray
     refined: bool
 
+    def __repr__(self) -> str:
+        span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
+        left = int(self.final_labels.max()) + 1
+        return (
+            f"<MergeTree: {self.tokens} tokens, {len(self)} merges{span}, {left} cluster{'s' if left > 1 else ''} left>"
+        )
+
     def __len__(self) -> int:
         return self.time.size
 

@@ -28,8 +28,9 @@ def from_solution(problem: Problem, solution: Solution) -> Run:
     """The run that a solved problem makes."""
     from metastable import dataset
 
+    segments = solution.notes.get("segments", [])
     attributes = {
-        "method": problem.method,
+        "method": "+".join(segment["method"] for segment in segments) or problem.method,
         "engine": problem.choice.engine,
         "interaction": problem.choice.interaction,
         "until": problem.until,
@@ -39,7 +40,8 @@ def from_solution(problem: Problem, solution: Solution) -> Run:
         "seed": -1 if problem.seed is None else problem.seed,
         "max_steps": problem.max_steps,
     }
-    models = problem.models[0] if len(set(problem.models)) == 1 else problem.models
+    first = problem.models[0]
+    models = first if all(item is first or item == first for item in problem.models) else problem.models
     return Run(dataset.from_solution(solution, models, problem.start, attributes))
 
 
@@ -110,7 +112,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method that made the run."""
+        """The method that made the run; "tsit5+rodas" where an automatic one switched (`notes["segments"]` says when)."""
         return self.dataset.attrs["method"]
 
     @property
@@ -176,7 +178,7 @@ class Run:
                 f"under {model.mask!r} the first {before} tokens move differently when more are there; "
                 "simulate all of them together"
             )
-        if self.dense is None or self.method not in ("auto", "tsit5") or self.stats.jacobians:
+        if self.dense is None or self.method != "tsit5":
             raise UnsupportedError(
                 "append reads the earlier tokens off the dense output of an explicit run; simulate without times= and with "
                 "method='tsit5'"

@@ -13,6 +13,23 @@ from metastable.kernels import select
 from metastable.run.problem import Problem
 
 
+def _auto(problem: Problem, report: Report) -> Solution:
+    from metastable.integrate import auto
+
+    return auto.solve(
+        problem.model,
+        problem.packed,
+        problem.until,
+        times=problem.times,
+        rtol=problem.rtol,
+        atol=problem.atol,
+        max_steps=problem.max_steps,
+        settled=problem.settled,
+        choice=problem.choice,
+        progress=report,
+    )
+
+
 def _tsit5(problem: Problem, report: Report) -> Solution:
     from metastable.integrate import explicit
 

@@ -76,6 +76,8 @@ def check(
     models = _models(model, method)
     if method == "auto" and models[0].noise > 0:
         method = "sde"
+    if method == "auto" and engine in ("reference", "cuda") and until != "settled":
+        method = "tsit5"  # the one adaptive method of those engines
     tokens = models[0].check_tokens(start)
     step = _step(step, method, single)
     output = None if times is None else _checks.output_times(times)
@@ -185,5 +187,7 @@ def _refuse(model: Attention, method: str, engine: str) -> None:
         raise UnsupportedError(
             f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
         )
+    if method in ("auto", "rodas") and engine not in ("auto", "cpu"):
+        raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
     if method == "layers" and engine not in ("auto", "reference"):
         raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
