@@ -88,16 +88,20 @@ def pairs(result: dict[str, Any]) -> None:
 
 def wide(result: dict[str, Any]) -> None:
     """Blocks per multiprocessor of the kernel for large dimension."""
-    from metastable.kernels.cuda import engine, tiles
+    from metastable.kernels.cuda import engine, resident, tiles
     from metastable.model import Attention
 
-    for dtype in ("float32", "float64"):
-        for blocks in (1, 2):
-            kernel = tiles.make_kernel(engine.REALS[dtype], 64, False, launch_bounds=(256, blocks))
-            sums = engine.DirectSums(Attention(dim=64, beta=9.0), 2**16, 0, dtype)
-            original, engine.pair_kernel = engine.pair_kernel, lambda *_, kernel=kernel: kernel
-            _one(result, f"tiles dim=64 {dtype} n={2**16} blocks={blocks}", sums, 2**16)
-            engine.pair_kernel = original
+    for module, dtype, blocks in (
+        (resident, "float32", 1),
+        (resident, "float32", 2),
+        (resident, "float32", 3),
+        (tiles, "float64", 2),
+    ):
+        kernel = module.make_kernel(engine.REALS[dtype], 64, False, launch_bounds=(256, blocks))
+        sums = engine.DirectSums(Attention(dim=64, beta=9.0), 2**16, 0, dtype)
+        original, engine.pair_kernel = engine.pair_kernel, lambda *_, kernel=kernel: kernel
+        _one(result, f"dim=64 {dtype} n={2**16} blocks={blocks}", sums, 2**16)
+        engine.pair_kernel = original
 
 
 def _one(result: dict[str, Any], name: str, sums: Any, tokens: int) -> None:

@@ -119,6 +119,13 @@ def test_large_dimension(dim):
     assert relative(*velocities(general(dim, 2.0), tokens)) < RELATIVE
 
 
+@pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])
+def test_large_dimension_in_single_precision(dim):
+    model = general(dim, 2.0, mask=Sink(3, 5), bias=ALiBi(0.1))
+    tokens = 700 if REAL else 9
+    assert relative(*velocities(model, tokens, dtype="float32")) < SINGLE
+
+
 def test_only_new_tokens_move():
     expected, found = velocities(general(3, 2.0, mask=Sink(2, 6)), TOKENS, first=TOKENS // 2)
     assert relative(expected, found) < RELATIVE
@@ -279,6 +286,19 @@ def test_dense_output_and_limits_on_the_device():
     assert np.abs(found.dense(end) - found.states[-1]).max() < 1e-12
     expected = tsit5.solve(reference.right_hand_side(model, 3), start, 2, end, times=np.array([0.5 * end]))
     assert np.abs(found.dense(0.5 * end) - expected.states[0]).max() < 1e-6
+
+
+def test_simulate_runs_on_the_engine_that_is_named():
+    from metastable.run import simulate
+
+    model, start = Attention(dim=3, beta=4.0), points(3, 3, seed=12)
+    found = simulate(model, start, until=0.02, engine="cuda", progress=False)
+    expected = simulate(model, start, until=0.02, engine="reference", progress=False)
+    assert found.engine == "cuda"
+    assert np.abs(found.final - expected.final).max() < 1e-9
+    more = found.append(points(1, 3, seed=13), progress=False)
+    assert more.engine == "cuda"
+    assert np.array_equal(more.final[:3], found.final)
 
 
 # ------------------------------------------------------------------------------------------------ what it says no to

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels.cuda import device, pairs, rows, series, support, tiles, vectors
+from metastable.kernels.cuda import device, pairs, resident, rows, series, support, tiles, vectors
 from metastable.kernels.cuda.intrinsics import cuda
 from metastable.model import NGPT, Attention, MixLN, PeriLN, PreLN, SqrtScaling
 
@@ -33,10 +33,17 @@ def rows_per_thread(dim: int, dtype: str) -> int:
     return 4 if dim <= (8 if dtype == "float32" else 4) else 2
 
 
+def rows_fit(dim: int, dtype: str) -> bool:
+    """True when `resident.py` takes the sums over pairs."""
+    return dtype == "float32" and pairs.LARGEST_DIM < dim <= resident.LARGEST_DIM
+
+
 @lru_cache(maxsize=64)
 def pair_kernel(dtype: str, dim: int, biased: bool) -> Any:
     """The compiled kernel for the pair sums."""
     real = REALS[dtype]
+    if rows_fit(dim, dtype):
+        return resident.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
     if dim > pairs.LARGEST_DIM:
         return tiles.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
     blocks = (4 if dtype == "float32" else 6) if dim <= 4 else 1
@@ -137,9 +144,12 @@ class DirectSums(_Launcher):
         small = model.dim <= pairs.LARGEST_DIM
         super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
         self.threads = PAIR_THREADS if small else tiles.SIDE * tiles.SIDE
-        shape = tiles.shape_for(self.real, model.dim)
-        height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else shape.rows
-        column_step = PAIR_THREADS if small else shape.columns
+        shape = tiles.shape_for(self.real)
+        height, column_step = shape.rows, shape.columns
+        if small:
+            height, column_step = PAIR_THREADS * rows_per_thread(model.dim, dtype), PAIR_THREADS
+        elif rows_fit(model.dim, dtype):
+            height, column_step = resident.ROWS, resident.columns_for(model.dim)
         ranges = model.mask.intervals(tokens)
         assert ranges is not None
         table = np.ascontiguousarray(ranges.reshape(tokens, 4), dtype=np.int32)

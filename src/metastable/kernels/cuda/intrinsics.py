@@ -2,8 +2,8 @@
 
 - `exp2_single`, `exp2_double`: 2^x in one instruction of the special function unit, and by a polynomial on the double
   precision pipe (the library's double exponential spends a third of its time on cases that cannot occur here).
-- `load_two`, `load_four`: 8 to 32 neighbouring bytes in one or two instructions. Coordinates of a token lie side by side, so
-  a token of the circle is one load instead of two.
+- `load_two`, `load_four`, `store_four`: 8 to 32 neighbouring bytes in one or two instructions. Coordinates of a token lie side by
+  side, so a token of the circle is one load instead of two.
 
 The simulator (NUMBA_ENABLE_CUDASIM=1) runs kernels as Python threads and knows neither inline assembly nor vector
 loads; there the same names are plain Python.
@@ -117,6 +117,9 @@ if SIMULATED:
     def _load_four(array, index):
         return array[index], array[index + 1], array[index + 2], array[index + 3]
 
+    def _store_four(array, index, a, b, c, d):
+        array[index], array[index + 1], array[index + 2], array[index + 3] = a, b, c, d
+
     exp2_single = cuda.jit(device=True)(_exp2_single)
     log2_single = cuda.jit(device=True)(_log2_single)
     quotient_single = cuda.jit(device=True)(_quotient_single)
@@ -124,6 +127,7 @@ if SIMULATED:
     times_power_of_two = cuda.jit(device=True)(_times_power_of_two)
     load_two = cuda.jit(device=True)(_load_two)
     load_four = cuda.jit(device=True)(_load_four)
+    store_four = cuda.jit(device=True)(_store_four)
 else:
     from llvmlite import ir
     from numba import types
@@ -208,6 +212,30 @@ else:
             return types.UniTuple(array.dtype, count)(array, types.int32), generate
 
         return intrinsic(load)
+
+    @intrinsic
+    def store_four(typing_context, array, index, a, b, c, d):
+        """Store four neighbours at an index that is a multiple of four."""
+
+        def generate(context, builder, signature, arguments):
+            array_type = signature.args[0]
+            data = context.make_array(array_type)(context, builder, arguments[0]).data
+            element = context.get_data_type(array_type.dtype)
+            bytes_each = array_type.dtype.bitwidth // 8
+            width = min(4, 16 // bytes_each)
+            vector = ir.VectorType(element, width)
+            for offset in range(0, 4, width):
+                packed = ir.Constant(vector, ir.Undefined)
+                for lane in range(width):
+                    packed = builder.insert_element(packed, arguments[2 + offset + lane], ir.Constant(WORD, lane))
+                place = builder.add(arguments[1], ir.Constant(arguments[1].type, offset))
+                pointer = builder.gep(data, [place], inbounds=True)
+                pointer = builder.bitcast(pointer, ir.PointerType(vector, data.type.addrspace))
+                builder.store(packed, pointer, align=width * bytes_each)
+            return context.get_dummy_value()
+
+        kind = array.dtype
+        return types.void(array, types.int32, kind, kind, kind, kind), generate
 
     load_two = _loader(2)
     load_four = _loader(4)

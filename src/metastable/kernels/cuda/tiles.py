@@ -22,6 +22,7 @@ from metastable.kernels.cuda.intrinsics import (
     kernel,
     load_four,
     load_two,
+    store_four,
 )
 
 SIDE = 16
@@ -55,12 +56,9 @@ def padding(dim: int) -> int:
     return -(-dim // SLICE) * SLICE
 
 
-def shape_for(real, dim: int) -> Shape:
-    """The shape of the blocks for a precision and a dimension."""
-    pad = padding(dim)
-    if real is np.float32:
-        return Shape(8, 32, pad) if pad <= 2 * SLICE else Shape(4, 64, SLICE)
-    return Shape(4, 32, SLICE)
+def shape_for(real) -> Shape:
+    """The shape of the blocks for a precision."""
+    return Shape(4, 64 if real is np.float32 else 32, SLICE)
 
 
 def _make_products(real, shape: Shape):
@@ -132,33 +130,35 @@ def _make_stage(real, pad: int, width: int, count: int):
             if np.int32(start + token) < tokens:
                 place = np.int32(np.int32(start + token) * np.int32(pad) + offset + group * np.int32(4))
                 a, b, c, d = load_four(source, place)
-            to = np.int32(token * np.int32(line) + group * np.int32(4))
-            target[to], target[to + np.int32(1)], target[to + np.int32(2)], target[to + np.int32(3)] = a, b, c, d
+            store_four(target, np.int32(token * np.int32(line) + group * np.int32(4)), a, b, c, d)
             item = np.int32(item + np.int32(SIDE * SIDE))
 
     return stage
 
 
-def _make_weigh(real, shape: Shape, biased: bool):
+def make_weigh(real, patch: int, columns: int, biased: bool):
     """A device function that turns the logits of a patch into weights in shared memory, and adds them up per row."""
     exp2 = exp2_single if real is np.float32 else exp2_double
-    patch, columns, _ = shape
+    number = numba.float32 if real is np.float32 else numba.float64
     own_columns, weight_line = columns // SIDE, SIDE * patch + MARGIN
     zero = real(0)
 
     @inlined
     def weigh(logits, weights, weight, start, stop, slope, first_row, tile, across, down):
+        w = cuda.local.array(patch, number)
         for c in range(own_columns):
             place = np.int32(across + np.int32(c * SIDE))
             column = np.int32(tile + place)
             for r in range(patch):
                 logit = logits[r, c]
                 if biased:
-                    logit -= slope * real(abs(np.int32(first_row + r - column)))
-                w = exp2(logit)
-                w = w if column >= start[r] and column < stop[r] else zero
-                weight[r] += w
-                weights[place * np.int32(weight_line) + down * np.int32(patch) + r] = w
+                    logit -= slope * real(abs(np.int32(first_row + np.int32(r) - column)))
+                value = exp2(logit)
+                w[r] = value if column >= start[r] and column < stop[r] else zero
+                weight[r] += w[r]
+            target = np.int32(place * np.int32(weight_line) + down * np.int32(patch))
+            for r in range(0, patch, 4):
+                store_four(weights, np.int32(target + np.int32(r)), w[r], w[r + 1], w[r + 2], w[r + 3])
 
     return weigh
 
@@ -166,7 +166,7 @@ def _make_weigh(real, shape: Shape, biased: bool):
 def make_kernel(real, dim: int, biased: bool, **options):
     """The kernel for tokens in R^dim; arguments as in `pairs.make_kernel`."""
     number = numba.float32 if real is np.float32 else numba.float64
-    pad, shape = padding(dim), shape_for(real, dim)
+    pad, shape = padding(dim), shape_for(real)
     patch, columns, breadth = shape
     rows, slices, parts = shape.rows, pad // SLICE, pad // breadth
     own_columns, own = columns // SIDE, breadth // SIDE
@@ -176,7 +176,7 @@ def make_kernel(real, dim: int, biased: bool, **options):
     whole = parts == 1
     zero = real(0)
     multiply, accumulate = _make_products(real, shape)
-    weigh = _make_weigh(real, shape, biased)
+    weigh = make_weigh(real, patch, columns, biased)
     stage_rows, stage_columns = _make_stage(real, pad, SLICE, rows), _make_stage(real, pad, breadth, columns)
 
     @kernel(**options)
