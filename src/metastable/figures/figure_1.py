@@ -26,20 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpherePanel:
-    """One sphere: trajectories `states` (times, tokens, 3), a `title`, a `note` below, the leading `subspace` (3, k) or None."""
+    """One sphere: trajectories `states` (times, tokens, 3), a `title`, a `note` below, the leading `subspace` (3, k) or None.
+
+    `final` (tokens, 3): where the red dots are; None for the end of the trajectories.
+    """
 
     title: str
     states: np.ndarray
     note: str = ""
     subspace: np.ndarray | None = None
     view: View = DEFAULT_VIEW
+    final: np.ndarray | None = None
 
 
 def draw_sphere_panel(ax: Axes, panel: SpherePanel, letter: str = "", width: float = 0.75) -> None:
     """Trajectories coloured by position in the sequence, final positions red, the leading eigenspace in black."""
     draw_ball(ax, panel.view)
     draw_paths(ax, panel.states, panel.view, width=width)
-    draw_points(ax, panel.states[-1], panel.view, size=15)
+    draw_points(ax, panel.states[-1] if panel.final is None else panel.final, panel.view, size=15)
     if panel.subspace is not None and panel.subspace.shape[1] == 1:
         draw_direction(ax, panel.subspace[:, 0], panel.view, label=r"$\xi$")
     elif panel.subspace is not None and panel.subspace.shape[1] == 2:
@@ -65,7 +69,8 @@ def _nearest_label_place(panel: SpherePanel) -> np.ndarray:
 def figure_1(panels: Sequence[SpherePanel], columns: int = 3) -> Figure:
     """The paper's Figure 1: one sphere per kind of V (n = 32, d = 3, beta = 9, T = 5000), final positions as red dots."""
     rows = -(-len(panels) // columns)
-    page, axes = style.figure(style.PAGE_WIDTH, 2.5 * rows + 0.25, rows, columns, squeeze=False)
+    page, axes = style.figure(style.PAGE_WIDTH, 2.68 * rows + 0.25, rows, columns, squeeze=False)
+    page.set_layout_engine("constrained", hspace=0.07)
     for index, ax in enumerate(axes.flat):
         if index < len(panels):
             draw_sphere_panel(ax, panels[index], "abcdefghijkl"[index])

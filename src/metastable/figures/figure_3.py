@@ -38,5 +38,5 @@ def figure_3(times: Any, renyi: Any, strong: Any, *, members: int, early: float 
         ax.set_ylim(0, 101)
         ax.set_xlabel("depth $t$")
     axes[0].set_ylabel("tokens consumed (%)")
-    axes[0].legend(loc="lower right", title="mean, band 10 % to 90 %", alignment="left")
+    axes[0].legend(loc="lower right", title="mean, band 10 % to 90 %", alignment="left", title_fontsize="small")
     return page

@@ -220,7 +220,7 @@ def draw_direction(
                 "ha": "center",
                 "va": "center",
                 "color": color,
-                "zorder": order,
+                "zorder": order + 0.7,
                 "clip_on": False,
                 "fontsize": "small",
             }

@@ -71,12 +71,16 @@ def _fill(ax: Any, plot: Plot, letter: str) -> None:
 
 
 @style.styled
-def plots(panels: Sequence[Plot], height: float = 2.4) -> Figure:
-    """Plots side by side across the page (one alone takes a column and a half)."""
+def plots(panels: Sequence[Plot], height: float = 2.4, shared: bool = False) -> Figure:
+    """Plots side by side across the page (one alone takes a column and a half); `shared`: with one vertical axis for all."""
     width = style.PAGE_WIDTH if len(panels) > 1 else 4.4
     page, axes = style.figure(width, height, 1, len(panels), squeeze=False)
     for letter, ax, plot in zip("abcdef", axes[0], panels):
         _fill(ax, plot, letter if len(panels) > 1 else "")
+    if shared:
+        for ax in axes[0][1:]:
+            ax.set_ylabel("")
+            ax.set_yticklabels([])
     return page
 
 
@@ -129,7 +133,7 @@ def fractions_chart(entries: Sequence[Fraction], *, xlabel: str = "draws that en
     """Fractions with exact binomial intervals, grouped by row of the table; one colour per condition."""
     rows = list(dict.fromkeys(entry.row for entry in entries))
     conditions = list(dict.fromkeys(entry.condition for entry in entries))
-    page, ax = style.figure(style.PAGE_WIDTH, 0.62 * len(rows) + 0.85)
+    page, ax = style.figure(style.PAGE_WIDTH, (0.62 if len(conditions) > 1 else 0.34) * len(rows) + 0.85)
     step = 0.72 / max(len(conditions) - 1, 1)
     markers = "osD^v"
     for entry in entries:
@@ -163,7 +167,8 @@ def fractions_chart(entries: Sequence[Fraction], *, xlabel: str = "draws that en
         Line2D([], [], color=style.CATEGORICAL[n % 10], marker=markers[n % 5], markersize=4.2, label=name)
         for n, name in enumerate(conditions)
     ]
-    page.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 3))
+    if any(conditions):
+        page.legend(handles=handles, loc="outside upper center", ncols=2)
     return page
 
 

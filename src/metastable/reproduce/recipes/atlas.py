@@ -55,28 +55,40 @@ def _measure_figure(parameters: Mapping[str, Any], settings: Settings, report: R
     import xarray as xr
 
     start = sphere.uniform(parameters["tokens"], dim=3, seed=seeds(settings, "figure-1", 1)[0])
-    drawn = np.concatenate([[0.0], np.geomspace(0.02, PAPER_HORIZON, 299)])
-    drawn[-1] = PAPER_HORIZON
     kinds = list(parameters["kinds"])
 
-    def one(kind: str) -> tuple[np.ndarray, str, str, str]:
+    def one(kind: str) -> dict[str, Any]:
         model = Attention(dim=3, beta=parameters["beta"], value=np.array(parameters["kinds"][kind]))
-        long = kind != "complex"  # a rotation never ends
-        times = np.append(drawn, parameters["long"]) if long else drawn
-        run: Any = simulate(model, start, times=times, method="rodas" if long else "tsit5")
-        now = classify(upto(run, drawn.size - 1)).configuration
-        return run.states[: drawn.size], predict(model).configuration, now, classify(run).configuration if long else now
+        rotates = kind == "complex"  # it never ends
+        # Tokens of a cloud and of a rotation never rest: their paths are drawn for a while, their positions at T.
+        path = np.concatenate(
+            [[0.0], np.geomspace(0.02, parameters["drawn_until"].get(kind, PAPER_HORIZON / 1.01), 299)]
+        )
+        if rotates:
+            path = np.linspace(0.0, parameters["drawn_until"][kind], 300)
+        times = np.concatenate([path, [PAPER_HORIZON], [] if rotates else [parameters["long"]]])
+        run: Any = simulate(model, start, times=times, method="tsit5" if rotates else "rodas")
+        early = classify(upto(run, path.size))
+        return {
+            "x": run.states[: path.size],
+            "time": path,
+            "final": run.states[path.size],
+            "expected": predict(model).configuration,
+            "at_paper_horizon": early.configuration,
+            "at_long_horizon": early.configuration if rotates else classify(run).configuration,
+            "to_space": float(early.features.to_space.max()),
+            "speed": early.features.speed,
+        }
 
     results = each(one, kinds, report)
+    dims = {"x": ("kind", "step", "token", "coord"), "time": ("kind", "step"), "final": ("kind", "token", "coord")}
+    variables = {
+        name: (dims.get(name, ("kind",)), np.array([result[name] for result in results])) for name in results[0]
+    }
+    value = (("kind", "row", "coord"), np.array([parameters["kinds"][kind] for kind in kinds]))
     return xr.Dataset(
-        {
-            "x": (("kind", "time", "token", "coord"), np.stack([states for states, _, _, _ in results])),
-            "expected": ("kind", [expected for _, expected, _, _ in results]),
-            "at_paper_horizon": ("kind", [now for _, _, now, _ in results]),
-            "at_long_horizon": ("kind", [late for _, _, _, late in results]),
-            "value": (("kind", "row", "coord"), np.array([parameters["kinds"][kind] for kind in kinds])),
-        },
-        coords={"kind": kinds, "time": drawn},
+        {**variables, "value": value},
+        coords={"kind": kinds},
         attrs={"long": parameters["long"], "beta": parameters["beta"]},
     )
 
@@ -85,20 +97,22 @@ def _judge_figure(data: xr.Dataset) -> list[Finding]:
     findings = []
     for kind in data.kind.values:
         one = data.sel(kind=kind)
+        if kind == "complex":
+            findings.append(_rotation(one))
+            continue
         expected, now, late = (
             str(one.expected.values),
             str(one.at_paper_horizon.values),
             str(one.at_long_horizon.values),
         )
-        points = cluster_count(one.x.values[-1], 1e-2)
-        row = f"row {kind}" if kind != "complex" else "complex pair"
+        points = cluster_count(one.final.values, 1e-2)
         verdict: Verdict = (
             "agrees" if now == expected else "agrees under a condition" if late == expected else "disagrees"
         )
         later = "" if now == expected else f"; at t = {float(data.attrs['long']):.0e}: {late}"
         findings.append(
             Finding(
-                claim=f"{row}: {expected}",
+                claim=f"row {kind}: {expected}",
                 measured=f"at T = 5000: {now} ({points} distinct points){later}",
                 test="configuration found by `classify` (points within 0.01 rad, clouds by median distance to L below pi/6)",
                 verdict=verdict,
@@ -107,16 +121,29 @@ def _judge_figure(data: xr.Dataset) -> list[Finding]:
     return findings
 
 
+def _rotation(one: xr.Dataset) -> Finding:
+    away, points = float(one.to_space), cluster_count(one.final.values, 1e-2)
+    return Finding(
+        claim="a complex leading pair makes token 1 rotate for ever in the plane of the pair, and the others follow it",
+        measured=f"at T = 5000 all tokens are within {away:.1e} rad of the plane, in {points} points that turn at up to "
+        f"{float(one.speed):.3f} rad per unit of depth",
+        test="every token within 0.01 rad of the plane and still turning",
+        verdict="agrees" if away < 1e-2 and float(one.speed) > 0.1 else "disagrees",
+    )
+
+
 def _draw_figure(data: xr.Dataset) -> Figure:
     panels = []
     for kind in data.kind.values:
-        states = data.x.sel(kind=kind).values
-        prediction = predict(Attention(dim=3, beta=float(data.attrs["beta"]), value=data.value.sel(kind=kind).values))
-        points = cluster_count(states[-1], 1e-2)
+        one = data.sel(kind=kind)
+        prediction = predict(Attention(dim=3, beta=float(data.attrs["beta"]), value=one["value"].values))
+        points = cluster_count(one.final.values, 1e-2)
         space = None if prediction.subspace.shape[1] == 3 else prediction.subspace
         number = f"{points} point" + ("s" if points > 1 else "")
-        name = f"row {kind}" if kind != "complex" else "rotation"
-        panels.append(figure_1.SpherePanel(TITLES.get(kind, kind), states, f"{name}: {number} at $T = 5000$", space))
+        name = f"row {kind}, " if kind != "complex" else ""
+        path = "" if float(one.time[-1]) > 1e3 else f" (path to $t = {float(one.time[-1]):g}$)"
+        note = f"{name}{number} at $T = 5000${path}"
+        panels.append(figure_1.SpherePanel(TITLES.get(kind, kind), one.x.values, note, space, final=one.final.values))
     return figure_1.figure_1(panels)
 
 
@@ -125,7 +152,13 @@ FIGURE_1 = Recipe(
     title="Figure 1: trajectories and final positions for every kind of value matrix",
     statement="d = 3, n = 32 uniform tokens, beta = 9, Q = K = I, T = 5000: one sphere per kind of V, final "
     "positions as red dots.",
-    parameters={"tokens": 32, "beta": 9.0, "long": 1e9, "kinds": KINDS},
+    parameters={
+        "tokens": 32,
+        "beta": 9.0,
+        "long": 1e9,
+        "drawn_until": {"4": 50.0, "5": 50.0, "complex": 10.0},
+        "kinds": KINDS,
+    },
     measure=_measure_figure,
     judge=_judge_figure,
     draw=_draw_figure,
@@ -190,6 +223,15 @@ _ENDINGS = {
 }
 
 
+_DRAWN = {
+    "1": "one point, $x_1(0)$",
+    "2": "one point in $L$",
+    "3": r"two points, $\pm\xi$",
+    "4": "a cloud around $L$",
+    "5": r"two clouds, around $\pm\xi$",
+}
+
+
 def _judge_table(data: xr.Dataset) -> list[Finding]:
     draws = data.sizes["draw"]
     findings = []
@@ -221,7 +263,7 @@ def _judge_table(data: xr.Dataset) -> list[Finding]:
 
 def _end(data: xr.Dataset, row: str, pair: str) -> str:
     """The long horizon of a row, as a power of ten."""
-    return f"{float(data.end.sel(row=row, pair=pair).max()):.0e}".replace("e+", " × 10^").replace("1 × ", "")
+    return f"10^{round(np.log10(float(data.end.sel(row=row, pair=pair).max())))}"
 
 
 def _row_three(data: xr.Dataset) -> Finding:
@@ -253,7 +295,7 @@ def _draw_table(data: xr.Dataset) -> Figure:
             held = data[when].sel(row=row, pair=pair).values
             low, high = interval(int(held.sum()), held.size)
             entries.append(
-                statements.Fraction(f"row {row}: {_ENDINGS[row]}", label, int(held.sum()), held.size, low, high)
+                statements.Fraction(f"row {row}: {_DRAWN[row]}", label, int(held.sum()), held.size, low, high)
             )
     return statements.fractions_chart(entries)
 

@@ -70,22 +70,13 @@ def _draw_spread(data: xr.Dataset) -> Figure:
     for case in data.case.values:
         values = data.spread.sel(case=case).values[:, 1:]
         times = data.time.values[1:]
-        curves = [statements.Curve("", times, np.maximum(row, 1e-16), color="#9db8cf") for row in values]
-        middle = np.nanmedian(values, axis=0)
-        curves.append(statements.Curve("median", times, np.maximum(middle, 1e-16)))
+        curves = [statements.Curve("", times, row, color="#a9c3d9") for row in values]
+        curves.append(statements.Curve(f"median of {len(values)} draws", times, np.nanmedian(values, axis=0)))
+        label = "farthest token from token 1 (rad)"
         panels.append(
-            statements.Plot(
-                str(case),
-                "depth $t$",
-                "farthest from token 1 (rad)",
-                curves,
-                "log",
-                "log",
-                (1e-16, 6.0),
-                legend="lower left",
-            )
+            statements.Plot(str(case), "depth $t$", label, curves, "log", ylim=(0.0, 3.3), legend="upper right")
         )
-    return statements.plots(panels, height=2.5)
+    return statements.plots(panels, height=2.5, shared=True)
 
 
 def _point_findings(
@@ -248,6 +239,14 @@ _FAMILIES = {
 }
 
 
+_LABELS = {
+    "identity": "$Q = K = I$",
+    "positive": r"Gaussian $Q$, $K$ with $\xi^\top Q^\top K\xi > 0$",
+    "negative": r"Gaussian $Q$, $K$ with $\xi^\top Q^\top K\xi < 0$",
+    "equal": "Gaussian $Q = K$",
+}
+
+
 def _judge_two_points(data: xr.Dataset) -> list[Finding]:
     findings = []
     for family in data.family.values:
@@ -275,8 +274,8 @@ def _draw_two_points(data: xr.Dataset) -> Figure:
     for family in data.family.values:
         held = data.held.sel(family=family).values
         low, high = interval(int(held.sum()), held.size)
-        entries = [*entries, statements.Fraction(_FAMILIES[str(family)], "", int(held.sum()), held.size, low, high)]
-    return statements.fractions_chart(entries, xlabel="draws in which every token ends at ±ξ (%)")
+        entries = [*entries, statements.Fraction(_LABELS[str(family)], "", int(held.sum()), held.size, low, high)]
+    return statements.fractions_chart(entries, xlabel=r"draws in which every token ends at $\pm\xi$ (%)")
 
 
 CONJECTURE_2 = Recipe(

@@ -301,8 +301,8 @@ def _draw_lemma(data: xr.Dataset) -> Figure:
                 "share of centers below (%)",
                 [*shares, statements.Curve("Lemma 5.1", [1.0, 1.0], [0.0, 100.0], **bound)],
                 xscale="log",
-                xlim=(1e-9, 1e1),
-                legend="upper left",
+                xlim=(1e-8, 1e5),
+                legend="center right",
             ),
         ]
     )
