@@ -117,11 +117,20 @@ def ending(setting: Setting, run: Run, states: FloatArray, times: FloatArray, le
         "reached": reached(setting, run, states, times, leaders),
         "status": run.status,
         "message": run.message,
-        "method": run.method,
+        "method": method_text(run),
         "engine": run.engine,
         "steps": run.stats.accepted,
         "until": float(run.end),
     }
+
+
+def method_text(run: Run) -> str:
+    """The method, with where an automatic one switched: "tsit5 to t = 64, then rodas"."""
+    segments = run.notes.get("segments", [])
+    if not segments:
+        return run.method
+    *earlier, last = segments
+    return "".join(f"{part['method']} to t = {number(part['to'])}, then " for part in earlier) + last["method"]
 
 
 def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, leaders: np.ndarray) -> dict[str, Any]:
