@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -225,3 +227,18 @@ def test_status_codes_are_in_step():
     assert fused.STATUS[fused_system.MAX_STEPS] == "max_steps"
     assert fused.STATUS[fused_system.DIVERGED] == "diverged"
     assert fused.STATUS[fused_members.SUCCESS] == "success"
+
+
+def test_cached_code_runs_in_a_fresh_process():
+    """The second process loads what the first compiled, also when nothing else has launched Numba's threads before."""
+    program = (
+        "import numpy as np\n"
+        "from metastable.integrate import fused\n"
+        "from metastable.model import Attention\n"
+        "x = np.eye(2)\n"
+        "print(fused.solve(Attention(dim=2, beta=1.0), x, None, 1.0, threads=1).status)\n"
+    )
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "success"

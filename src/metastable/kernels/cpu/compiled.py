@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, typeof, types
+from numba import typeof, types
 from numba.core import cgutils
 
 from metastable.kernels.cpu.vector import LANES, intrinsic

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic as numba_intrinsic
 
 CONTRACT = {"contract"}

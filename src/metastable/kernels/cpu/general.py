@@ -327,9 +327,8 @@ def set_query(problem, head, own, query):
     for a in range(0, problem.wide, LANES):
         result = fill(0.0)
         for b in range(problem.dim):
-            row = load(problem.bilinear, (head * problem.dim + b) * problem.wide + a)
-            result = result + row * (problem.beta[head] * own[b])
-        store(query, a, result)
+            result = result + load(problem.bilinear, (head * problem.dim + b) * problem.wide + a) * spread(own, b)
+        store(query, a, result * problem.beta[head])
 
 
 @inlined
@@ -339,12 +338,13 @@ def add_head(problem, head, k, weight_sum, own, difference, drift):
     share = weight_sum / z
     inverse = 1.0 / z
     for a in range(0, problem.wide, LANES):
-        result = load(drift, a)
+        moved = fill(0.0)
+        own_part = fill(0.0)
         for b in range(problem.dim):
             place = (head * problem.dim + b) * problem.wide + a
-            result = result + load(problem.value, place) * (difference[b] * inverse)
-            result = result + load(problem.rest, place) * (share * own[b])
-        store(drift, a, result)
+            moved = moved + load(problem.value, place) * spread(difference, b)
+            own_part = own_part + load(problem.rest, place) * spread(own, b)
+        store(drift, a, load(drift, a) + (moved * inverse + own_part * share))
     return problem.axial[head] * share
 
 

@@ -16,7 +16,12 @@ _launch = threading.RLock()
 
 
 def thread_count(threads: int | None) -> int:
-    """`threads`, or all that Numba was started with (NUMBA_NUM_THREADS) for None."""
+    """`threads`, or all that Numba was started with (NUMBA_NUM_THREADS) for None; ask before calling compiled code.
+
+    Numba launches its threads when a parallel loop is compiled, but not when a function that merely calls one is loaded from the
+    cache; asking for their number launches them. Without that such a function crashes.
+    """
+    numba.get_num_threads()
     available = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     if threads is None:
         return available

@@ -141,7 +141,10 @@ def _block_top(logits, r, start, stop, low, high):
     """Largest logit of row r within [low, high)."""
     top = fill(LOWEST)
     for j in range(start, stop, LANES):
-        top = maximum(top, where(_inside(j, low, high), load(logits, r * COLUMNS + j - start), fill(LOWEST)))
+        logit = load(logits, r * COLUMNS + j - start)
+        if j < low or j + LANES > high:
+            logit = where(_inside(j, low, high), logit, fill(LOWEST))
+        top = maximum(top, logit)
     return largest(top)
 
 

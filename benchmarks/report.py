@@ -1,0 +1,106 @@
+"""What was measured as tables, JSON and one figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def tables(results: dict[str, Any]) -> str:
+    """All results as text."""
+    lines = [f"{results['processor']}, one thread, CPU seconds, best of interleaved turns", ""]
+    if "fig3" in results:
+        lines += ["FIG3 per experiment (n = 200, beta = 64, to t = 200, 50 outputs; rtol 1e-6)"]
+        lines += [f"{'':26}{'ms':>10}{'x Euler':>10}{'x SciPy':>10}{'error at t = 20':>18}"]
+        for row in results["fig3"]["rows"]:
+            ratios = f"{row['times_faster_than_euler']:>10.1f}{row['times_faster_than_best_scipy']:>10.2f}"
+            lines += [f"{row['name']:26}{row['milliseconds']:>10.2f}{ratios}{row['error']:>18.1e}"]
+        lines += [""]
+    if "scaling" in results:
+        lines += ["One right-hand side, milliseconds"]
+        for curve in results["scaling"]["curves"]:
+            entries = ", ".join(f"n = {n}: {1e3 * s:.4g}" for n, s in zip(curve["tokens"], curve["seconds"]))
+            fitted = "" if curve["exponent"] is None else f"; exponent {curve['exponent']:.2f}"
+            lines += [f"  dim {curve['dim']}, beta {curve['beta']:g}, {curve['interaction']}: {entries}{fitted}"]
+        for ratio in results["scaling"]["ratios"]:
+            base = ratio["direct_extrapolated_from"]
+            how = f" (direct extrapolated from n = {base})" if base else ""
+            lines += [
+                f"  dim {ratio['dim']}, n = {ratio['tokens']}: series {ratio['direct_over_series']:.0f} times faster{how}"
+            ]
+        lines += [""]
+    if "dimension" in results:
+        lines += [
+            f"General Q, K, V, n = {results['dimension']['workload']['tokens']}, milliseconds per right-hand side"
+        ]
+        for row in results["dimension"]["rows"]:
+            lines += [f"  d = {row['dim']:<4}{row['name']:12}{row['milliseconds']:>10.1f}"]
+    return "\n".join(lines)
+
+
+def figure(results: dict[str, Any], path: Path) -> None:
+    """Two panels: experiments of Figure 3, and right-hand sides against n."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = [name for name in ("fig3", "scaling") if name in results]
+    if not panels:
+        return
+    drawing, axes = plt.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False, constrained_layout=True
+    )
+    for axis, name in zip(axes[0], panels):
+        (_bars if name == "fig3" else _curves)(axis, results[name])
+    drawing.savefig(path, dpi=160)
+    plt.close(drawing)
+
+
+def _bars(axis: Any, result: dict[str, Any]) -> None:
+    rows = sorted(result["rows"], key=lambda row: row["milliseconds"], reverse=True)
+    ours = [row["name"].startswith("metastable") for row in rows]
+    axis.barh(
+        [row["name"] for row in rows],
+        [row["milliseconds"] for row in rows],
+        color=["C3" if o else "0.65" for o in ours],
+    )
+    for place, row in enumerate(rows):
+        axis.text(
+            row["milliseconds"] * 1.1,
+            place,
+            f"{row['milliseconds']:.3g} ms, error {row['error']:.0e}",
+            va="center",
+            size=8,
+        )
+    axis.set_xscale("log")
+    axis.set_xlim(right=60 * max(row["milliseconds"] for row in rows))
+    axis.set_xlabel("CPU milliseconds per experiment")
+    axis.set_title("One experiment of Figure 3", size=10)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _curves(axis: Any, result: dict[str, Any]) -> None:
+    for curve in result["curves"]:
+        style = {
+            "marker": "o",
+            "ls": "-" if curve["interaction"] == "series" else "--",
+            "color": f"C{curve['dim'] - 2}",
+        }
+        label = f"d = {curve['dim']}, {curve['interaction']}"
+        if curve["exponent"] is not None:
+            label += f", n^{curve['exponent']:.2f}"
+        axis.loglog(curve["tokens"], curve["seconds"], ms=4, label=label, **style)
+    axis.set_xlabel("tokens n")
+    axis.set_ylabel("CPU seconds per right-hand side")
+    axis.set_title("Right-hand side, one thread", size=10)
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    """`cpu.json` and `cpu.png` in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+    figure(results, folder / "cpu.png")
