@@ -11,8 +11,9 @@ Only ever imported inside functions: Numba takes half a second to load.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from metastable._jit import njit
 
 LEAF = 24
 """Tokens per leaf of the tree."""
@@ -21,8 +22,8 @@ SHORTEST_ARC = 1e-7
 FEW = 128
 """Up to this many tokens brute force is faster than building a tree."""
 
-compiled = numba.njit(cache=True, error_model="numpy", nogil=True)
-inlined = numba.njit(cache=True, error_model="numpy", nogil=True, inline="always")
+compiled = njit(cache=True, error_model="numpy", nogil=True)
+inlined = njit(cache=True, error_model="numpy", nogil=True, inline="always")
 
 
 @inlined

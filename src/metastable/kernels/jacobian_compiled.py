@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
+from metastable._jit import njit
 
-njit: Any = numba.njit
 OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
 INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 

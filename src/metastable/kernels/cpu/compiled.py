@@ -13,6 +13,7 @@ import numpy as np
 from numba import typeof, types
 from numba.core import cgutils
 
+from metastable._jit import njit
 from metastable.kernels.cpu.vector import LANES, intrinsic
 
 OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "fastmath": {"contract"}, "nogil": True}

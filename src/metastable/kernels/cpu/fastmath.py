@@ -16,6 +16,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as numba_intrinsic
 
+from metastable._jit import njit
+
 CONTRACT = {"contract"}
 
 intrinsic: Any = numba_intrinsic

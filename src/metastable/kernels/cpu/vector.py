@@ -20,6 +20,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import models, register_model
 
+from metastable._jit import njit
 from metastable.kernels.cpu.fastmath import (
     C0,
     C1,
