@@ -11,12 +11,12 @@ from benchmarks.gpu import common
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_tests() -> int:
+def run_tests(options: list[str]) -> int:
     """The equivalence suite on the GPU of this machine."""
     import pytest
 
     suite = ROOT / "tests" / "equivalence" / "cuda_suite.py"
-    return int(pytest.main(["-p", "no:cacheprovider", "-q", "--noconftest", "--durations=8", str(suite)]))
+    return int(pytest.main(["-p", "no:cacheprovider", "-q", "--noconftest", "--durations=8", str(suite), *options]))
 
 
 def main() -> int:
@@ -24,10 +24,10 @@ def main() -> int:
     parser.add_argument("what", choices=("test", "bench", "peers", "tune"))
     parser.add_argument("--out", type=Path, default=None, help="folder for the results (default: benchmarks/results)")
     parser.add_argument("--quick", action="store_true", help="bench without the peers")
-    parser.add_argument("--only", nargs="*", help="tune: some parts only")
+    parser.add_argument("--only", nargs="*", help="tune: some parts; test: names of tests")
     arguments = parser.parse_args()
     if arguments.what == "test":
-        return run_tests()
+        return run_tests([] if arguments.only is None else ["-k", " or ".join(arguments.only)])
     if arguments.what == "peers":
         from benchmarks.gpu import peers
 

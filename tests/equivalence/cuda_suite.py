@@ -298,7 +298,7 @@ def test_simulate_runs_on_the_engine_that_is_named():
     assert np.abs(found.final - expected.final).max() < 1e-9
     more = found.append(points(1, 3, seed=13), progress=False)
     assert more.engine == "cuda"
-    assert np.array_equal(more.final[:3], found.final)
+    assert np.abs(more.final[:3] - found.final).max() < 1e-14
 
 
 # ------------------------------------------------------------------------------------------------ what it says no to

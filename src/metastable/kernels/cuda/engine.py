@@ -18,8 +18,8 @@ REALS: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 PAIR_THREADS = 8 if device.SIMULATED else 128
 """Threads per block of `pairs.py`, which is also its tile width."""
 
-UNITS_PER_MULTIPROCESSOR = 256
-"""Units of work that keep a multiprocessor busy to the end."""
+UNITS_PER_MULTIPROCESSOR = {"small": 256, "large": 32}
+"""Units of work that keep a multiprocessor busy to the end, for small and large dimension (where partial sums are long)."""
 
 PARTIAL_BYTES = 2**31
 """Largest table of partial sums."""
@@ -170,7 +170,8 @@ class DirectSums(_Launcher):
 
     def _chunks(self, step: int) -> tuple[int, int]:
         """Columns per chunk and number of chunks: enough units to fill the GPU, within the memory for partial sums."""
-        units = UNITS_PER_MULTIPROCESSOR * device.multiprocessors()
+        size = "small" if self.model.dim <= pairs.LARGEST_DIM else "large"
+        units = UNITS_PER_MULTIPROCESSOR[size] * device.multiprocessors()
         wanted = max(1, min(-(-2 * units // self.grid_rows), -(-self.tokens // step)))
         each = (self.model.dim + 1) * self.tokens * np.dtype(self.real).itemsize
         wanted = max(1, min(wanted, PARTIAL_BYTES // each, 65535))
