@@ -41,7 +41,7 @@ def cascade(
     style.panel(axes[0], "a", "angle of every token; the first token of each cluster in colour")
     draw_dendrogram(axes[1], leaders, merges, start=since, end=float(t[-1]), sizes=sizes, colors=palette)
     style.panel(axes[1], "b", "who merges into whom (width: size of the cluster)")
-    later = t > 1
+    later = t > since / 10
     axes[2].step(t[later], np.asarray(counts)[later], where="post", color=style.MEASURED, label="this run")
     if law is not None:
         axes[2].plot(
@@ -49,7 +49,7 @@ def cascade(
         )
         axes[2].legend(loc="upper right")
     axes[2].set_ylabel("clusters")
-    axes[2].set_ylim(0, None)
+    axes[2].set_ylim(0, 1.9 * len(leaders))
     style.grid(axes[2])
     style.panel(axes[2], "c", "how many are left")
     for ax in axes:

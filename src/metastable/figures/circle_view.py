@@ -108,12 +108,17 @@ def draw_centers(
 
 
 def break_wraps(times: Any, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`times` and one token's `angles` with NaN inserted where the angle jumps across +-pi, so that lines do not
-    cross.
+    """`times` and one token's `angles` for a line that leaves the picture at +-pi and comes back at the other side.
+
+    Where the angle jumps by more than pi the line is led to the edge, broken by NaN, and taken up at the opposite edge.
     """
     t = np.asarray(times, dtype=float)
     jumps = np.flatnonzero(np.abs(np.diff(angles)) > np.pi) + 1
-    return np.insert(t, jumps, np.nan), np.insert(angles, jumps, np.nan)
+    edge = np.sign(angles[jumps - 1]) * np.pi
+    place = np.repeat(jumps, 3)
+    crossing = np.column_stack([edge, np.full(edge.size, np.nan), -edge]).ravel()
+    moments = np.column_stack([t[jumps], np.full(edge.size, np.nan), t[jumps]]).ravel()
+    return np.insert(t, place, moments), np.insert(angles, place, crossing)
 
 
 def draw_world_lines(

@@ -77,12 +77,12 @@ def test_stacks_count_tokens():
     np.testing.assert_allclose(circle_view.stacked_radii(angles, 0.5, 0.1), [1.0, 1.1, 1.2, 1.0])
 
 
-def test_world_lines_do_not_cross_the_picture():
+def test_world_lines_leave_at_the_edge_and_come_back_at_the_other():
     times, path = circle_view.break_wraps(np.arange(4.0), np.array([3.0, 3.1, -3.1, -3.0]))
-    assert np.isnan(path).sum() == 1
-    pieces = np.split(path, np.flatnonzero(np.isnan(path)))
-    assert all(np.ptp(piece[~np.isnan(piece)]) < 1 for piece in pieces)
-    assert times.size == path.size
+    np.testing.assert_allclose(path, [3.0, 3.1, np.pi, np.nan, -np.pi, -3.1, -3.0])
+    np.testing.assert_allclose(times, [0, 1, 2, np.nan, 2, 2, 3])
+    times, path = circle_view.break_wraps(np.arange(3.0), np.array([0.0, 0.1, 0.2]))
+    assert path.size == 3
 
 
 def test_world_lines_keep_every_token():

@@ -98,7 +98,7 @@ CASCADE = Recipe(
     statement="Metastable clusters last exponentially long and then merge one by one; a causal run ends in one "
     "cluster at x_1(0) after a time "
     "of at most about exp(2 beta).",
-    parameters={"tokens": 200, "beta": 64.0, "until": 1e58, "radius": 0.5, "since": 20.0},
+    parameters={"tokens": 200, "beta": 64.0, "until": 1e58, "radius": 0.5, "since": 30.0},
     measure=_measure_cascade,
     judge=_judge_cascade,
     draw=_draw_cascade,

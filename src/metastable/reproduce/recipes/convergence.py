@@ -35,13 +35,13 @@ def _spread_recipe_measure(parameters: Mapping[str, Any], settings: Settings, re
     to_space = np.full((len(cases), draws), np.nan)
     moved = np.full((len(cases), draws), np.nan)
     for number, (name, case) in enumerate(cases.items()):
-        value = np.diag(case["eigenvalues"])
-        dim = len(value)
+        dim = len(case["eigenvalues"])
+        value = None if set(case["eigenvalues"]) == {1.0} else np.diag(case["eigenvalues"])
 
         def one(
-            seed: int, case: Mapping[str, Any] = case, value: np.ndarray = value, dim: int = dim
+            seed: int, case: Mapping[str, Any] = case, value: np.ndarray | None = value, dim: int = dim
         ) -> tuple[np.ndarray, float, float]:
-            query, key = gaussian_pair(dim, seed) if case["random"] else (np.eye(dim), np.eye(dim))
+            query, key = gaussian_pair(dim, seed) if case["random"] else (None, None)
             model = Attention(dim=dim, beta=case["beta"], query=query, key=key, value=value)
             start = sphere.uniform(case["tokens"], dim=dim, seed=seed)
             run: Any = simulate(model, start, times=times, rtol=parameters["rtol"], method="rodas")
@@ -67,15 +67,15 @@ def _spread_recipe_measure(parameters: Mapping[str, Any], settings: Settings, re
 
 def _draw_spread(data: xr.Dataset) -> Figure:
     panels = []
+    times = data.time.values[1:]
+    apart = (data.spread > 1e-2).any(["case", "draw"]).values[1:]
+    window = (float(times[0]), min(float(times[-1]), 1e4 * float(times[apart].max(initial=1.0))))
     for case in data.case.values:
         values = data.spread.sel(case=case).values[:, 1:]
-        times = data.time.values[1:]
         curves = [statements.Curve("", times, row, color="#a9c3d9") for row in values]
         curves.append(statements.Curve(f"median of {len(values)} draws", times, np.nanmedian(values, axis=0)))
         label = "farthest token from token 1 (rad)"
-        panels.append(
-            statements.Plot(str(case), "depth $t$", label, curves, "log", ylim=(0.0, 3.3), legend="upper right")
-        )
+        panels.append(statements.Plot(str(case), "depth $t$", label, curves, "log", "linear", (0.0, 3.3), window))
     return statements.plots(panels, height=2.5, shared=True)
 
 

@@ -1,0 +1,46 @@
+"""Every recipe on a small scale: it measures, judges from stored data alone, and draws."""
+
+from dataclasses import replace
+
+import pytest
+
+from metastable.reproduce import Settings, catalogue
+from metastable.reproduce import store as storage
+
+SMALL = {
+    "figure-5": {"dim": 96, "heads": 4, "layers": 1, "deviation": 0.02},
+    "figure-6": {"sources": {}, "null_layers": 1},
+    "counts-scaling": {"betas": (64.0, 128.0), "dims": (2,), "c": 4.0, "tokens_per_cap": 20},
+    "lemma-c.1": {"deltas": (0.5, 1.0), "renyi_tokens": 500},
+    "cluster-law": {"tokens": 40, "beta": 16.0, "decades": (1, 2, 4, 8, 13)},
+    "cascade": {"tokens": 40, "beta": 16.0, "until": 1e14},
+    "theorem-5.2": {"tokens": 20},
+    "causal-vs-full": {"tokens": 30, "until": 100.0},
+}
+"""Parameters that make the slower items small."""
+
+
+@pytest.mark.parametrize("recipe", catalogue(), ids=lambda recipe: recipe.name)
+def test_recipe(recipe, tmp_path):
+    small = replace(recipe, parameters={**recipe.parameters, **SMALL.get(recipe.name, {})})
+    settings = Settings(members=2)
+    seen = []
+    dataset = small.measure(small.parameters, settings, seen.append)
+    assert seen == sorted(seen)
+    result = storage.store(small, settings, dataset, 0.0, tmp_path, ("png",))
+    assert result.findings
+    assert result.figure is not None
+    assert result.figure.stat().st_size > 5_000
+    again = storage.read_data(tmp_path / small.name)
+    assert small.judge(again) == list(result.findings)
+    for finding in result.findings:
+        assert "nan" not in finding.measured.lower().split()
+
+
+def test_exact_statements_agree():
+    """Items without randomness in their verdict hold at any size."""
+    exact = {"figure-4", "lemma-3.1", "lemma-5.3", "lemma-a.1", "lemma-5.1"}
+    for recipe in catalogue():
+        if recipe.name in exact:
+            dataset = recipe.measure(recipe.parameters, Settings(members=3, seed=1), lambda fraction: None)
+            assert {finding.verdict for finding in recipe.judge(dataset)} == {"agrees"}, recipe.name
