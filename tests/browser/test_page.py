@@ -238,6 +238,7 @@ def test_an_eigenvalue_is_dragged_across_zero_and_off_the_axis(visit):
 def test_the_python_is_shown_and_runs(visit, capsys):
     page = visit("#preset=figure-2")
     page.click("#python")
+    expect(page.locator("#code code")).to_contain_text("simulate")
     code = page.locator("#code code").inner_text()
     scope: dict = {}
     exec(compile(code, "shown.py", "exec"), scope)

@@ -18,7 +18,7 @@ from metastable.explorer.worker import BINARY, FRAME, JSON
 
 GRACE = 0.4
 """Seconds that a cancelled order may still take before its process is ended and replaced."""
-READY_SECONDS = 120.0
+READY_SECONDS = 600.0
 """A process that is not ready by then (compilation included) is given up."""
 INBOX = 4
 """Messages of a worker that wait in the server; with more than that the worker waits."""
@@ -87,6 +87,7 @@ class Pool:
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
         self._failure: str | None = None
+        self.warming = True  # until the first process is ready
 
     async def start(self) -> None:
         """Begin to start the processes; orders wait until one is ready."""
@@ -170,6 +171,7 @@ class Pool:
                 self._changed.notify_all()
             return
         self._failure = None
+        self.warming = False
         await self._release(worker)
 
     async def _acquire(self, key: str) -> Worker:

@@ -15,6 +15,7 @@ from metastable.explorer.setting import Clock, Setting, only
 
 Send = Callable[[str | bytes], Awaitable[None]]
 PANELS = 2
+WARMING = "The engine is starting. The very first time it is compiled, which takes a minute; later it takes a second."
 
 
 def greeting() -> dict[str, Any]:
@@ -95,6 +96,8 @@ class Session:
         await self.send({"type": "begin", **tag, **_beginning(setting, clock)})
         if setting.model.dim <= 3:
             await self.send(_first_frame(setting, tag))
+        if self._pool.warming:
+            await self.send({"type": "warming", "message": WARMING})
         self._start(("simulate", tag["panel"]), order, tag, setting.key(clock))
 
     async def _attention(self, message: dict[str, Any], tag: dict[str, int]) -> None:

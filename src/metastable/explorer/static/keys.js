@@ -12,7 +12,7 @@ export function startKeys(actions) {
     if (event.key === "Escape") { leave(actions); return; }
     const stage = actions.stages.find((item) => item.canvas === document.activeElement);
     if (stage && onStage(event, stage, actions)) { event.preventDefault(); return; }
-    if (event.target.closest("input:not([type=range]), select, textarea, [role=menu], [role=application]")) return;
+    if (event.target.closest("input:not([type=range]), select, textarea, [role=menu]")) return;
     if (event.metaKey || event.altKey || (event.target.matches("input[type=range]") && event.key in ARROWS && event.target.id !== "scrub")) return;
     if (general(event, actions)) event.preventDefault();
   });

@@ -37,7 +37,7 @@ const panels = new Panels({
     const run = panels.arriving[panel];
     if (what === "error") showProblem(panel);
     if (what === "begin") { showProblem(panel); page.syncForm(); }
-    if (what === "facts") stale("curves", "spectrum", "verdict");
+    if (what === "facts") { stale("curves", "spectrum", "verdict"); if (page.warming) { page.warming = false; notice(""); } }
     if (what === "curves") stale("curves");
     if (what === "positions" && run.have < run.frames && run.have > 1) stale("lines");
     if (what === "end") { stale("lines", ...ALL); stageOf(panel).figure.dataset.done = run.id; describeStage(panel); }
@@ -353,6 +353,7 @@ function start() {
   panels.connection = new Connection({
     ...panels.handlers(),
     hello: welcome,
+    warming: (message) => { page.warming = true; notice(message.message); },
     lost: () => notice("The server is not answering. Trying again …", "bad"),
     full: (message) => notice(message.message, "bad"),
   });
