@@ -98,7 +98,9 @@ def ensemble(
         _observables(observe),
         _start(start),
         method,
-        _choice(model, count, method, engine, interaction, float(times[-1]), threads),
+        _choice(
+            model, count, _checks.count(members, "members"), method, engine, interaction, float(times[-1]), threads
+        ),
         _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
         _checks.number(atol, "atol", 0.0),
         0.0 if step is None else _checks.number(step, "step", 0.0, strict=True),
@@ -212,13 +214,20 @@ def _start(start: str | Start) -> Start | None:
 
 
 def _choice(
-    model: Attention, tokens: int, method: str, engine: str, interaction: str, horizon: float, threads: int | None
+    model: Attention,
+    tokens: int,
+    members: int,
+    method: str,
+    engine: str,
+    interaction: str,
+    horizon: float,
+    threads: int | None,
 ) -> select.Choice:
     if method == "layers":
         if engine not in ("auto", "reference"):
             raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
         engine = "reference"
-    return select.choose(model, tokens, engine, interaction, horizon, threads)
+    return select.choose(model, tokens, engine, interaction, horizon, threads, members=members, method=method)
 
 
 # --------------------------------------------------------------------------------------------------- doing it

@@ -22,14 +22,13 @@ from metastable.model import Attention
 SUITE = Path(__file__).parent / "cuda_suite.py"
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "right_hand_side or tokens or dimension or series or precision",
-        "members or block",
-        "device or refus or request or fused",
-    ],
-)
+VELOCITIES = "right_hand_side or tokens or dimension or series or precision"
+MEMBERS = "members or block"
+PARTS = (VELOCITIES, f"({MEMBERS}) and not ({VELOCITIES})", f"not ({VELOCITIES}) and not ({MEMBERS})")
+"""Selections of tests that together are the whole suite: three processes, where tests run in parallel."""
+
+
+@pytest.mark.parametrize("part", PARTS, ids=["velocities", "members", "rest"])
 def test_suite_on_the_simulator(part):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [

@@ -44,26 +44,31 @@ def choose(
     interaction: str = "auto",
     horizon: float = 0.0,
     threads: int | None = None,
+    *,
+    members: int = 1,
+    method: str = "tsit5",
 ) -> Choice:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
-    `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`.
+    `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`. "auto"
+    means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
     """
     _checks.choice(engine, "engine", ENGINES)
     _checks.choice(interaction, "interaction", INTERACTIONS)
     if threads is not None:
         threads = _checks.count(threads, "threads")
-    chosen = _choose_engine(model, tokens, engine)
+    explicit = method in ("auto", "tsit5") and horizon <= LONG_HORIZON
+    chosen = _choose_engine(model, tokens, engine, members, explicit)
     return Choice(chosen, _choose_interaction(model, tokens, chosen, interaction, horizon), threads)  # type: ignore[arg-type]
 
 
-def _choose_engine(model: Attention, tokens: int, engine: str) -> str:
+def _choose_engine(model: Attention, tokens: int, engine: str, members: int, explicit: bool) -> str:
     if engine != "auto":
         reason = engine_module(engine).refusal(model, tokens)
         if reason is not None:
             raise UnsupportedError(reason)
         return engine
-    if engine_module("cuda").wins(model, tokens):
+    if explicit and engine_module("cuda").wins(model, tokens, members):
         return "cuda"
     return "reference" if engine_module("cpu").refusal(model, tokens) is not None else "cpu"
 

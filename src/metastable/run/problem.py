@@ -101,7 +101,13 @@ def check(
         settled,
         output,
         select.choose(
-            models[0], len(tokens), "reference" if method == "layers" else engine, interaction, horizon, threads
+            models[0],
+            len(tokens),
+            "reference" if method == "layers" else engine,
+            interaction,
+            horizon,
+            threads,
+            method=method,
         ),
         _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
         _checks.number(atol, "atol", 0.0),
