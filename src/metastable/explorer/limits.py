@@ -22,7 +22,7 @@ NOISE_STEP = 0.01
 MAX_NOISE_STEPS = 20_000
 MESSAGE_BYTES = 256 * 1024
 """Size of one message from a page."""
-RUN_SECONDS = 90.0
+RUN_SECONDS = 120.0
 """A run that takes longer is stopped."""
 EXPORT_SECONDS = 240.0
 CONNECTIONS = 32

@@ -147,14 +147,18 @@ class Pool:
         task.add_done_callback(self._background.discard)
 
     async def _start_all(self) -> None:
-        for _ in range(self.size):
-            await self._add_worker()
+        for number in range(self.size):
+            await self._add_worker(thorough=number > 0)
 
-    async def _add_worker(self) -> None:
+    async def _add_worker(self, thorough: bool = False) -> None:
+        """Start a process. A thorough one first compiles what long runs need, too: on a new machine that takes a while, and it
+        must not happen inside a run that somebody cancels.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "metastable.explorer.worker",
+            *(["thorough"] if thorough else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**_thread_limits(self.size), **os.environ},

@@ -37,8 +37,8 @@ def encode(message: dict[str, Any] | bytes) -> bytes:
     return FRAME.pack(len(body), BINARY if isinstance(message, bytes) else JSON) + body
 
 
-def warm_up() -> None:
-    """Load compiled code before anybody waits for it."""
+def warm_up(thorough: bool = False) -> None:
+    """Load compiled code (on a new machine: compile it) before anybody waits for it; `thorough`: also for long runs."""
     import numpy as np
 
     from metastable import analysis, sphere
@@ -51,13 +51,15 @@ def warm_up() -> None:
         analysis.renyi_centers(start, 0.5)
         analysis.consumed(run.final, np.array([0]), 0.1)
         analysis.cluster_labels(run.final, radius=0.1)
+        if thorough:
+            simulate(Attention(dim=dim, beta=4.0), start, until=10.0, method="rodas", progress=False)
 
 
 class Cancelled(Exception):
     """The order that is being carried out is no longer wanted."""
 
 
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
+def serve(source: BinaryIO, sink: BinaryIO, thorough: bool = False) -> None:
     """Carry out orders until the input ends. An order that is cancelled stops at its next message."""
     orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     cancelled: set[int] = set()
@@ -74,7 +76,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        warm_up()
+        warm_up(thorough)
     except Exception:  # whatever it is, it will be told to the page with the run that needs it
         traceback.print_exc()
     _send(sink, {"type": "ready"})
@@ -116,7 +118,7 @@ def main() -> None:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
-        serve(sys.stdin.buffer, sink)
+        serve(sys.stdin.buffer, sink, "thorough" in sys.argv[1:])
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
 

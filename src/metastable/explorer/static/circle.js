@@ -51,9 +51,12 @@ export function drawPast(ctx, { cx, cy, R }, run, place, points, colorOf, memory
     for (let k = 0; k < tokens; k++) {
       ctx.strokeStyle = colorOf(k);
       ctx.beginPath();
+      let before = 0, deep = 0;
       for (let f = from; ; f = Math.min(to, f + stride)) {
         const o = (f * tokens + k) * 2, depth = 0.985 - 0.62 * ((place.frame + place.fraction - f) / span);
+        if (f > from && positions[o] * positions[before] + positions[o + 1] * positions[before + 1] < 0.97) bend(ctx, cx, cy, R, positions, before, o, deep, depth);
         ctx.lineTo(cx + R * depth * positions[o], cy - R * depth * positions[o + 1]);
+        before = o; deep = depth;
         if (f >= to) break;
       }
       if (group === 2) ctx.lineTo(cx + R * 0.985 * points[3 * k], cy - R * 0.985 * points[3 * k + 1]);
@@ -61,6 +64,18 @@ export function drawPast(ctx, { cx, cy, R }, run, place, points, colorOf, memory
     }
   }
   ctx.globalAlpha = 1;
+}
+
+// A jump between two moments goes around the circle, not across it.
+function bend(ctx, cx, cy, R, positions, from, to, deep, depth) {
+  const start = Math.atan2(positions[from + 1], positions[from]);
+  let turn = Math.atan2(positions[to + 1], positions[to]) - start;
+  turn -= 2 * Math.PI * Math.round(turn / (2 * Math.PI));
+  const pieces = Math.ceil(Math.abs(turn) / 0.15);
+  for (let s = 1; s < pieces; s++) {
+    const r = R * (deep + (s / pieces) * (depth - deep)), angle = start + (s / pieces) * turn;
+    ctx.lineTo(cx + r * Math.cos(angle), cy - r * Math.sin(angle));
+  }
 }
 
 export function drawDots(ctx, tokens, screen, colorOf, radius) {

@@ -83,9 +83,10 @@ export class Lines extends Chart {
       const leader = own ? token : run.leader(f, token), value = this.value(run, f, token), py = this.y(value), px = x + f * step;
       const wraps = this.kind === "angle" && Math.abs(value - lastValue) > Math.PI;
       if (leader !== owner || wraps) {
-        if (owner >= 0) { if (!wraps) ctx.lineTo(px, py); else ctx.lineTo(px - step, lastY); ctx.stroke(); }
+        if (owner >= 0) { if (!wraps) ctx.lineTo(px, py); else { ctx.lineTo(px - step, lastY); ctx.lineTo(px, this.y(lastValue > 0 ? Math.PI : -Math.PI)); } ctx.stroke(); }
         ctx.strokeStyle = paletteOf(leader);
-        ctx.beginPath(); ctx.moveTo(px, py);
+        ctx.beginPath();
+        if (owner >= 0 && wraps) { ctx.moveTo(px, this.y(lastValue > 0 ? -Math.PI : Math.PI)); ctx.lineTo(px, py); } else ctx.moveTo(px, py);
         owner = leader; drawnY = py; drawnFrame = f;
       } else if (Math.abs(py - drawnY) > 0.4) {
         // Straight stretches need no points: go on from where it last stood still.
