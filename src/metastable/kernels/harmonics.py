@@ -74,23 +74,39 @@ def add_stretch(problem, x, length, sums):
     `x` holds three vectors per token.
     """
     degree = problem.modes
-    for i in range(length):
-        a = load(x, 3 * i * LANES)
-        b = load(x, (3 * i + 1) * LANES)
-        z = load(x, (3 * i + 2) * LANES)
-        c = fill(1.0)
-        s = fill(0.0)
+    for i in range(0, length, 2):
+        place_1 = 3 * i * LANES
+        # An odd token out is added with weight zero in place of the second.
+        second = i + 1 < length
+        place_2 = place_1 + 3 * LANES if second else place_1
+        present = fill(1.0 if second else 0.0)
+        a1 = load(x, place_1)
+        b1 = load(x, place_1 + LANES)
+        z1 = load(x, place_1 + 2 * LANES)
+        a2 = load(x, place_2)
+        b2 = load(x, place_2 + LANES)
+        z2 = load(x, place_2 + 2 * LANES)
+        c1 = fill(1.0)
+        s1 = fill(0.0)
+        c2 = present
+        s2 = fill(0.0)
         place = 0
         for m in range(degree + 1):
-            q = fill(0.0)
-            q_old = fill(-1.0)
+            q1 = fill(0.0)
+            q2 = fill(0.0)
+            q1_old = fill(-1.0)
+            q2_old = fill(-1.0)
             for _ in range(m, degree + 1):
-                q, q_old = (z * spread(problem.rise, place)) * q - spread(problem.fall, place) * q_old, q
+                rise = spread(problem.rise, place)
+                fall = spread(problem.fall, place)
+                q1, q1_old = (z1 * rise) * q1 - fall * q1_old, q1
+                q2, q2_old = (z2 * rise) * q2 - fall * q2_old, q2
                 at = 2 * LANES * place
-                store(sums, at, load(sums, at) + q * c)
-                store(sums, at + LANES, load(sums, at + LANES) + q * s)
+                store(sums, at, load(sums, at) + q1 * c1 + q2 * c2)
+                store(sums, at + LANES, load(sums, at + LANES) + q1 * s1 + q2 * s2)
                 place += 1
-            c, s = c * a - s * b, c * b + s * a
+            c1, s1 = c1 * a1 - s1 * b1, c1 * b1 + s1 * a1
+            c2, s2 = c2 * a2 - s2 * b2, c2 * b2 + s2 * a2
 
 
 @inlined

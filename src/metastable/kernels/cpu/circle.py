@@ -10,7 +10,10 @@ as accurate, relatively, as one of order one.
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
+from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
+
+BOUNDED = 510.0
+"""Exponents lie in [-2 beta, 0] (beta in base 2): below this bound they need no clamp."""
 
 
 @inner
@@ -33,12 +36,20 @@ def members(problem, cosine, sine, out):
                 stop = min(stop, k)
             else:
                 start = max(start, k + 1)
-            for j in range(start, stop):
-                c_j = load(cosine, j * LANES)
-                s_j = load(sine, j * LANES)
-                weight = exp2(beta_c * c_j + (beta_s * s_j - beta))
-                z = z + weight
-                force = force + weight * (s_j * c - c_j * s)
+            if beta < BOUNDED:
+                for j in range(start, stop):
+                    c_j = load(cosine, j * LANES)
+                    s_j = load(sine, j * LANES)
+                    weight = exp2_bounded(beta_c * c_j + (beta_s * s_j - beta))
+                    z = z + weight
+                    force = force + weight * (s_j * c - c_j * s)
+            else:
+                for j in range(start, stop):
+                    c_j = load(cosine, j * LANES)
+                    s_j = load(sine, j * LANES)
+                    weight = exp2(beta_c * c_j + (beta_s * s_j - beta))
+                    z = z + weight
+                    force = force + weight * (s_j * c - c_j * s)
         for j in range(frozen):
             c_j = problem.frozen[j]
             s_j = problem.frozen[width + j]

@@ -313,9 +313,8 @@ def _flip_by_bit_one(typing_context, value, shifted, offset):
 
 
 @njit(cache=True, forceinline=True)
-def exp2(y):
-    """2^y in each lane: `fastmath.exp2`."""
-    y = maximum(y, fill(LOWEST_EXPONENT))
+def exp2_bounded(y):
+    """2^y in each lane, for y known to lie above -1021: one operation less than `exp2`."""
     shifted = y + MAGIC
     f = y - (shifted - MAGIC)
     # Horner: the fewest operations; neighbouring pairs hide its latency.
@@ -323,6 +322,12 @@ def exp2(y):
         E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * (E5 + f * (E6 + f * (E7 + f * (E8 + f * E9))))))))
     )
     return _times_power_of_two(power, shifted)
+
+
+@njit(cache=True, forceinline=True)
+def exp2(y):
+    """2^y in each lane: `fastmath.exp2`."""
+    return exp2_bounded(maximum(y, fill(LOWEST_EXPONENT)))
 
 
 @njit(cache=True, forceinline=True)
