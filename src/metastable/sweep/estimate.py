@@ -13,8 +13,8 @@ from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
 SECONDS = 5.0
 """How long a calibration may take (the first sample is always taken)."""
 SAMPLES = 8
-MEMBERS = 4
-"""Members of a sampled ensemble; time and size are scaled up to all of them."""
+MEMBERS = 16
+"""Members of a sampled ensemble (as many as the kernels move at once); time and size are scaled up to all of them."""
 COPIES = 2
 """Results are kept twice: in the journal and in the zarr store."""
 

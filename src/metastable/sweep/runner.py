@@ -25,8 +25,10 @@ from metastable.sweep.work import Batch, failure
 
 BATCH_SECONDS = 1.0
 """Work per batch: long against the few milliseconds that a batch costs, short against what a person waits."""
+CLIENT_SECONDS = 0.01
+"""What a batch may cost the client: with many workers batches grow, so that the client keeps up with all of them."""
 BATCH_LIMIT = 5.0
-"""Seconds after which a batch hands back what it has not started."""
+"""A batch that takes this many times longer than meant hands back what it has not started."""
 AHEAD = 2
 """Batches per worker that are under way at a time, so that no worker waits for the client."""
 LARGEST_BATCH = 2000
@@ -189,6 +191,11 @@ def _leave(loop: _Loop) -> None:
         pass
 
 
+def batch_seconds(workers: int) -> float:
+    """How much work a batch should be."""
+    return max(BATCH_SECONDS, CLIENT_SECONDS * workers)
+
+
 class _Loop:
     """Batches out, records in."""
 
@@ -216,15 +223,15 @@ class _Loop:
             else:
                 size = min(self._batch_size(workers), len(self._waiting))
                 numbers = tuple(self._waiting.popleft() for _ in range(size))
-            batch = Batch(numbers, BATCH_LIMIT)
+            batch = Batch(numbers, BATCH_LIMIT * batch_seconds(workers))
             self._out.append(batch)
             self.executor.submit(batch)
 
     def _batch_size(self, workers: int) -> int:
-        """As many tasks as take `BATCH_SECONDS`, but no more than an even share of what is left."""
+        """As many tasks as take `batch_seconds`, but no more than an even share of what is left."""
         if self._seconds is None:
             return 1
-        wanted = BATCH_SECONDS / max(self._seconds, 1e-6)
+        wanted = batch_seconds(workers) / max(self._seconds, 1e-6)
         share = math.ceil(len(self._waiting) / (AHEAD * workers))
         return max(1, min(int(wanted), share, LARGEST_BATCH))
 
