@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
+from metastable.analysis import _balls
 from metastable.errors import InvalidInputError, MetastableError, UnsupportedError
 from metastable.kernels import select
 from metastable.model import Attention
@@ -55,6 +57,7 @@ def ensemble(
     max_steps: int = 100_000,
     memory: int = MEMORY,
     threads: int | None = None,
+    dtype: str = "float64",
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Simulate `members` independent copies of `model` and measure each while it runs.
@@ -68,7 +71,7 @@ def ensemble(
     start : "uniform" on the sphere, or a function of a `numpy.random.Generator` that returns unit tokens (tokens, dim).
     method : "tsit5", "rodas", "sde" and "layers" (with `step`), or "auto" (by noise and horizon).
     memory : bound in bytes on the states held at a time; batches are sized to it.
-    engine, interaction, rtol, atol, max_steps, threads, progress : as in `metastable.simulate`.
+    engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
     `evaluations`. A member that fails is NaN from where it failed, says so in `status`, and stops nobody else. Ctrl-C returns the
@@ -98,8 +101,16 @@ def ensemble(
         _observables(observe),
         _start(start),
         method,
-        _choice(
-            model, count, _checks.count(members, "members"), method, engine, interaction, float(times[-1]), threads
+        select.choose(
+            model,
+            count,
+            _engine(engine, method),
+            interaction,
+            float(times[-1]),
+            threads,
+            members=_checks.count(members, "members"),
+            method=method,
+            dtype=dtype,
         ),
         _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
         _checks.number(atol, "atol", 0.0),
@@ -144,6 +155,18 @@ class Problem:
     def batch(self) -> int:
         """Members per batch: as many as fit into the memory bound, at least one."""
         return max(1, self.memory // (8 * self.times.size * self.tokens * self.model.dim))
+
+    @cached_property
+    def on_device(self) -> dict[str, Any]:
+        """The observables as the GPU measures them, if it can measure them all; else empty."""
+        if self.choice.engine != "cuda" or self.method != "tsit5" or self.choice.interaction == "series":
+            return {}
+        from metastable.kernels.cuda import support
+
+        if support.fused_refusal(self.model, self.tokens, self.choice.dtype) is not None:
+            return {}
+        translated = {name: _device_observable(item) for name, item in self.observables.items()}
+        return translated if all(item is not None for item in translated.values()) else {}
 
     def start(self, member: int) -> FloatArray:
         """Start of one member, from its own child of the seed."""
@@ -213,21 +236,25 @@ def _start(start: str | Start) -> Start | None:
     return start
 
 
-def _choice(
-    model: Attention,
-    tokens: int,
-    members: int,
-    method: str,
-    engine: str,
-    interaction: str,
-    horizon: float,
-    threads: int | None,
-) -> select.Choice:
-    if method == "layers":
-        if engine not in ("auto", "reference"):
-            raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
-        engine = "reference"
-    return select.choose(model, tokens, engine, interaction, horizon, threads, members=members, method=method)
+def _engine(engine: str, method: str) -> str:
+    if method != "layers":
+        return engine
+    if engine not in ("auto", "reference"):
+        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
+    return "reference"
+
+
+def _device_observable(observable: Observable) -> Any:
+    """What the GPU measures in place of an observable, or None."""
+    from metastable.analysis import observe as known
+    from metastable.kernels.cuda.measure import Capture, Components
+
+    if isinstance(observable, known.Consumed):
+        bounds = _balls.within_or_at(observable.delta), _balls.within_or_at(observable.radius)
+        return Capture(*bounds, strong=observable.strong, moving=observable.moving)
+    if isinstance(observable, known.Clusters):
+        return Components(_balls.closer_than(observable.radius))
+    return None
 
 
 # --------------------------------------------------------------------------------------------------- doing it
@@ -239,7 +266,6 @@ class Record:
 
     problem: Problem
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    coordinates: dict[str, Any] = field(default_factory=dict)
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
@@ -293,6 +319,7 @@ class Record:
                 "method": problem.method,
                 "engine": problem.choice.engine,
                 "interaction": problem.choice.interaction,
+                "dtype": problem.choice.dtype,
                 "rtol": problem.rtol,
                 "atol": problem.atol,
                 "step": problem.step,
@@ -307,6 +334,9 @@ def _run_batch(problem: Problem, record: Record, first: int, report: Report) -> 
     """Simulate and measure one batch; False when it was interrupted."""
     count = min(problem.batch, problem.members - first)
     starts = np.stack([problem.start(member) for member in range(first, first + count)])
+    if problem.on_device and _measure_on_device(problem, record, first, starts):
+        report(first + count)
+        return True
     states, statistics, status = _SOLVERS[problem.method](problem, starts, first, lambda done: report(first + done))
     for i in range(count):
         member = first + i
@@ -322,6 +352,29 @@ def _run_batch(problem: Problem, record: Record, first: int, report: Report) -> 
         record.status[member] = status[i]
     record.interrupted = bool((np.asarray(status) == UNFINISHED).any())
     return not record.interrupted
+
+
+def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:
+    """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
+    from metastable.integrate import fused_cuda
+
+    values, statistics, status = fused_cuda.observe_members(
+        problem.model,
+        starts,
+        problem.times,
+        problem.on_device,
+        rtol=problem.rtol,
+        atol=problem.atol,
+        max_steps=problem.max_steps,
+        dtype=problem.choice.dtype,
+    )
+    if (status != SUCCESS).any():
+        return False
+    part = slice(first, first + len(starts))
+    for name, measured in values.items():
+        record.values.setdefault(name, np.full((problem.members, problem.times.size), np.nan))[part] = measured
+    record.statistics[part], record.status[part] = statistics, status
+    return True
 
 
 Batch = tuple[FloatArray, np.ndarray, np.ndarray]
@@ -340,7 +393,7 @@ def _tsit5(problem: Problem, starts: FloatArray, first: int, report: Report) -> 
     if problem.choice.engine == "cuda":
         from metastable.integrate import fused_cuda
 
-        return fused_cuda.solve_members(problem.model, starts, problem.times, **options)
+        return fused_cuda.solve_members(problem.model, starts, problem.times, dtype=problem.choice.dtype, **options)
     if problem.choice.engine == "cpu":
         from metastable.integrate import fused
 

@@ -51,6 +51,7 @@ def solve(
             atol=atol,
             max_steps=max_steps,
             interaction=choice.interaction,
+            dtype=choice.dtype,
             progress=progress,
         )
     rhs = select.right_hand_side(model, len(start), choice)

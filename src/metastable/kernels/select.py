@@ -18,6 +18,8 @@ Engine = Literal["reference", "cpu", "cuda"]
 Interaction = Literal["direct", "series"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
 INTERACTIONS: tuple[str, ...] = ("auto", *get_args(Interaction))
+Precision = Literal["float64", "float32"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 LONG_HORIZON = 1e3
 """Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
@@ -25,11 +27,12 @@ LONG_HORIZON = 1e3
 
 @dataclass(frozen=True)
 class Choice:
-    """What does the work: the engine, how it sums interactions, and on how many threads (None: all)."""
+    """What does the work: the engine, how it sums interactions, on how many threads (None: all), in which precision."""
 
     engine: Engine
     interaction: Interaction = "direct"
     threads: int | None = None
+    dtype: Precision = "float64"
 
 
 def engine_module(engine: str) -> ModuleType:
@@ -47,19 +50,25 @@ def choose(
     *,
     members: int = 1,
     method: str = "tsit5",
+    dtype: str = "float64",
 ) -> Choice:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
     `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`. "auto"
     means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
+    `dtype="float32"` is for statistics on the GPU.
     """
     _checks.choice(engine, "engine", ENGINES)
     _checks.choice(interaction, "interaction", INTERACTIONS)
+    _checks.choice(dtype, "dtype", PRECISIONS)
     if threads is not None:
         threads = _checks.count(threads, "threads")
     explicit = method in ("auto", "tsit5") and horizon <= LONG_HORIZON
     chosen = _choose_engine(model, tokens, engine, members, explicit)
-    return Choice(chosen, _choose_interaction(model, tokens, chosen, interaction, horizon), threads)  # type: ignore[arg-type]
+    if dtype == "float32" and chosen != "cuda":
+        raise UnsupportedError(f"dtype='float32' is for engine='cuda', not {chosen!r}; use dtype='float64'")
+    summed = _choose_interaction(model, tokens, chosen, interaction, horizon)
+    return Choice(chosen, summed, threads, dtype)  # type: ignore[arg-type]
 
 
 def _choose_engine(model: Attention, tokens: int, engine: str, members: int, explicit: bool) -> str:
@@ -97,8 +106,9 @@ def right_hand_side(model: Attention, tokens: int, choice: Choice, first: int = 
     """The velocity on packed states from the chosen engine; rows below `first` are inputs only."""
     if choice.engine == "reference":
         return reference.right_hand_side(model, tokens, first)
+    options = {"dtype": choice.dtype} if choice.engine == "cuda" else {}
     return engine_module(choice.engine).right_hand_side(
-        model, tokens, first, interaction=choice.interaction, threads=choice.threads
+        model, tokens, first, interaction=choice.interaction, threads=choice.threads, **options
     )
 
 

@@ -33,6 +33,7 @@ def from_solution(problem: Problem, solution: Solution) -> Run:
         "method": "+".join(segment["method"] for segment in segments) or problem.method,
         "engine": problem.choice.engine,
         "interaction": problem.choice.interaction,
+        "dtype": problem.choice.dtype,
         "until": problem.until,
         "rtol": problem.rtol,
         "atol": problem.atol,

@@ -88,23 +88,6 @@ def _rodas(problem: Problem, report: Report) -> Solution:
     )
 
 
-def _auto(problem: Problem, report: Report) -> Solution:
-    from metastable.integrate import auto
-
-    return auto.solve(
-        problem.model,
-        problem.packed,
-        problem.until,
-        times=problem.times,
-        rtol=problem.rtol,
-        atol=problem.atol,
-        max_steps=problem.max_steps,
-        settled=problem.settled,
-        choice=problem.choice,
-        progress=report,
-    )
-
-
 SOLVERS: dict[str, Callable[[Problem, Report], Solution]] = {
     "auto": _auto,
     "tsit5": _tsit5,

@@ -67,6 +67,7 @@ def check(
     seed: int | None,
     max_steps: int,
     threads: int | None,
+    dtype: str,
 ) -> Problem:
     """The arguments of `simulate` as a `Problem`, or a named exception."""
     _checks.choice(method, "method", METHODS)
@@ -108,6 +109,7 @@ def check(
             horizon,
             threads,
             method=method,
+            dtype=dtype,
         ),
         _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
         _checks.number(atol, "atol", 0.0),

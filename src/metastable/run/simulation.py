@@ -27,6 +27,7 @@ def simulate(
     seed: int | None = None,
     max_steps: int = 100_000,
     threads: int | None = None,
+    dtype: str = "float64",
     progress: bool | None = None,
 ) -> Run:
     """Move the tokens `start` (tokens, dim) under `model` from depth 0 to `until`.
@@ -46,6 +47,7 @@ def simulate(
     seed : seed of the noise.
     max_steps : give up after this many steps; the part that was computed is kept.
     threads : CPU threads (None: all). Results do not depend on it.
+    dtype : "float64", or "float32" on the GPU for statistics (never for long horizons).
     progress : show a progress bar; None shows one on a terminal.
 
     Returns a `Run`, whose `status` is "success", "max_steps" or "diverged".
@@ -69,6 +71,7 @@ def simulate(
         seed=seed,
         max_steps=max_steps,
         threads=threads,
+        dtype=dtype,
     )
     with progress_bar("simulate", problem.until, progress) as report:
         solution = SOLVERS[problem.method](problem, report)
