@@ -18,7 +18,7 @@ SERIES_TOLERANCE = 1e-12
 CIRCLE_CROSSOVER = 1.6
 """On the circle a series wins from this many tokens per mode (measured; see docs/performance.md)."""
 
-SPHERE_CROSSOVER = 2.0
+SPHERE_CROSSOVER = 1.5
 """On the sphere a series wins from this many tokens per harmonic."""
 
 
