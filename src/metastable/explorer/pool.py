@@ -16,7 +16,7 @@ from typing import Any
 from metastable.errors import MetastableError
 from metastable.explorer.worker import BINARY, FRAME, JSON
 
-GRACE = 0.4
+GRACE = 2.0
 """Seconds that a cancelled order may still take before its process is ended and replaced."""
 READY_SECONDS = 600.0
 """A process that is not ready by then (compilation included) is given up."""

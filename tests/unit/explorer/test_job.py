@@ -103,7 +103,8 @@ def test_changes_are_told_apart_under_the_causal_mask():
 
 def test_a_run_that_stops_early_shows_what_it_has(monkeypatch):
     monkeypatch.setattr(limits, "MAX_STEPS", 100)
-    words, binary = perform({**SPHERE, "start": {"tokens": 12, "seed": 9}}, {"until": 5000.0, "log": False})
+    rotating = {"dim": 3, "beta": 9.0, "value": {"eigenvalues": [[1.0, 1.0], [0.2, 0.0]]}}
+    words, binary = perform({"model": rotating, "start": {"tokens": 5}}, {"until": 500.0, "log": False})
     assert words["end"]["status"] == "max_steps"
     assert words["end"]["message"]
     assert 1 <= words["end"]["frames"] < limits.FRAMES
