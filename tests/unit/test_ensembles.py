@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import metastable as ms
-from metastable import ensembles as module
 from metastable import errors
+from metastable.ensembles import solvers
 
 MODEL = ms.Attention(dim=2, beta=16.0)
 TIMES = [0.0, 1.0, 5.0]
@@ -107,14 +107,14 @@ def test_interruption_returns_what_is_finished(monkeypatch):
         calls.append(first)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return module._one_by_one(problem, starts, first, report, lambda start, member: solve(problem, start))
+        return solvers._one_by_one(problem, starts, first, report, lambda start, member: solve(problem, start))
 
     def solve(problem, start):
         from metastable.integrate import layers
 
         return layers.solve((MODEL,) * 10, start, 0.5, times=problem.times)
 
-    monkeypatch.setitem(module._SOLVERS, "tsit5", interrupted)
+    monkeypatch.setitem(solvers.SOLVERS, "tsit5", interrupted)
     stats = run(memory=8 * 3 * 12 * 2 * 2, interaction="direct")
     assert stats.attrs["status"] == "interrupted"
     assert list(stats.member.values) == [0, 1, 2, 3]

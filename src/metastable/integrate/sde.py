@@ -1,8 +1,8 @@
 """Noise on the sphere: dX = P F dt + sigma P o dB (Stratonovich), i.e. - (sigma^2/2)(d-1) X dt in Ito form.
 
 Stochastic Heun with retraction. It converges to the Stratonovich solution with strong order 1/2 (the noise fields do not commute,
-so no method that uses increments alone does better); for sigma = 0 it is Heun's method of order 2. Increments are drawn step by step
-from one generator, in token order, so a seed fixes the whole run.
+so no method that uses increments alone does better); for sigma = 0 it is Heun's method of order 2. Increments are drawn step
+by step from one generator, in token order, so a seed fixes the whole run.
 """
 
 from __future__ import annotations

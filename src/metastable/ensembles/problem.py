@@ -1,0 +1,148 @@
+"""A call of `ensemble`, checked as a whole before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable.analysis import _balls
+from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.kernels import select
+from metastable.model import Attention
+
+if TYPE_CHECKING:
+    from metastable.analysis.observe import Observable
+
+METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
+Start = Callable[[np.random.Generator], Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A checked call of `ensemble`."""
+
+    model: Attention
+    tokens: int
+    members: int
+    times: FloatArray
+    seed: int
+    observables: dict[str, Observable]
+    draw: Start | None
+    method: str
+    choice: select.Choice
+    rtol: float
+    atol: float
+    step: float
+    max_steps: int
+    memory: int
+
+    @property
+    def batch(self) -> int:
+        """Members per batch: as many as fit into the memory bound, at least one."""
+        return max(1, self.memory // (8 * self.times.size * self.tokens * self.model.dim))
+
+    @cached_property
+    def on_device(self) -> dict[str, Any]:
+        """The observables as the GPU measures them, if it can measure them all; else empty."""
+        if self.choice.engine != "cuda" or self.method != "tsit5" or self.choice.interaction == "series":
+            return {}
+        from metastable.kernels.cuda import support
+
+        if support.fused_refusal(self.model, self.tokens, self.choice.dtype) is not None:
+            return {}
+        translated = {name: _device_observable(item) for name, item in self.observables.items()}
+        return translated if all(item is not None for item in translated.values()) else {}
+
+    def start(self, member: int) -> FloatArray:
+        """Start of one member, from its own child of the seed."""
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(member,)))
+        if self.draw is None:
+            return sphere.uniform(self.tokens, dim=self.model.dim, seed=generator)
+        drawn = _checks.tokens(self.draw(generator), "start(generator)", dim=self.model.dim)
+        if len(drawn) != self.tokens:
+            raise InvalidInputError(f"start(generator) returned {len(drawn)} tokens, but tokens={self.tokens}")
+        return drawn
+
+    def noise_seed(self, member: int) -> int:
+        """Seed of one member's noise: independent of its start."""
+        return int(np.random.SeedSequence(self.seed, spawn_key=(member, 0)).generate_state(1, np.uint64)[0])
+
+
+def method(model: Attention, tokens: int, method: str, horizon: float) -> str:
+    """The method that "auto" stands for, or the named one if it can do the model."""
+    from metastable.integrate import rodas
+
+    _checks.choice(method, "method", METHODS)
+    if method == "auto":
+        if model.noise > 0:
+            return "sde"
+        return "rodas" if horizon > select.LONG_HORIZON and rodas.refusal(model, tokens) is None else "tsit5"
+    if model.noise > 0 and method != "sde":
+        raise UnsupportedError(
+            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
+        )
+    if method == "rodas":
+        reason = rodas.refusal(model, tokens)
+        if reason is not None:
+            raise UnsupportedError(reason)
+    return method
+
+
+def check_step(step: float | None, method: str) -> None:
+    if (step is None) == (method in ("sde", "layers")):
+        need = "needs step=, for example step=0.01" if step is None else "chooses its own steps; leave step out"
+        raise InvalidInputError(f"method={method!r} {need}")
+
+
+def observables(observe: Mapping[str, Observable] | None) -> dict[str, Observable]:
+    from metastable.analysis import observe as known
+
+    if observe is None:
+        return {"x": known.state()}
+    if not isinstance(observe, Mapping) or not observe:
+        raise InvalidInputError(
+            'observe must be a dictionary such as {"clusters": metastable.observe.clusters(radius=0.1)}'
+        )
+    for name, observable in observe.items():
+        if not isinstance(observable, known.Observable):
+            raise InvalidInputError(
+                f"observe[{name!r}] must be an observable of metastable.observe, not {observable!r}"
+            )
+        if name in ("status", "accepted", "rejected", "evaluations", "member", "time"):
+            raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
+    return dict(observe)
+
+
+def start(start: str | Start) -> Start | None:
+    if start == "uniform":
+        return None
+    if not callable(start):
+        raise InvalidInputError(f"start must be 'uniform' or a function of a numpy.random.Generator, not {start!r}")
+    return start
+
+
+def engine(engine: str, method: str) -> str:
+    if method != "layers":
+        return engine
+    if engine not in ("auto", "reference"):
+        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
+    return "reference"
+
+
+def _device_observable(observable: Observable) -> Any:
+    """What the GPU measures in place of an observable, or None."""
+    from metastable.analysis import observe as known
+    from metastable.kernels.cuda.measure import Capture, Components
+
+    if isinstance(observable, known.Consumed):
+        bounds = _balls.within_or_at(observable.delta), _balls.within_or_at(observable.radius)
+        return Capture(*bounds, strong=observable.strong, moving=observable.moving)
+    if isinstance(observable, known.Clusters):
+        return Components(_balls.closer_than(observable.radius))
+    return None

@@ -1,0 +1,147 @@
+"""The methods of `ensemble`: a batch of starts to states, statistics and status codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable._progress import Report
+from metastable.ensembles.problem import Problem
+from metastable.errors import InvalidInputError, MetastableError
+from metastable.kernels import select
+
+SUCCESS, MAX_STEPS, DIVERGED, UNFINISHED = 0, 1, 2, 3
+STATUSES = ("success", "max_steps", "diverged", "unfinished", "failed")
+"""Names of the integrators' status codes, in order; the last one is ours: a member that raised."""
+FAILED = STATUSES.index("failed")
+
+Batch = tuple[FloatArray, np.ndarray, np.ndarray]
+
+
+def _tsit5(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
+    """Explicit members: one compiled call (CPU or GPU) where the model fits one, else one after the other."""
+    options = {
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "max_steps": problem.max_steps,
+        "interaction": problem.choice.interaction,
+        "threads": problem.choice.threads,
+        "progress": report,
+    }
+    if problem.choice.engine == "cuda":
+        from metastable.integrate import fused_cuda
+
+        return fused_cuda.solve_members(problem.model, starts, problem.times, dtype=problem.choice.dtype, **options)
+    if problem.choice.engine == "cpu":
+        from metastable.integrate import fused
+
+        if fused.supports(problem.model, problem.tokens, problem.choice.interaction):
+            return fused.solve_members(problem.model, starts, problem.times, **options)
+
+    def solve(start: FloatArray, member: int) -> Any:
+        from metastable.integrate import explicit
+
+        return explicit.solve(
+            problem.model,
+            start,
+            float(problem.times[-1]),
+            times=problem.times,
+            rtol=problem.rtol,
+            atol=problem.atol,
+            max_steps=problem.max_steps,
+            choice=problem.choice,
+        )
+
+    return _one_by_one(problem, starts, first, report, solve)
+
+
+def _rodas(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
+    """Implicit members, parallel over threads."""
+    from metastable.integrate import rodas
+
+    solved = rodas.solve_members(
+        problem.model,
+        starts,
+        times=problem.times,
+        rtol=problem.rtol,
+        atol=problem.atol,
+        max_steps=problem.max_steps,
+        threads=problem.choice.threads,
+        progress=report,
+    )
+    statistics = np.array([[s.accepted, s.rejected, s.evaluations] for s in solved.statistics])
+    return solved.states, statistics, np.array([STATUSES.index(name) for name in solved.statuses])
+
+
+def _sde(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
+    from metastable.integrate import sde
+
+    model = problem.model
+    steps = _steps(problem)
+    rhs = select.right_hand_side(model, problem.tokens, problem.choice)
+
+    def solve(start: FloatArray, member: int) -> Any:
+        increments = sde.brownian(problem.noise_seed(member), steps, problem.tokens, model.dim, problem.step)
+        return sde.solve(rhs, start, model.dim, model.noise, problem.step, increments, times=problem.times)
+
+    return _one_by_one(problem, starts, first, report, solve)
+
+
+def _layers(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
+    from metastable.integrate import layers
+
+    models = (problem.model,) * _steps(problem)
+    return _one_by_one(
+        problem,
+        starts,
+        first,
+        report,
+        lambda start, member: layers.solve(models, start, problem.step, times=problem.times),
+    )
+
+
+def _steps(problem: Problem) -> int:
+    """Number of fixed steps, after checking that the output times are whole numbers of them."""
+    count = problem.times / problem.step
+    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
+    if off.any():
+        raise InvalidInputError(
+            f"times must be multiples of step={problem.step:g}, and {problem.times[off][0]:g} is not"
+        )
+    return int(np.rint(count[-1]))
+
+
+def _one_by_one(problem: Problem, starts: FloatArray, first: int, report: Report, solve: Callable[..., Any]) -> Batch:
+    """Members in a plain loop; one that raises is recorded as failed."""
+    count = len(starts)
+    dim = problem.model.dim
+    states = np.full((count, problem.times.size, *starts.shape[1:]), np.nan)
+    statistics = np.zeros((count, 3), dtype=np.int64)
+    status = np.full(count, UNFINISHED)
+    packed = np.ones((*starts.shape[:2], problem.model.width))
+    packed[:, :, :dim] = starts
+    for i in range(count):
+        try:
+            solution = solve(packed[i], first + i)
+        except KeyboardInterrupt:
+            break
+        except MetastableError:
+            status[i] = FAILED
+            continue
+        states[i, : len(solution.times)] = solution.states[:, :, :dim]
+        statistics[i] = solution.statistics.accepted, solution.statistics.rejected, solution.statistics.evaluations
+        status[i] = STATUSES.index(solution.status)
+        report(i + 1)
+    return states, statistics, status
+
+
+SOLVERS: dict[str, Callable[[Problem, FloatArray, int, Report], Batch]] = {
+    "tsit5": _tsit5,
+    "rodas": _rodas,
+    "sde": _sde,
+    "layers": _layers,
+}
+"""Method -> the function that solves a batch with it."""
