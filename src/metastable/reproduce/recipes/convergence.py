@@ -75,7 +75,9 @@ def _draw_spread(data: xr.Dataset) -> Figure:
         curves = [statements.Curve("", times, row, color="#a9c3d9") for row in values]
         curves.append(statements.Curve(f"median of {len(values)} draws", times, np.nanmedian(values, axis=0)))
         label = "farthest token from token 1 (rad)"
-        panels.append(statements.Plot(str(case), "depth $t$", label, curves, "log", "linear", (0.0, 3.3), window))
+        panels.append(
+            statements.Plot(str(case), "depth $t$", label, curves, "log", "linear", (0.0, 3.9), window, "upper right")
+        )
     return statements.plots(panels, height=2.5, shared=True)
 
 
