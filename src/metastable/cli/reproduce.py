@@ -28,7 +28,7 @@ def reproduce(
     """
     from rich.console import Console
 
-    from metastable.reproduce import Settings, catalogue, choose, run_recipes, write_report
+    from metastable.reproduce import Settings, catalogue, choose, run_recipes, with_earlier, write_report
     from metastable.reproduce.display import print_catalogue, print_verdicts, terminal
 
     console = Console(soft_wrap=False)
@@ -44,7 +44,7 @@ def reproduce(
         console.print(f"stopped; finished items are kept in {out}: run the same command to go on", highlight=False)
         raise typer.Exit(130) from None
     command = " ".join(["metastable reproduce", *(items or []), f"--seed {seed} --members {members} --engine {engine}"])
-    report = write_report(results, out, command)
+    report = write_report(with_earlier(results, catalogue(), settings, out), out, command)
     print_verdicts(console, results)
     console.print(f"report: {report.resolve()}", highlight=False, soft_wrap=True)
     if any(result.verdict == "failed" for result in results):

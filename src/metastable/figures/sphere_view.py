@@ -144,23 +144,32 @@ def draw_paths(
         return
     rgba = style.token_colors(tokens) if colors is None else to_rgba_array(colors)
     projected = view.project(array)
-    segments = np.stack([projected[:-1], projected[1:]], axis=2)  # (steps - 1, tokens, 2 ends, 3)
-    depth = segments[..., 2].mean(axis=2)
-    tint = np.broadcast_to(rgba, (steps - 1, tokens, 4)).copy()
-    tint[..., 3] = np.where(depth >= 0, front, back)
-    if fade:
-        tint[..., 3] *= np.linspace(0.12, 1.0, steps - 1)[:, None]
-    for visible, order, thin in ((depth < 0, _BEHIND, 0.8), (depth >= 0, _FRONT, 1.0)):
-        if visible.any():
+    in_front = projected[:-1, :, 2] + projected[1:, :, 2] >= 0  # (steps - 1, tokens), one per segment
+    for side, order, thin, opacity in ((False, _BEHIND, 0.8, back), (True, _FRONT, 1.0, front)):
+        lines, tints = _pieces(projected[..., :2], in_front == side, rgba, opacity, fade)
+        if lines:
             ax.add_collection(
-                LineCollection(
-                    segments[visible][:, :, :2],  # pyright: ignore[reportArgumentType]
-                    colors=tint[visible],  # pyright: ignore[reportArgumentType]
-                    linewidths=width * thin,
-                    zorder=order + layer,
-                    capstyle="round",
-                )
+                LineCollection(lines, colors=tints, linewidths=width * thin, zorder=order + layer, capstyle="round")
             )
+
+
+def _pieces(
+    paths: np.ndarray, shown: np.ndarray, rgba: np.ndarray, opacity: float, fade: bool
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Polylines of `paths` (steps, tokens, 2) where `shown` (steps - 1, tokens), with their colours.
+
+    Unbroken stretches are one line each, so that vector files stay small; a fading path needs a colour for every segment.
+    """
+    lines, tints = [], []
+    for token in range(paths.shape[1]):
+        borders = np.flatnonzero(np.diff(np.concatenate([[False], shown[:, token], [False]])))
+        for first, last in zip(borders[::2], borders[1::2]):
+            stretch = paths[first : last + 1, token]
+            strength = np.linspace(0.12, 1.0, len(shown))[first:last] if fade else np.ones(1)
+            pieces = [stretch[k : k + 2] for k in range(last - first)] if fade else [stretch]
+            lines += pieces
+            tints += [np.append(rgba[token, :3], opacity * value) for value in strength]
+    return lines, tints
 
 
 def draw_points(

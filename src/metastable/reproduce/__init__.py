@@ -12,10 +12,20 @@
 
 from metastable.reproduce.recipe import Finding, Recipe, Settings
 from metastable.reproduce.report import write_report
-from metastable.reproduce.runner import choose, run_recipes
+from metastable.reproduce.runner import choose, run_recipes, with_earlier
 from metastable.reproduce.store import Result
 
-__all__ = ["Finding", "Recipe", "Result", "Settings", "catalogue", "choose", "run_recipes", "write_report"]
+__all__ = [
+    "Finding",
+    "Recipe",
+    "Result",
+    "Settings",
+    "catalogue",
+    "choose",
+    "run_recipes",
+    "with_earlier",
+    "write_report",
+]
 
 
 def catalogue() -> tuple[Recipe, ...]:

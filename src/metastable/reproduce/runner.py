@@ -99,3 +99,12 @@ def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> R
         result = replace(done, formats=tuple(dict.fromkeys((*done.formats, *missing))))
         store.write_marker(result, done.folder)
     return result
+
+
+def with_earlier(
+    results: Sequence[Result], recipes: Sequence[Recipe], settings: Settings, out: str | Path
+) -> list[Result]:
+    """`results` and what earlier runs with the same settings left in `out`, in the order of `recipes`: what a report shows."""
+    fresh = {result.name: result for result in results}
+    found = [fresh.get(recipe.name) or store.finished(recipe, settings, Path(out)) for recipe in recipes]
+    return [result for result in found if result is not None]

@@ -46,14 +46,17 @@ def test_points_behind_the_ball_are_drawn_behind_it():
     assert (behind, front) == (1, 2)
 
 
-def test_paths_are_split_at_the_horizon():
+@pytest.mark.parametrize("fade", [False, True])
+def test_paths_are_split_at_the_horizon(fade):
     _page, ax = style.figure()
     turn = np.linspace(0, 2 * np.pi, 101)
     circle = np.column_stack([np.cos(turn), np.sin(turn), 0 * turn])[:, None]
-    sphere_view.draw_paths(ax, circle, View(0, 0))
-    sizes = sorted(len(c.get_segments()) for c in ax.collections)
+    sphere_view.draw_paths(ax, circle, View(0, 0), fade=fade)
+    sizes = sorted(sum(len(line) - 1 for line in c.get_segments()) for c in ax.collections)
     assert sum(sizes) == 100
     assert sizes[0] >= 45
+    lines = sum(len(c.get_segments()) for c in ax.collections)
+    assert lines == (100 if fade else 3)  # the front half is cut where the circle begins
 
 
 def test_dimension_is_checked():

@@ -10,7 +10,7 @@ import xarray as xr
 
 from metastable.errors import InvalidInputError, StoreError, UnsupportedError
 from metastable.figures import statements
-from metastable.reproduce import Finding, Recipe, Settings, catalogue, choose, run_recipes, write_report
+from metastable.reproduce import Finding, Recipe, Settings, catalogue, choose, run_recipes, with_earlier, write_report
 from metastable.reproduce import store as storage
 from metastable.reproduce.recipe import overall
 from metastable.reproduce.runner import Watch
@@ -99,6 +99,14 @@ def test_settings_that_an_item_does_not_use_do_not_matter(tmp_path):
     run_recipes([recipe], Settings(), tmp_path)
     run_recipes([recipe], Settings(members=7), tmp_path)
     assert calls == ["one"]
+
+
+def test_the_report_keeps_items_of_earlier_runs(tmp_path):
+    recipes = [make_recipe("one"), make_recipe("two"), make_recipe("three")]
+    run_recipes(recipes[:1], Settings(), tmp_path)
+    results = with_earlier(run_recipes(recipes[1:2], Settings(), tmp_path), recipes, Settings(), tmp_path)
+    assert [(result.name, result.resumed) for result in results] == [("one", True), ("two", False)]
+    assert with_earlier([], recipes, Settings(seed=1), tmp_path) == []
 
 
 def test_a_new_format_is_drawn_from_the_stored_data(tmp_path):
