@@ -107,7 +107,8 @@ def solve_members(
     count, tokens, dim = starts.shape
     problem = prepare(model, tokens, interaction=interaction, chart=_chart(model))
     kernel = kernels.kernel(problem)
-    states = np.full((count, times.size, tokens, dim), np.nan)
+    # Left empty: the workers touch this memory first, each its own part.
+    states = np.empty((count, times.size, tokens, dim))
     statistics = np.zeros((count, 3), dtype=np.int64)
     status = np.full(count, loop.UNFINISHED, dtype=np.int64)
     queue = np.zeros(3, dtype=np.int64)
@@ -128,6 +129,7 @@ def solve_members(
 
     with contextlib.suppress(KeyboardInterrupt):
         _watch(work, stop, None if progress is None else lambda: progress(float(queue[loop.FINISHED])))
+    states[status == loop.UNFINISHED] = np.nan
     if progress is not None:
         progress(float(queue[loop.FINISHED]))
     return states, statistics, status

@@ -251,6 +251,8 @@ def _settle(lane, until, times, max_steps, clock, ledger, queue, states, statist
         verdict = DIVERGED
     else:
         return
+    for output in range(ledger[OUTPUT, lane], times.size):
+        states[member, output] = np.nan
     statistics[member, 0] = ledger[ACCEPTED, lane]
     statistics[member, 1] = ledger[REJECTED, lane]
     statistics[member, 2] = 2 + 6 * (ledger[ACCEPTED, lane] + ledger[REJECTED, lane])
@@ -311,7 +313,8 @@ def solve_queue(
     """Integrate all `starts` (members, tokens * components) to `until` on that many workers.
 
     `states` (members, times, tokens, dim), `statistics` (members, 3: accepted, rejected, evaluations) and `status` (members,) are
-    filled in; members that were not finished keep what was in them. `queue` holds three zeros at the start.
+    filled in, states that a member did not reach with NaN; members that were not finished keep what was in them. `queue` holds
+    three zeros at the start.
     """
     if workers == 1:
         _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status)
