@@ -161,21 +161,23 @@ def draw_family(
 
 
 def reduce_members(array: xr.DataArray) -> Reduced:
-    """Mean and quantiles over the dim `member` (or from the dim `statistic`); without either the array is its own mean."""
-    if "statistic" in array.dims:
-        pick = {name: array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")}
-        return Reduced(pick["mean"], pick["q10"], pick["q90"])
-    if "member" in array.dims:
-        import warnings
+    """Mean and quantiles over members, and over tokens where an observable has one value for each.
 
-        with warnings.catch_warnings():
-            # Grid points that are not done are NaN throughout, which is what they should stay.
-            warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
-            quantiles = array.quantile([0.1, 0.9], "member", skipna=True)
-            return Reduced(
-                array.mean("member"), quantiles.isel(quantile=0, drop=True), quantiles.isel(quantile=1, drop=True)
-            )
-    return Reduced(array, array, array)
+    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over tokens. NaN is left out.
+    """
+    import warnings
+
+    with warnings.catch_warnings():
+        # Grid points that are not done are NaN throughout, which is what they should stay.
+        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        if "statistic" in array.dims:
+            pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
+            return Reduced(*(item.mean("token") if "token" in item.dims else item for item in pick))
+        over = [dim for dim in ("member", "token") if dim in array.dims]
+        if not over:
+            return Reduced(array, array, array)
+        low, high = (array.quantile(level, over, skipna=True).drop_vars("quantile") for level in (0.1, 0.9))
+        return Reduced(array.mean(over), low, high)
 
 
 def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:

@@ -28,6 +28,8 @@ CLUSTERS = {
 }
 """Batch systems, by their name on the command line and their class in `dask_jobqueue`."""
 
+DASHBOARD: str | None = "127.0.0.1:0"
+"""Where a local cluster shows its dashboard: any free port, and to this machine only."""
 PATIENCE = 15.0
 """Seconds without a scheduler after which a sweep stops (it may be restarted at the same address meanwhile)."""
 CONNECT = 10.0
@@ -148,7 +150,7 @@ def local(workers: int, text: str, execute: str | Execute) -> OnDask:
         n_workers=workers,
         threads_per_worker=1,
         processes=True,
-        dashboard_address="127.0.0.1:0",
+        dashboard_address=DASHBOARD,
         silence_logs=logging.CRITICAL,
     )
     return OnDask(Client(cluster), [cluster], text, execute)

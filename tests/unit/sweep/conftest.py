@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from metastable import sweep as sweeps
+from metastable.sweep import cluster as clusters
 from metastable.sweep import journal
 from tests.unit.sweep import toy
 
 ROOT = Path(__file__).parents[3]
+PATIENCE = 300
+"""Seconds after which a test gives up: far more than anything takes, also on a busy machine."""
 
 
 def zarr_files(folder):
@@ -40,6 +43,8 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("METASTABLE_TEST_PIDS", str(pids))
     monkeypatch.setenv("METASTABLE_TEST_SECONDS", "0.25")
+    # The dashboard takes longer to start than everything else here; one test asks for it.
+    monkeypatch.setattr(clusters, "DASHBOARD", None)
     return pids
 
 
@@ -58,7 +63,7 @@ class Background(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def result(self, timeout=60):
+    def result(self, timeout=PATIENCE):
         self.join(timeout)
         assert not self.is_alive(), "the sweep hangs"
         if self.error is not None:
@@ -66,7 +71,7 @@ class Background(threading.Thread):
         return self.outcome
 
 
-def wait_for(condition, timeout=60):
+def wait_for(condition, timeout=PATIENCE):
     """Wait until `condition()` is true."""
     end = time.monotonic() + timeout
     while not condition():

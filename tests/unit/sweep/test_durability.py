@@ -17,25 +17,28 @@ from metastable.errors import MissingExtraError, SchedulerLostError, StoreFullEr
 from metastable.sweep import cluster as clusters
 from metastable.sweep import runner
 from tests.unit.sweep import toy
-from tests.unit.sweep.conftest import Background, start, stored, wait_for, zarr_files
+from tests.unit.sweep.conftest import PATIENCE, Background, start, stored, wait_for, zarr_files
 
 SLOW = "tests.unit.sweep.toy:slow"
 EXECUTE = "tests.unit.sweep.toy:execute"
 
 CHILD = """
 from metastable import sweep
+from metastable.sweep import cluster
 from tests.unit.sweep import toy
 if __name__ == "__main__":
+    cluster.DASHBOARD = None
     sweep.run(toy.small_sweep(), {folder!r}, workers={workers}, execute="tests.unit.sweep.toy:slow")
 """
 
 
-def test_workers_make_no_difference(tmp_path, undisturbed, environment):
+def test_workers_make_no_difference(tmp_path, undisturbed, environment, monkeypatch):
+    monkeypatch.setattr(clusters, "DASHBOARD", "127.0.0.1:0")
     lines = []
 
     def say(line):
         lines.append(line)
-        with urllib.request.urlopen(line.removeprefix("dashboard: "), timeout=30) as page:
+        with urllib.request.urlopen(line.removeprefix("dashboard: "), timeout=PATIENCE) as page:
             assert page.status == 200
 
     outcome = sweeps.run(toy.small_sweep(), tmp_path / "two", workers=2, execute=EXECUTE, say=say)
@@ -134,7 +137,7 @@ def test_interrupted(tmp_path, undisturbed, environment):
     process = start(CHILD.format(folder=str(folder), workers=2), stderr=subprocess.DEVNULL)
     wait_for(lambda: stored(folder) >= 3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) != 0
+    assert process.wait(PATIENCE) != 0
     done = stored(folder)
     assert int((sweeps.open_results(folder)["task_status"] == 1).sum()) == done < 12
     assert sweeps.run(toy.small_sweep(), folder, workers=0, execute=toy.execute).complete
@@ -237,7 +240,7 @@ def test_without_dask(tmp_path, undisturbed, environment):
 
 def test_many_small_tasks(tmp_path, environment):
     """Batches: far fewer segments than tasks, and the client keeps no arrays."""
-    sweep = toy.small_sweep(grid={"beta": {"range": [1, 20], "count": 20}, "draw": {"range": [0, 29], "step": 1}})
+    sweep = toy.small_sweep(grid={"beta": {"range": [1, 20], "count": 20}, "draw": {"range": [0, 14], "step": 1}})
     outcome = sweeps.run(sweep, tmp_path / "sweep", workers=2, execute=EXECUTE)
     assert outcome.complete
     assert len(list((tmp_path / "sweep" / "journal").glob("*.segment"))) < 100

@@ -56,6 +56,7 @@ def test_curves_have_bands(results):
     assert any(np.allclose(edge, low) for edge in edges)
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN")
 def test_statistics_are_drawn_like_members(results):
     statistic = xr.concat(
         [
@@ -88,6 +89,11 @@ def test_statistics_are_drawn_like_members(results):
 )
 def test_arrangements(results, options, expected):
     assert phase.arrange(results.mean("member"), **options) == expected
+
+
+def test_one_value_per_token_is_averaged(results):
+    shifted = xr.concat([results, results + 2.0, results * np.nan], dim="token")
+    assert np.allclose(phase.reduce_members(shifted).mean, results.mean("member") + 1.0, equal_nan=True)
 
 
 def test_one_axis_is_a_curve(results):

@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import time
 import warnings
 
@@ -220,8 +221,6 @@ def test_damaged_metadata_is_repaired(finished, name):
 
 
 def test_lost_zarr_store_is_made_again(finished):
-    import shutil
-
     before = zarr_files(finished)
     shutil.rmtree(finished / "results.zarr")
     assert sweeps.run(small_sweep(), finished, workers=0, execute=toy.execute).ran == 0
@@ -266,6 +265,19 @@ def test_another_sweep_is_refused_or_takes_over(finished):
     assert outcome.complete
     fresh = other.run(finished.with_name("fresh"), workers=0, execute=toy.execute)
     assert zarr_files(finished) == zarr_files(fresh.folder)
+
+
+def test_journals_can_be_joined(tmp_path):
+    """Two parts of a grid, run apart, and their segments copied into one folder: the whole grid, with nothing left to run."""
+    whole = small_sweep()
+    for name, masks in (("first", ["causal"]), ("second", ["full", {"kind": "window", "width": 4}])):
+        part = small_sweep(grid={"mask": masks, "beta": [1.0, 2.0, 3.0, 4.0]})
+        part.run(tmp_path / name, workers=0, execute=toy.execute)
+    for segment in journal.segments(tmp_path / "second" / "journal"):
+        shutil.copy(segment, tmp_path / "first" / "journal")
+    outcome = whole.run(tmp_path / "first", workers=0, execute=toy.execute, extend=True)
+    assert outcome.ran == 0
+    assert outcome.complete
 
 
 def test_foreign_folders_are_left_alone(tmp_path):
