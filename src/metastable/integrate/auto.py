@@ -113,6 +113,7 @@ def solve(
         settled=settled,
         progress=progress,
         begin=last.end,
+        first_step=(last.end - last.begin) / max(1, last.solution.statistics.accepted),
     )
     return _join(model, parts, implicit, times)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +83,8 @@ def refusal(model: Attention, tokens: int) -> str | None:
 
 def dense_tokens(model: Attention, tokens: int) -> int:
     """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention."""
+    if isinstance(model.mask, Causal):
+        return 0
     ranges = model.mask.intervals(tokens)
     if ranges is not None:
         latest = np.where(ranges[:, :, 1] > ranges[:, :, 0], ranges[:, :, 1], 0).max(axis=1)
@@ -195,14 +197,16 @@ def _prepare(model: Attention, start: FloatArray) -> _Prepared:
         from metastable.integrate import rodas_circle
 
         anchors, mass = _anchors(model)
-        ranges, own = visible_ranges(model, tokens, len(anchors))
+        ranges, own = None, np.ones(tokens)
+        if not isinstance(model.mask, Causal):
+            ranges, own = visible_ranges(model, tokens, len(anchors))
         circle = rodas_circle.make(
             np.arctan2(start[:, 1], start[:, 0]),
             model.all_heads[0].beta,
             frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
             frozen_mass=mass,
             slope=model.slopes[0],
-            ranges=None if isinstance(model.mask, Causal) else ranges,
+            ranges=ranges,
             own=own,
             grouping=True,
         )
@@ -250,8 +254,9 @@ def solve(
     keep_dense: bool = True,
     progress: Report | None = None,
     begin: float = 0.0,
+    first_step: float | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`.
+    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen.
 
     `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
     `max_steps` counts accepted and rejected steps.
@@ -272,7 +277,10 @@ def solve(
                 f"would decide where clusters go; use until <= {DENSE_HORIZON:g} or a causal mask"
             )
         horizon = min(horizon, DENSE_HORIZON)
-    march = _March(_prepare(model, start), start, times, begin, horizon, keep_dense)
+    prepared = _prepare(model, start)
+    if first_step is not None:
+        prepared = replace(prepared, first_step=first_step)
+    march = _March(prepared, start, times, begin, horizon, keep_dense)
     code = march.run(atol + rtol, SETTLED if settled else 0.0, max_steps, progress)
     return march.solution(model, code, settled, max_steps)
 
@@ -321,6 +329,9 @@ class _March:
 
         shape = (5, len(self.start), self.prepared.components)
         kept = 0
+        if self.prepared.chart == "angle":
+            # A sweep whose error is already twice what is allowed need not be finished.
+            self.prepared.system.result[3] = 2.0 * tolerance
         while True:
             self.counters[control.PIECES] = 0
             starts, widths = np.zeros(self.chunk), np.zeros(self.chunk)
@@ -392,6 +403,8 @@ class _March:
         ends = np.append(starts[1:], min(starts[-1] + widths[-1], self.until) if self.t < self.until else self.until)
         times = np.append(self.begin, ends)
         states = np.concatenate([self.start[None], *self.ends])
+        # Where the system is, which differs from the end of the last polynomial by the snapping of slaved tokens.
+        states[-1] = unchart(self.prepared.current().copy(), self.prepared.chart, dim)
         # Steps that are too short to move the clock end at the same time: the last one counts.
         last = np.append(times[1:] > times[:-1], True)
         return times[last], states[last]

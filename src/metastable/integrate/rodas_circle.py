@@ -13,6 +13,7 @@ without positional bias; frozen tokens are allowed.
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 
 import numpy as np
@@ -21,13 +22,24 @@ from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
 from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
 from metastable.kernels.cpu.compiled import address_of, aligned_array
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
-from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
-from metastable.kernels.jacobian_circle import PADDING, finish_row, pull_and_keep, pull_and_product
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, store, total
+from metastable.kernels.cpu.vector import sincos as sincos_vector
+from metastable.kernels.jacobian_circle import (
+    LARGE_ROWS,
+    PADDING,
+    ROWS,
+    finish_row,
+    keep_block,
+    pull_and_keep,
+    pull_and_product,
+    pull_block,
+    pull_large_block,
+)
 from metastable.kernels.jacobian_compiled import helper, kernel
 
-JOIN = 1e-2
+JOIN = 1e-3
 """A token joins its leader within this part of the tolerance."""
-RELEASE = 1e-2
+RELEASE = 1e-1
 """A group is released when the pull from outside exceeds this part of the tolerance; it forms below a quarter of it."""
 GROUP_EVERY = 4
 """Accepted steps between two searches for new groups."""
@@ -40,32 +52,39 @@ CircleSystem = namedtuple(
         "owner",  # (n,) row of that token
         "leader",  # (n,) token of each row
         "count",  # (2,) number of rows; steps since the last search for groups
-        "rows",  # (4, n) for each row: tokens it stands for, its own weight, velocity, J_kk
+        "rows",  # (6, n) for each row: tokens it stands for, its own weight, velocity, J_kk, and two to work with
         "ranges",  # (n, r, 2) visible columns of each row without itself, unused when plain
         "frozen_mass",  # (m,) weights of the frozen tokens, which are the first columns
-        "work",  # (26 width,) columns: cosine, sine, increments of each stage, masses, row of the Jacobian
+        "work",  # flat columns: cosine, sine, increments of each stage; biases and Jacobian rows of a block; masses; sums
         "width",
         "beta",
-        "decay",  # exp(-slope) of a positional bias, 1 without
+        "logarithms",  # (n + 1,) log2 of 0 (never used), 1, 2, ...
+        "slope",  # of a positional bias, times log2(e)
         "plain",  # True when token k sees everybody before it
         "grouping",  # True when tokens may be slaved
-        "result",  # (3,) what the last attempt returned
+        "result",  # (4,) what the last attempt returned, and the error from which it may give up early
         "address",  # of the compiled attempt
     ],
 )
 
 # Rows of `rows`.
-SIZE, OWN, VELOCITY, DIAGONAL = range(4)
-# Parts of `work`: three for each stage, then two.
+SIZE, OWN, VELOCITY, DIAGONAL, PIVOT, CARRIED = range(6)
+LARGE_LIMIT = 512
+"""Columns up to which large blocks stay in the first cache."""
+# Parts of `work`: three for each stage; the biases seen by the rows of a block and by the next row; rows; masses; sums.
 COSINE, SINE, INCREMENT, PER_STAGE = 0, 1, 2, 3
-MASS, ROW, PARTS = 3 * STAGES, 3 * STAGES + 1, 3 * STAGES + 2
+BIAS = PER_STAGE * STAGES
+ROW = BIAS + LARGE_ROWS + 1
+MASS = ROW + LARGE_ROWS
+SUMS = MASS + 1
+PARTS = SUMS + 1
 
 
 def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, grouping) -> CircleSystem:
     """A system at rest at the given angles. `ranges` None: the plain causal mask."""
     n, frozen = len(angles), len(frozen_angles)
     # Whole cache lines, so that no vector straddles two of them.
-    width = -(-(frozen + n + PADDING) // LANES) * LANES
+    width = max(4 * LANES, -(-(frozen + n + PADDING) // LANES) * LANES)
     index = np.arange(n)
     work = aligned_array(PARTS * width).reshape(PARTS, width)
     work[COSINE : 3 * STAGES : PER_STAGE, :frozen] = np.cos(frozen_angles)
@@ -76,16 +95,17 @@ def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, groupi
         owner=index.copy(),
         leader=index.copy(),
         count=np.array([n, 0]),
-        rows=np.array([np.ones(n), own, np.zeros(n), np.zeros(n)]),
+        rows=np.array([np.ones(n), own, *np.zeros((4, n))]),
         ranges=np.zeros((1, 1, 2), dtype=np.int64) if ranges is None else ranges,
         frozen_mass=np.array(frozen_mass, dtype=float),
         work=work.ravel(),
         width=width,
         beta=float(beta),
-        decay=float(np.exp(-slope)),
+        logarithms=np.log2(np.maximum(1, np.arange(n + 1))),
+        slope=float(slope * LOG2E),
         plain=ranges is None,
         grouping=bool(grouping and ranges is None and slope == 0.0),
-        result=np.zeros(3),
+        result=np.array([0.0, 0.0, 0.0, np.inf]),
         address=0,
     )
     return system._replace(address=address_of(_attempt, system, 1.0))
@@ -98,7 +118,7 @@ def _jacobian_row(work, width, ranges, plain, r, column, own, c, s, beta):
     for q in range(ranges.shape[1]):
         start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
         part, weight = pull_and_keep(
-            work, COSINE * width, SINE * width, MASS * width, ROW * width, start, stop, c, s, beta * LOG2E
+            work, COSINE * width, SINE * width, BIAS * width, ROW * width, start, stop, c, s, beta * LOG2E
         )
         force += part
         weights += weight
@@ -154,7 +174,7 @@ def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
                     work,
                     base,
                     base + SINE * width,
-                    MASS * width,
+                    BIAS * width,
                     ROW * width,
                     base + INCREMENT * width,
                     start,
@@ -176,41 +196,191 @@ def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
 
 
 @kernel
-def _attempt(system, h):
-    """One step of all rows; `result`: largest error estimate, nothing, rate of the fastest unstable mode."""
-    work, width, frozen = system.work, system.width, system.frozen_mass.size
-    mass = MASS * width
-    # Stale entries are masked by zero weights, which does not help against what is not finite.
-    for part in range(MASS + 1):
-        first = 0 if part % PER_STAGE == INCREMENT else frozen
+def _positions(work, width, i, first, count, angles, leader, row):
+    """Cosines and sines of the rows of a block at stage i, into their columns."""
+    place = SUMS * width + LANES
+    for r in range(LANES):
+        work[place + r] = 0.0
+    for r in range(count):
+        angle = angles[leader[row + r]]
+        for j in range(i):
+            angle += A[i, j] * work[(PER_STAGE * j + INCREMENT) * width + first + r]
+        work[place + r] = angle
+    sine, cosine = sincos_vector(load(work, place))
+    # Columns behind the block belong to later rows, which write them when their turn comes.
+    store(work, (PER_STAGE * i + COSINE) * width + first, cosine)
+    store(work, (PER_STAGE * i + SINE) * width + first, sine)
+
+
+@kernel
+def _linearise_block(work, width, rows, row, first, count, beta, h, sums):
+    """Velocities, J_kk and rows of the Jacobian of a block.
+
+    `work[sums + 3 r + 2]` gets the product with the increments of stage 1, `rows[PIVOT]` the inverse of 1/(h gamma) - J_kk.
+    """
+    for pair in range(0, count, ROWS):
+        keep_block(
+            work,
+            width,
+            COSINE * width,
+            SINE * width,
+            (BIAS + pair) * width,
+            (ROW + pair) * width,
+            first + pair,
+            beta * LOG2E,
+            sums + 3 * pair,
+        )
+    for r in range(count):
+        c = work[COSINE * width + first + r]
+        s = work[SINE * width + first + r]
+        inverse = 1.0 / (1.0 + work[sums + 3 * r + 1])
+        velocity = work[sums + 3 * r] * inverse
+        line = (ROW + r) * width
+        entries, product = finish_row(
+            work, COSINE * width, SINE * width, line, INCREMENT * width, 0, first + r, c, s, beta, inverse, velocity
+        )
+        rows[VELOCITY, row + r] = velocity
+        rows[DIAGONAL, row + r] = -entries
+        rows[PIVOT, row + r] = 1.0 / (1.0 / (h * GAMMA) + entries)
+        work[sums + 3 * r + 2] = product
+
+
+@kernel
+def _sweep_block(work, width, rows, angles, leader, row, first, count, large, beta, h):
+    """All eight stages of the rows `row .. row + count - 1`, columns from `first` on; returns the largest J_kk that moves.
+
+    Positions of a stage depend on earlier stages only, so the rows of a block are evaluated together; the triangular solve
+    then passes through the block row by row.
+    """
+    sums = SUMS * width
+    scale = beta * LOG2E
+    inverse_step = 1.0 / h
+    rate = 0.0
+    for i in range(STAGES):
+        base = PER_STAGE * i * width
+        cosine, sine, vector = base + COSINE * width, base + SINE * width, base + INCREMENT * width
+        _positions(work, width, i, first, count, angles, leader, row)
+        for r in range(count):
+            # Does not depend on this stage, so it is worked out while the pair loop waits for its numbers.
+            carried = 0.0
+            for j in range(i):
+                carried += C[i, j] * work[(PER_STAGE * j + INCREMENT) * width + first + r]
+            rows[CARRIED, row + r] = carried * inverse_step
+        if i == 0:
+            _linearise_block(work, width, rows, row, first, count, beta, h, sums)
+        elif large:
+            pull_large_block(work, width, cosine, sine, BIAS * width, ROW * width, vector, first, scale, sums)
+        else:
+            pull_block(work, width, cosine, sine, BIAS * width, ROW * width, vector, first, scale, sums)
+        for r in range(count):
+            value = work[sums + 3 * r] / (1.0 + work[sums + 3 * r + 1]) + work[sums + 3 * r + 2]
+            value += rows[CARRIED, row + r]
+            for q in range(r):
+                value += work[(ROW + r) * width + first + q] * work[vector + first + q]
+            value *= rows[PIVOT, row + r]
+            work[vector + first + r] = value
+            if value != 0.0:
+                rate = max(rate, rows[DIAGONAL, row + r])
+    return rate
+
+
+@kernel
+def _clear(work, width, frozen, frozen_mass, scale):
+    """Empty columns: stale entries are masked by zero weights, which does not help against what is not finite."""
+    for part in range(PARTS):
+        first = frozen if part < BIAS and part % PER_STAGE != INCREMENT else 0
         for j in range(part * width + first, (part + 1) * width):
             work[j] = 0.0
     for j in range(frozen):
-        work[mass + j] = system.frozen_mass[j]
+        work[BIAS * width + j] = math.log2(frozen_mass[j]) - scale
+
+
+@kernel
+def _copy_bias(work, width, source, target, columns):
+    """Biases for the next row of a block (or for the next block) start as those of the one before."""
+    for j in range(0, columns, LANES):
+        store(work, (BIAS + target) * width + j, load(work, (BIAS + source) * width + j))
+
+
+@kernel
+def _worst(work, width, first, count, error):
+    """The largest of `error` and the error estimates of some columns; not a number wins."""
     last = (PER_STAGE * (STAGES - 1) + INCREMENT) * width
+    for column in range(first, first + count):
+        estimate = abs(work[last + column])
+        if not estimate <= error:
+            error = estimate
+    return error
+
+
+@kernel
+def _attempt(system, h):
+    """One step of all rows; `result`: largest error estimate, nothing, rate of the fastest unstable mode."""
+    _clear(system.work, system.width, system.frozen_mass.size, system.frozen_mass, system.beta * LOG2E)
+    if system.plain and system.slope == 0.0:
+        _attempt_blocks(system, h)
+    else:
+        _attempt_rows(system, h)
+
+
+@kernel
+def _attempt_rows(system, h):
+    """Row by row, for masks and positional bias."""
+    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    bias = BIAS * width
     rate = 0.0
     error = 0.0
     for k in range(system.angles.size):
-        r = system.owner[k]
-        column = frozen + r
-        if system.leader[r] != k:
-            work[mass + column] += 1.0
-            continue
-        if system.decay != 1.0:
-            for j in range(mass + frozen, mass + column):
-                work[j] *= system.decay
+        if system.slope != 0.0:
+            for j in range(bias + frozen, bias + frozen + k):
+                work[j] -= system.slope
         found = _sweep_row(
-            work, width, system.ranges, system.plain, system.rows, r, column, system.angles[k], system.beta, h
+            work, width, system.ranges, system.plain, system.rows, k, frozen + k, system.angles[k], system.beta, h
         )
         rate = max(rate, found)
         if rate * h > CAP * OVERSHOOT:
             break
-        work[mass + column] = 1.0
-        estimate = abs(work[last + column])
-        if not estimate <= error:
-            error = estimate
+        work[bias + frozen + k] = -system.beta * LOG2E
+        error = _worst(work, width, frozen + k, 1, error)
     system.result[0] = error
-    system.result[1] = 0.0
+    system.result[2] = rate
+
+
+@kernel
+def _attempt_blocks(system, h):
+    """Blocks of rows under the plain causal mask; slaved tokens add to the mass of their leader as the sweep passes them."""
+    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    scale = system.beta * LOG2E
+    rate = 0.0
+    error = 0.0
+    row = 0
+    count = 0
+    n = system.angles.size
+    large = frozen + system.count[0] <= LARGE_LIMIT
+    most = LARGE_ROWS if large else ROWS
+    for k in range(n):
+        r = system.owner[k]
+        mass = MASS * width + frozen + r
+        work[mass] += 1.0
+        if system.leader[r] != k:
+            work[(BIAS + count) * width + frozen + r] = system.logarithms[int(work[mass])] - scale
+        else:
+            _copy_bias(work, width, count, count + 1, frozen + r)
+            count += 1
+            work[(BIAS + count) * width + frozen + r] = -scale
+        if count == most or (k == n - 1 and count > 0):
+            first = frozen + row
+            found = _sweep_block(
+                work, width, system.rows, system.angles, system.leader, row, first, count, large, system.beta, h
+            )
+            rate = max(rate, found)
+            error = _worst(work, width, first, count, error)
+            if rate * h > CAP * OVERSHOOT or error > system.result[3]:
+                break
+            _copy_bias(work, width, count, 0, first + count)
+            row += count
+            count = 0
+    system.result[0] = error
     system.result[2] = rate
 
 

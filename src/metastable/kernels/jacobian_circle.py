@@ -9,8 +9,9 @@ The self term is left out of the sums and every pair adds its own sine (s_j c_k 
 accuracy, which a form such as `S c_k - C s_k` loses at 1e-17. J_kk is minus the row sum because a common rotation changes
 nothing, also exactly.
 
-All columns live in one flat array `work`, and functions get the offsets of its parts (cosines, sines, masses, ...): compiled
-calls then pass one array instead of six. Every part is padded by eight entries, so that whole vectors can be read.
+All columns live in one flat array `work`, and functions get the offsets of its parts (cosines, sines, ...): compiled calls then
+pass one array instead of six. The part `bias` holds log2(a_j) - beta log2(e), so that the weight is 2^(beta log2(e) cos D +
+bias_j). Every part is padded by eight entries, so that whole vectors can be read.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, 
 from metastable.kernels.jacobian_compiled import compiled, helper, inlined, kernel
 
 PADDING = LANES
+ROWS = 2
+"""Rows of a block, see `pull_block`."""
+LARGE_ROWS = 4
+"""Rows of a large block."""
 
 
 @inlined
-def _weight(work, cosine, sine, mass, j, c, s, scale):
-    """Weights of eight columns and the sines of their angles to the row."""
-    cj = load(work, cosine + j)
-    sj = load(work, sine + j)
-    weight = load(work, mass + j) * exp2((cj * c + sj * s - 1.0) * scale)
-    return weight, sj * c - cj * s
+def _weight(cj, sj, bias, c, s, scale):
+    """Weights of eight columns and the sines of their angles to the row; `scale` is beta log2(e)."""
+    return exp2(cj * (c * scale) + (sj * (s * scale) + bias)), sj * c - cj * s
 
 
 @inlined
@@ -42,27 +44,18 @@ def _store_first(work, index, value, count):
     store(work, index, value)
 
 
-@kernel
-def pull(work, cosine, sine, mass, start, stop, c, s, scale):
-    """`(sum w sin D, sum w)` over the columns `start..stop-1`; `scale` is beta * log2(e)."""
-    force = fill(0.0)
-    weights = fill(0.0)
-    for j in range(start, stop, LANES):
-        weight, angle = _weight(work, cosine, sine, mass, j, c, s, scale)
-        weight = keep(weight, stop - j)
-        force += weight * angle
-        weights += weight
-    return total(force), total(weights)
+# ------------------------------------------------------------------------------------------------- one row, any range
 
 
 @kernel
-def pull_and_product(work, cosine, sine, mass, row, vector, start, stop, c, s, scale):
-    """`pull`, and with it `sum row_j vector_j`: what one stage of a Rosenbrock step needs from a row."""
+def pull_and_product(work, cosine, sine, bias, row, vector, start, stop, c, s, scale):
+    """`(sum w sin D, sum w, sum row_j vector_j)` over the columns `start..stop-1`: what a stage needs from a row."""
     force = fill(0.0)
     weights = fill(0.0)
     product = fill(0.0)
     for j in range(start, stop, LANES):
-        weight, angle = _weight(work, cosine, sine, mass, j, c, s, scale)
+        cj, sj = load(work, cosine + j), load(work, sine + j)
+        weight, angle = _weight(cj, sj, load(work, bias + j), c, s, scale)
         weight = keep(weight, stop - j)
         force += weight * angle
         weights += weight
@@ -71,12 +64,13 @@ def pull_and_product(work, cosine, sine, mass, row, vector, start, stop, c, s, s
 
 
 @kernel
-def pull_and_keep(work, cosine, sine, mass, row, start, stop, c, s, scale):
-    """`pull`, with the weights written to `row`."""
+def pull_and_keep(work, cosine, sine, bias, row, start, stop, c, s, scale):
+    """`(sum w sin D, sum w)` over the columns `start..stop-1`, with the weights written to `row`."""
     force = fill(0.0)
     weights = fill(0.0)
     for j in range(start, stop, LANES):
-        weight, angle = _weight(work, cosine, sine, mass, j, c, s, scale)
+        cj, sj = load(work, cosine + j), load(work, sine + j)
+        weight, angle = _weight(cj, sj, load(work, bias + j), c, s, scale)
         weight = keep(weight, stop - j)
         force += weight * angle
         weights += weight
@@ -102,39 +96,148 @@ def finish_row(work, cosine, sine, row, vector, start, stop, c, s, beta, inverse
     return total(sums), total(product)
 
 
+# ------------------------------------------------------------------------------------------------- several rows at once
+#
+# Sums over short rows are dominated by latency: each stage of a row ends in horizontal sums, a division and a sine before the
+# next can begin. Neighbouring rows have independent chains and share their loads. The rows are the columns `first`,
+# `first + 1`, ..., each sees the columns before it; bias and row of the Jacobian of each lie one part behind the one before.
+
+
+@inlined
+def _add(work, bias, row, j, cj, sj, u, c, s, scale, force, weights, product):
+    """The sums of one row with those of eight more columns."""
+    weight, angle = _weight(cj, sj, load(work, bias + j), c, s, scale)
+    return force + weight * angle, weights + weight, product + load(work, row + j) * u
+
+
+@inlined
+def _add_some(work, bias, row, j, cj, sj, u, c, s, scale, count, force, weights, product):
+    """The same with the first `count` of the eight columns."""
+    weight, angle = _weight(cj, sj, load(work, bias + j), c, s, scale)
+    weight = keep(weight, count)
+    return force + weight * angle, weights + weight, product + keep(load(work, row + j), count) * u
+
+
+@kernel
+def pull_block(work, width, cosine, sine, bias, row, vector, first, scale, out):
+    """`pull_and_product` for two rows; their sums `(force, weights, product)` go to `out` and `out + 3`."""
+    c0, c1 = work[cosine + first], work[cosine + first + 1]
+    s0, s1 = work[sine + first], work[sine + first + 1]
+    f0, w0, p0 = fill(0.0), fill(0.0), fill(0.0)
+    f1, w1, p1 = fill(0.0), fill(0.0), fill(0.0)
+    bias1, row1 = bias + width, row + width
+    whole = first // LANES * LANES
+    for j in range(0, whole, LANES):
+        cj, sj, u = load(work, cosine + j), load(work, sine + j), load(work, vector + j)
+        f0, w0, p0 = _add(work, bias, row, j, cj, sj, u, c0, s0, scale, f0, w0, p0)
+        f1, w1, p1 = _add(work, bias1, row1, j, cj, sj, u, c1, s1, scale, f1, w1, p1)
+    for j in range(whole, first + 1, LANES):
+        cj, sj, u = load(work, cosine + j), load(work, sine + j), load(work, vector + j)
+        f0, w0, p0 = _add_some(work, bias, row, j, cj, sj, u, c0, s0, scale, first - j, f0, w0, p0)
+        f1, w1, p1 = _add_some(work, bias1, row1, j, cj, sj, u, c1, s1, scale, first + 1 - j, f1, w1, p1)
+    work[out], work[out + 1], work[out + 2] = total(f0), total(w0), total(p0)
+    work[out + 3], work[out + 4], work[out + 5] = total(f1), total(w1), total(p1)
+
+
+@kernel
+def pull_large_block(work, width, cosine, sine, bias, row, vector, first, scale, out):
+    """`pull_block` for four rows: less latency, but more memory to keep at hand, so for short rows."""
+    c0, c1, c2, c3 = work[cosine + first], work[cosine + first + 1], work[cosine + first + 2], work[cosine + first + 3]
+    s0, s1, s2, s3 = work[sine + first], work[sine + first + 1], work[sine + first + 2], work[sine + first + 3]
+    bias1, bias2, bias3 = bias + width, bias + 2 * width, bias + 3 * width
+    row1, row2, row3 = row + width, row + 2 * width, row + 3 * width
+    f0, w0, p0 = fill(0.0), fill(0.0), fill(0.0)
+    f1, w1, p1 = fill(0.0), fill(0.0), fill(0.0)
+    f2, w2, p2 = fill(0.0), fill(0.0), fill(0.0)
+    f3, w3, p3 = fill(0.0), fill(0.0), fill(0.0)
+    whole = first // LANES * LANES
+    for j in range(0, whole, LANES):
+        cj, sj, u = load(work, cosine + j), load(work, sine + j), load(work, vector + j)
+        f0, w0, p0 = _add(work, bias, row, j, cj, sj, u, c0, s0, scale, f0, w0, p0)
+        f1, w1, p1 = _add(work, bias1, row1, j, cj, sj, u, c1, s1, scale, f1, w1, p1)
+        f2, w2, p2 = _add(work, bias2, row2, j, cj, sj, u, c2, s2, scale, f2, w2, p2)
+        f3, w3, p3 = _add(work, bias3, row3, j, cj, sj, u, c3, s3, scale, f3, w3, p3)
+    for j in range(whole, first + 3, LANES):
+        cj, sj, u = load(work, cosine + j), load(work, sine + j), load(work, vector + j)
+        f0, w0, p0 = _add_some(work, bias, row, j, cj, sj, u, c0, s0, scale, first - j, f0, w0, p0)
+        f1, w1, p1 = _add_some(work, bias1, row1, j, cj, sj, u, c1, s1, scale, first + 1 - j, f1, w1, p1)
+        f2, w2, p2 = _add_some(work, bias2, row2, j, cj, sj, u, c2, s2, scale, first + 2 - j, f2, w2, p2)
+        f3, w3, p3 = _add_some(work, bias3, row3, j, cj, sj, u, c3, s3, scale, first + 3 - j, f3, w3, p3)
+    work[out], work[out + 1], work[out + 2] = total(f0), total(w0), total(p0)
+    work[out + 3], work[out + 4], work[out + 5] = total(f1), total(w1), total(p1)
+    work[out + 6], work[out + 7], work[out + 8] = total(f2), total(w2), total(p2)
+    work[out + 9], work[out + 10], work[out + 11] = total(f3), total(w3), total(p3)
+
+
+@kernel
+def keep_block(work, width, cosine, sine, bias, row, first, scale, out):
+    """`pull_and_keep` for two rows: sums `(force, weights)` to `out` and `out + 3`, weights to the two rows."""
+    c0, c1 = work[cosine + first], work[cosine + first + 1]
+    s0, s1 = work[sine + first], work[sine + first + 1]
+    f0, w0 = fill(0.0), fill(0.0)
+    f1, w1 = fill(0.0), fill(0.0)
+    for j in range(0, first + 1, LANES):
+        cj, sj = load(work, cosine + j), load(work, sine + j)
+        weight, angle = _weight(cj, sj, load(work, bias + j), c0, s0, scale)
+        weight = keep(weight, first - j)
+        w0 += weight
+        f0 += weight * angle
+        store(work, row + j, weight)
+        weight, angle = _weight(cj, sj, load(work, bias + width + j), c1, s1, scale)
+        weight = keep(weight, first + 1 - j)
+        w1 += weight
+        f1 += weight * angle
+        store(work, row + width + j, weight)
+    work[out], work[out + 1] = total(f0), total(w0)
+    work[out + 3], work[out + 4] = total(f1), total(w1)
+
+
+# ------------------------------------------------------------------------------------------------- whole right-hand side
+
+# Parts of the work array below: cosines, sines, vector, two biases, two rows, sums.
+_COSINE, _SINE, _VECTOR, _BIAS, _ROW, _SUMS, _PARTS = 0, 1, 2, 3, 5, 7, 8
+
+
 @helper
-def _columns(n):
-    """Flat work array of `velocity` and `velocity_and_jacobian`: cosines, sines, masses, row, vector, with their width."""
-    width = n + PADDING
-    work = np.zeros(5 * width)
-    work[2 * width : 3 * width] = 1.0
+def _columns(angles, beta):
+    """Work array for all tokens, with its width."""
+    n = angles.size
+    width = (n + 2 * PADDING) // LANES * LANES
+    work = np.zeros(_PARTS * width)
+    work[_BIAS * width : _ROW * width] = -beta * LOG2E
+    for k in range(n):
+        s, c = sincos(angles[k])
+        work[_COSINE * width + k] = c
+        work[_SINE * width + k] = s
     return work, width
 
 
 @compiled
 def velocity(angles, beta, out):
     """dth/dt under the causal mask, all tokens: `angles`, `out` (n,)."""
-    work, width = _columns(angles.size)
-    for k in range(angles.size):
-        s, c = sincos(angles[k])
-        force, weights = pull(work, 0, width, 2 * width, 0, k, c, s, beta * LOG2E)
-        out[k] = force / (1.0 + weights)
-        work[k] = c
-        work[width + k] = s
+    work, width = _columns(angles, beta)
+    cosine, sine, vector = _COSINE * width, _SINE * width, _VECTOR * width
+    bias, row, sums = _BIAS * width, _ROW * width, _SUMS * width
+    for k in range(0, angles.size, ROWS):
+        pull_block(work, width, cosine, sine, bias, row, vector, k, beta * LOG2E, sums)
+        for r in range(min(ROWS, angles.size - k)):
+            out[k + r] = work[sums + 3 * r] / (1.0 + work[sums + 3 * r + 1])
 
 
 @compiled
 def velocity_and_jacobian(angles, beta, out, jacobian):
     """dth/dt and its lower triangular Jacobian under the causal mask: `out` (n,), `jacobian` (n, n), upper part untouched."""
-    work, width = _columns(angles.size)
-    row, vector = 3 * width, 4 * width
-    for k in range(angles.size):
-        s, c = sincos(angles[k])
-        force, weights = pull_and_keep(work, 0, width, 2 * width, row, 0, k, c, s, beta * LOG2E)
-        inverse = 1.0 / (1.0 + weights)
-        out[k] = force * inverse
-        sums, _ = finish_row(work, 0, width, row, vector, 0, k, c, s, beta, inverse, out[k])
-        jacobian[k, k] = -sums
-        jacobian[k, :k] = work[row : row + k]
-        work[k] = c
-        work[width + k] = s
+    work, width = _columns(angles, beta)
+    cosine, sine, vector = _COSINE * width, _SINE * width, _VECTOR * width
+    bias, row, sums = _BIAS * width, _ROW * width, _SUMS * width
+    for k in range(0, angles.size, ROWS):
+        keep_block(work, width, cosine, sine, bias, row, k, beta * LOG2E, sums)
+        for r in range(min(ROWS, angles.size - k)):
+            inverse = 1.0 / (1.0 + work[sums + 3 * r + 1])
+            out[k + r] = work[sums + 3 * r] * inverse
+            line = row + r * width
+            c, s = work[cosine + k + r], work[sine + k + r]
+            entries, _ = finish_row(work, cosine, sine, line, vector, 0, k + r, c, s, beta, inverse, out[k + r])
+            jacobian[k + r, k + r] = -entries
+            for j in range(k + r):
+                jacobian[k + r, j] = work[line + j]
