@@ -21,14 +21,16 @@ def escape(text: str) -> str:
     """Prose with every character that reStructuredText would interpret made literal, except `code`."""
     parts = CODE.split(text)
     cleaned = []
-    for part in parts:
-        if CODE.fullmatch(part):
-            cleaned.append(f"``{part[1:-1]}``")
-        else:
+    for place, part in enumerate(parts):
+        if not CODE.fullmatch(part):
             cleaned.append(re.sub(r"([\\*|`_])", r"\\\1", part))
-    joined = "".join(cleaned)
-    # An inline literal needs white space or punctuation around it.
-    return re.sub(r"(``[^`]+``)(?=[\w(])", r"\1\\ ", joined)
+            continue
+        # An inline literal needs white space or punctuation around it: an escaped space is none, but counts as one.
+        before, after = parts[place - 1][-1:], parts[place + 1][:1]
+        left = "\\ " if before.isalnum() else ""
+        right = "\\ " if after.isalnum() or after == "(" else ""
+        cleaned.append(f"{left}``{part[1:-1]}``{right}")
+    return "".join(cleaned)
 
 
 def indent_of(line: str) -> int:
