@@ -159,7 +159,16 @@ def test_mistakes(folder, arguments, message):
 
 def test_ctrl_c_and_go_on(folder):
     """Interrupted on two workers, finished in the plain loop: the same bytes as one undisturbed run."""
-    (folder / "long.toml").write_text(TEXT.replace("[grid]", "[grid]\ndraw = {range = [0, 14], step = 1}"))
+    text = TEXT
+    for old, new in (
+        ("[grid]", "[grid]\ndraw = {range = [0, 14], step = 1}"),
+        ("tokens = 6", "tokens = 50"),
+        ("members = 3", "members = 16"),
+        ("8.0]", "200.0]"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "long.toml").write_text(text)
     process = command("long.toml", "--out", "long", "--workers", 2, "--calibrate", 0, cwd=folder)
     wait_for(lambda: stored(folder / "long") >= 2)
     process.send_signal(signal.SIGINT)
