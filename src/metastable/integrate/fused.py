@@ -118,11 +118,8 @@ def solve_members(
 
     def work() -> None:
         arguments = (begin, times, float(times[-1]), rtol + atol, max_steps, queue, states, statistics, status)
-        if workers == 1:
-            loop.solve_queue(1, kernel, problem, *arguments)
-        else:
-            with using(workers):
-                loop.solve_queue(workers, kernel, problem, *arguments)
+        with using(workers):
+            loop.solve_queue(workers, kernel, problem, *arguments)
 
     def stop() -> None:
         queue[loop.STOP] = 1

@@ -35,7 +35,7 @@ from metastable.integrate.fused_stages import (
     square_norm,
     stage_state,
 )
-from metastable.kernels.cpu.compiled import aligned, allocating, call_members, compiled, fetch_add, inner, parallel
+from metastable.kernels.cpu.compiled import aligned, allocating, call_members, compiled_parallel, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.members import work_size
 from metastable.kernels.cpu.vector import LANES, store
@@ -300,13 +300,7 @@ def _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, 
         accept_members(y, k, size, new, accepted)
 
 
-@parallel
-def _workers(count, kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status):
-    for _ in prange(count):
-        _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status)
-
-
-@compiled
+@compiled_parallel
 def solve_queue(
     workers, kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status
 ):
@@ -316,9 +310,5 @@ def solve_queue(
     filled in, states that a member did not reach with NaN; members that were not finished keep what was in them. `queue` holds
     three zeros at the start.
     """
-    if workers == 1:
+    for _ in prange(workers):
         _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status)
-    else:
-        _workers(
-            workers, kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status
-        )

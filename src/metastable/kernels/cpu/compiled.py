@@ -22,6 +22,9 @@ INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True
 compiled = njit(**OPTIONS)
 """For functions called from Python: on-disk cache, fused multiply-add but no reordering, without the interpreter lock."""
 
+compiled_parallel = njit(parallel=True, **OPTIONS)
+"""The same, with `prange` over threads."""
+
 allocating = njit(**OPTIONS, **INTERNAL)
 """For functions called from compiled code only: the same, without the (long) code that unpacks Python arguments."""
 
