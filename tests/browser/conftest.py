@@ -29,7 +29,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    running = Server().start()
+    running = Server().start().warm()
     yield running
     running.stop()
 
@@ -79,7 +79,7 @@ def rerun(page: Page, act: Callable[[], object], panel: int = 0) -> None:
     stage = page.locator(f".stage[data-panel='{panel}']")
     before = stage.get_attribute("data-done")
     act()
-    for _ in range(600):
+    for _ in range(PATIENCE // 100):
         now = stage.get_attribute("data-done")
         if now is not None and now != before:
             return

@@ -220,6 +220,7 @@ def test_a_token_is_appended(visit):
 
 def test_an_eigenvalue_is_dragged_across_zero_and_off_the_axis(visit):
     page = visit("#preset=figure-1c")
+    rerun(page, lambda: (page.fill("#until", "40"), page.press("#until", "Enter")))
     plane = page.locator("#spectrum canvas")
     plane.scroll_into_view_if_needed()
     box = plane.bounding_box()

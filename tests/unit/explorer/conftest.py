@@ -10,6 +10,6 @@ from tests.unit.explorer.serving import Server
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One server for all tests of a session (per worker process of the test runner)."""
-    running = Server().start()
+    running = Server().start().warm()
     yield running
     running.stop()

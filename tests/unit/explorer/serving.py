@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
+
+from websockets.sync.client import connect
 
 
 def free_port() -> int:
@@ -51,6 +54,29 @@ class Server:
             except OSError:
                 time.sleep(0.1)
         raise AssertionError("the server does not answer")
+
+    def warm(self) -> Server:
+        """Wait until runs are quick: on a new machine the engine is compiled first, which is no part of what is tested."""
+        with connect(self.socket_address, origin=f"http://{self.host}", max_size=None) as page:  # type: ignore[arg-type]
+            for run, (dim, until) in enumerate([(2, 5.0), (3, 5.0), (2, 1e6), (3, 1e6)]):
+                setting = {"model": {"dim": dim, "beta": 4.0}, "start": {"tokens": 4}}
+                order = {
+                    "type": "simulate",
+                    "panel": 0,
+                    "run": run,
+                    "setting": setting,
+                    "clock": {"until": until, "log": True},
+                }
+                page.send(json.dumps(order))
+                while True:
+                    message = page.recv(timeout=900)
+                    if (
+                        isinstance(message, str)
+                        and (data := json.loads(message)).get("run") == run
+                        and data["type"] in ("end", "error")
+                    ):
+                        break
+        return self
 
     def stop(self) -> None:
         if self.process is not None:

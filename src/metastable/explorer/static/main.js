@@ -166,6 +166,7 @@ const finished = () => shownRuns().every((run) => run.end);
 
 function setAt(at) {
   store.state.view.at = Math.min(1, Math.max(0, at));
+  scrub.value = store.state.view.at;
   saveSoon(); redraw();
 }
 function pause() { if (store.state.view.playing) change("view", (state) => { state.view.playing = false; }); }
