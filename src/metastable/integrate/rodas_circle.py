@@ -52,7 +52,7 @@ CircleSystem = namedtuple(
         "owner",  # (n,) row of that token
         "leader",  # (n,) token of each row
         "count",  # (2,) number of rows; steps since the last search for groups
-        "rows",  # (6, n) for each row: tokens it stands for, its own weight, velocity, J_kk, and two to work with
+        "rows",  # (5, n) for each row: tokens it stands for, its own weight, velocity, J_kk, inverse pivot
         "ranges",  # (n, r, 2) visible columns of each row without itself, unused when plain
         "frozen_mass",  # (m,) weights of the frozen tokens, which are the first columns
         "work",  # flat columns: cosine, sine, increments of each stage; biases and Jacobian rows of a block; masses; sums
@@ -68,7 +68,9 @@ CircleSystem = namedtuple(
 )
 
 # Rows of `rows`.
-SIZE, OWN, VELOCITY, DIAGONAL, PIVOT, CARRIED = range(6)
+SIZE, OWN, VELOCITY, DIAGONAL, PIVOT = range(5)
+# Places in the part of sums, behind three for each row of a block.
+ANGLES, CARRIED = 2 * LANES, 3 * LANES
 LARGE_LIMIT = 512
 """Columns up to which large blocks stay in the first cache."""
 # Parts of `work`: three for each stage; the biases seen by the rows of a block and by the next row; rows; masses; sums.
@@ -95,7 +97,7 @@ def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, groupi
         owner=index.copy(),
         leader=index.copy(),
         count=np.array([n, 0]),
-        rows=np.array([np.ones(n), own, *np.zeros((4, n))]),
+        rows=np.array([np.ones(n), own, *np.zeros((3, n))]),
         ranges=np.zeros((1, 1, 2), dtype=np.int64) if ranges is None else ranges,
         frozen_mass=np.array(frozen_mass, dtype=float),
         work=work.ravel(),
@@ -196,20 +198,21 @@ def _sweep_row(work, width, ranges, plain, rows, r, column, angle, beta, h):
 
 
 @kernel
-def _positions(work, width, i, first, count, angles, leader, row):
-    """Cosines and sines of the rows of a block at stage i, into their columns."""
-    place = SUMS * width + LANES
-    for r in range(LANES):
-        work[place + r] = 0.0
-    for r in range(count):
-        angle = angles[leader[row + r]]
-        for j in range(i):
-            angle += A[i, j] * work[(PER_STAGE * j + INCREMENT) * width + first + r]
-        work[place + r] = angle
-    sine, cosine = sincos_vector(load(work, place))
-    # Columns behind the block belong to later rows, which write them when their turn comes.
+def _positions(work, width, i, first, inverse_step):
+    """Cosines and sines of the rows of a block at stage i, into their columns, and what earlier stages carry over to their solve.
+
+    Eight columns are written; those behind the block belong to later rows, which write them when their turn comes.
+    """
+    place = load(work, SUMS * width + ANGLES)
+    carried = fill(0.0)
+    for j in range(i):
+        increment = load(work, (PER_STAGE * j + INCREMENT) * width + first)
+        place += increment * A[i, j]
+        carried += increment * C[i, j]
+    sine, cosine = sincos_vector(place)
     store(work, (PER_STAGE * i + COSINE) * width + first, cosine)
     store(work, (PER_STAGE * i + SINE) * width + first, sine)
+    store(work, SUMS * width + CARRIED, carried * inverse_step)
 
 
 @kernel
@@ -256,16 +259,12 @@ def _sweep_block(work, width, rows, angles, leader, row, first, count, large, be
     scale = beta * LOG2E
     inverse_step = 1.0 / h
     rate = 0.0
+    for r in range(LANES):
+        work[sums + ANGLES + r] = angles[leader[row + r]] if r < count else 0.0
     for i in range(STAGES):
         base = PER_STAGE * i * width
         cosine, sine, vector = base + COSINE * width, base + SINE * width, base + INCREMENT * width
-        _positions(work, width, i, first, count, angles, leader, row)
-        for r in range(count):
-            # Does not depend on this stage, so it is worked out while the pair loop waits for its numbers.
-            carried = 0.0
-            for j in range(i):
-                carried += C[i, j] * work[(PER_STAGE * j + INCREMENT) * width + first + r]
-            rows[CARRIED, row + r] = carried * inverse_step
+        _positions(work, width, i, first, inverse_step)
         if i == 0:
             _linearise_block(work, width, rows, row, first, count, beta, h, sums)
         elif large:
@@ -274,7 +273,7 @@ def _sweep_block(work, width, rows, angles, leader, row, first, count, large, be
             pull_block(work, width, cosine, sine, BIAS * width, ROW * width, vector, first, scale, sums)
         for r in range(count):
             value = work[sums + 3 * r] / (1.0 + work[sums + 3 * r + 1]) + work[sums + 3 * r + 2]
-            value += rows[CARRIED, row + r]
+            value += work[sums + CARRIED + r]
             for q in range(r):
                 value += work[(ROW + r) * width + first + q] * work[vector + first + q]
             value *= rows[PIVOT, row + r]

@@ -238,6 +238,6 @@ def velocity_and_jacobian(angles, beta, out, jacobian):
             line = row + r * width
             c, s = work[cosine + k + r], work[sine + k + r]
             entries, _ = finish_row(work, cosine, sine, line, vector, 0, k + r, c, s, beta, inverse, out[k + r])
-            jacobian[k + r, k + r] = -entries
-            for j in range(k + r):
-                jacobian[k + r, j] = work[line + j]
+            target = jacobian[k + r]
+            target[: k + r] = work[line : line + k + r]
+            target[k + r] = -entries
