@@ -1,0 +1,55 @@
+"""Pictures of long runs, from arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.figures import long_runs, style
+from metastable.figures.run_view import sample
+
+
+@pytest.fixture(scope="module")
+def cascade():
+    run = ms.simulate(ms.Attention(dim=2, beta=16.0), ms.sphere.uniform(24, dim=2, seed=1), until=1e15, method="rodas")
+    return run, ms.merge_tree(run, radius=0.1)
+
+
+def test_leaders_are_the_first_tokens(cascade):
+    _, tree = cascade
+    for t in (0.0, 1e2, 1e15):
+        leaders = long_runs.leaders_at(tree, t)
+        assert (leaders <= np.arange(24)).all()
+        assert (leaders[leaders] == leaders).all()
+    assert (long_runs.leaders_at(tree, 1e15) == 0).all()
+
+
+def test_page_of_one_run(cascade, tmp_path):
+    run, tree = cascade
+    times, states = sample(run, 80, log=True)
+    law = np.array([ms.theory.cluster_count(t, 16.0, 2) if t > 3 else np.nan for t in times])
+    page = long_runs.long_run(times, states, tree, since=30.0, law=law, title="a run")
+    assert len(page.axes) == 3
+    assert style.save(page, tmp_path / "run")[0].stat().st_size > 10_000
+
+
+def test_cascade_colours_follow_the_clusters(cascade):
+    run, tree = cascade
+    times, states = sample(run, 60, log=True)
+    _, ax = style.figure()
+    palette = long_runs.draw_cascade(ax, times, states, tree, since=30.0)
+    assert set(palette) == set(np.unique(long_runs.leaders_at(tree, 30.0)).tolist())
+    assert ax.get_xscale() == "log"
+    assert len(ax.collections) == 1
+
+
+def test_counts_and_collapse_times(tmp_path):
+    times = np.geomspace(1.0, 1e20, 21)
+    counts = np.maximum(1, np.array([8, 9, 7])[:, None] - np.arange(21) // 3)
+    law = np.linspace(8, 1, 21)
+    page = long_runs.collapse((16.0, 32.0), [[10.0, 12.0], [20.0, 25.0]], [times] * 2, [counts] * 2, [law] * 2)
+    assert style.save(page, tmp_path / "collapse")[0].exists()
+    _, ax = style.figure()
+    long_runs.draw_cluster_counts(ax, times, counts[0], law=law)
+    assert len(ax.lines) == 2
