@@ -55,5 +55,12 @@ def test_wheel_carries_the_page_of_the_explorer(archives):
 def test_source_archive_has_what_testing_needs(archives):
     with tarfile.open(archives[1]) as archive:
         names = {"/".join(name.split("/")[1:]) for name in archive.getnames()}
-    for needed in ("pyproject.toml", "Makefile", "README.md", "LICENSE", "tests/variants.py", "src/metastable/run.py"):
+    for needed in (
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "LICENSE",
+        "tests/variants.py",
+        "src/metastable/run/simulation.py",
+    ):
         assert needed in names
