@@ -113,7 +113,7 @@ def solve_members(
     status = np.full(count, loop.UNFINISHED, dtype=np.int64)
     queue = np.zeros(3, dtype=np.int64)
     begin = _to_chart(np.asarray(starts, dtype=float))
-    # A lane for every member: more workers than groups of eight would have nothing to do.
+    # A lane for every member: more workers than full vectors would have nothing to do.
     workers = max(1, min(thread_count(threads), -(-count // loop.LANES)))
 
     def work() -> None:

@@ -1,6 +1,6 @@
-"""Tsit5 for many members in compiled code: eight at a time, one per lane, each with its own step size.
+"""Tsit5 for many members in compiled code: one per lane of the vectors, each with its own step size.
 
-A worker keeps eight members in the lanes of its vectors. All lanes take a step together, each of its own length; then each
+A worker keeps members in the lanes of its vectors. All lanes take a step together, each of its own length; then each
 accepts or rejects for itself, writes what is due, and a lane that has arrived takes the next member from a common queue. A
 lane's arithmetic never sees its neighbours, so the numbers of a member do not depend on threads, batches or company.
 

@@ -1,7 +1,7 @@
 """The arithmetic of one Tsit5 step on flat arrays of whole vectors.
 
-`y` the state, `k` the seven stages one after the other (`size` numbers each), `h` eight step sizes: one per member when lanes are
-members, eight times the same when the vectors run along one system. Sums over stages are written out: a loop over them would
+`y` the state, `k` the seven stages one after the other (`size` numbers each), `h` a vector of step sizes: one per member when
+lanes are members, all the same when the vectors run along one system. Sums over stages are written out: a loop over them would
 cost as much as the right-hand side of a small system.
 """
 

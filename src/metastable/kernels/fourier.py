@@ -12,7 +12,7 @@ About 7 sqrt(beta) modes suffice. The floor of the error is rounding of the sums
 series are for short horizons, never for metastable forces.
 
 `cos(m th)` comes from the recurrence `cos((m+1) th) = 2 cos(th) cos(m th) - cos((m-1) th)`: two operations per mode. Vectors hold
-eight members of an ensemble, or eight stretches of one long sequence: then a first pass sums each stretch, so that every stretch
+members of an ensemble, or stretches of one long sequence: then a first pass sums each stretch, so that every stretch
 knows what lies before it.
 """
 
@@ -116,7 +116,7 @@ def add_stretch(weight, modes, cosine, sine, length, sums):
 def circle_stretch(problem, cosine, sine, length, before, sums, out):
     """Angular velocities of the tokens of each lane, `length` per lane, one after the other.
 
-    `before` (8 numbers) is the weight of what lies before each lane's first token (tokens and frozen mass) and `sums` their
+    `before` (a vector) is the weight of what lies before each lane's first token (tokens and frozen mass) and `sums` their
     weighted sums; `sums` is overwritten. Two tokens at a time share the loads of the sums.
     """
     weight = problem.weight

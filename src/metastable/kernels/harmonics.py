@@ -9,7 +9,7 @@ and by the addition theorem P_l(x.y) is a sum over m of products of functions of
 so sums over earlier tokens are prefix sums A_lm, B_lm. The force is the tangent gradient of Z_k(x)/beta, which needs q_lm and its
 derivative in z only; both follow from the three-term recurrence in l (upward, stable). The degree L grows like sqrt(beta).
 
-Vectors hold eight members or eight stretches of one sequence, as in `fourier`.
+Vectors hold members or stretches of one sequence, as in `fourier`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ BOUNDED = 510.0
 
 @inner
 def members(problem, cosine, sine, out):
-    """Angular velocities of eight systems at once, one per lane; arrays hold a vector per token."""
+    """Angular velocities of several systems at once, one per lane; arrays hold a vector per token."""
     beta = problem.beta[0]
     frozen = problem.frozen_count
     width = problem.mass.size
@@ -61,7 +61,7 @@ def members(problem, cosine, sine, out):
 
 @inlined
 def row(problem, cosine, sine, k):
-    """Angular velocity of token k of one system; eight other tokens per vector (arrays are padded by a vector)."""
+    """Angular velocity of token k of one system; other tokens fill the vectors (arrays are padded by a vector)."""
     beta = problem.beta[0]
     c = cosine[k]
     s = sine[k]

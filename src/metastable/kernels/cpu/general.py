@@ -37,7 +37,7 @@ LOWEST = -1e300
 """Stands for minus infinity in a maximum."""
 
 
-# --------------------------------------------------------------------------------------- eight members, one per lane
+# --------------------------------------------------------------------------------------- members, one per lane
 
 
 @inlined
@@ -113,7 +113,9 @@ def _members_sums(problem, head, x, k, query, top, difference):
 
 @inner
 def members(problem, time, x, work, out):
-    """Velocities of eight systems at once. `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as
+    """Velocities of several systems at once, one per lane.
+
+    `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as
     `problem.components` (one: angular velocity on the circle); `time` the time of each lane; `work` 3 dim vectors."""
     dim = problem.dim
     query = work[: dim * LANES]
@@ -182,7 +184,7 @@ def _members_emit(problem, time, x, own, drift, along, out, k):
 
 @inlined
 def _row_logit(x, stride, j, query, dim):
-    """q . x_j for eight tokens from j on."""
+    """q . x_j for the tokens of one vector, from j on."""
     result = load(x, j) * spread(query, 0)
     for a in range(1, dim):
         result = result + load(x, a * stride + j) * spread(query, a)

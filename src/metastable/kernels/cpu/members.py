@@ -1,4 +1,4 @@
-"""Right-hand sides of eight members at once, one per lane of the vectors: what the ensembles run on.
+"""Right-hand sides of several members at once, one per lane of the vectors: what the ensembles run on.
 
 State and velocity hold `components` vectors per token: the angle on the circle, coordinates else. Lanes never mix, so a
 member's numbers do not depend on who its neighbours are.
@@ -49,7 +49,7 @@ def clear_sums(problem, sums):
 
 @inner
 def start_sums(problem, before, sums):
-    """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before` (8 numbers)."""
+    """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before` (a vector)."""
     width = problem.mass.size
     clear_sums(problem, sums)
     mass = 0.0
@@ -191,7 +191,8 @@ _KERNELS = {
 def kernel(problem: Problem) -> int:
     """Address of the kernel `(problem, time, y, work, out)` for this problem, to be called by `compiled.call_members`.
 
-    It writes the velocities `out` at the states `y` of eight members; `time` holds the time of each, and `work` is scratch of
+    It writes the velocities `out` at the states `y` of as many members as there are lanes; `time` holds the time of each, and
+    `work` is scratch of
     `work_size(problem)` numbers.
     """
     numbers = np.zeros(1)

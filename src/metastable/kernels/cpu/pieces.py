@@ -2,7 +2,7 @@
 
 A piece `(phase, piece, problem, time, y, buffers, out)` does its share of one of two phases and writes numbers of its own. Direct
 sums: directions of the tokens, then rows (an early and a late block together, so that the triangle is balanced). Series: sums of
-eight stretches of the sequence, then the walk through them.
+stretches of the sequence, one per lane, then the walk through them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _write_spin(problem, k, c, s, spin, out):
 
 @inner
 def _gather(problem, y, buffers, group, x):
-    """Unit tokens of eight stretches into lanes; tokens beyond the last are filled up (they come last and move nobody)."""
+    """Unit tokens of the stretches of a group into lanes; beyond the last token they are filled up (what comes last moves nobody)."""
     tokens = problem.tokens
     length = buffers.length
     dim = problem.dim

@@ -8,11 +8,11 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
+from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import refusal, series_refusal
+from metastable.kernels.cpu.vector import LANES
 from metastable.model import NGPT, Attention, SqrtScaling
 
-LOG2E = 1.4426950408889634
-LANES = 8
 SMALL_DIMENSION = 4
 """Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
 

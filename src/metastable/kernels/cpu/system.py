@@ -2,7 +2,7 @@
 
 The work is cut into pieces that depend on the number of tokens only, and every piece writes numbers of its own: results are
 the same, bit for bit, for any number of threads. Direct sums are cut into rows (an early and a late block together, so that
-the triangle is balanced); series into stretches of the sequence, eight to a vector, summed first and then walked through.
+the triangle is balanced); series into stretches of the sequence, one to a lane, summed first and then walked through.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECES_LIMIT = 32
 PIECE = 64
 
 STRETCH = 256
-"""Tokens per stretch aimed at, and the most groups of eight stretches."""
+"""Tokens per stretch aimed at, and the most groups of stretches (one per lane)."""
 GROUPS_LIMIT = 64
 
 PARALLEL_WORK = 400_000

@@ -1,8 +1,8 @@
 """Direct sums in large dimension: tiles of four rows against blocks of columns; two matrix products with the weights between.
 
 Four rows by two vectors: eight sums run at once, which hides the latency of the multiply-add unit.
-Logits come from panels of eight tokens, `panels[(j // 8) dim 8 + a 8 + j % 8]`, mean positions from panels of eight coordinates,
-`points[(a // 8) n 8 + j 8 + a % 8]`: both are read straight through. Twelve tiles share a block of columns while it is cached.
+Logits come from panels of L = LANES tokens, `panels[(j // L) dim L + a L + j % L]`, mean positions from panels of L coordinates,
+`points[(a // L) n L + j L + a % L]`: both are read straight through. Twelve tiles share a block of columns while it is cached.
 The token itself stays out of the sum of positions (see `general`), so small forces keep their relative accuracy; the running
 maximum of a row is raised block by block, as in arXiv:2205.14135.
 """
@@ -43,7 +43,7 @@ def work_size(dim, wide):
 
 @inner
 def _logits(query, dim, panels, start, stop, logits):
-    """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start a multiple of eight)."""
+    """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start in whole vectors)."""
     for j in range(start, stop, 2 * LANES):
         s0 = fill(0.0)
         s1 = fill(0.0)
@@ -132,7 +132,7 @@ def _bias(logits, r, k, start, stop, slope):
 
 @inlined
 def _inside(j, low, high):
-    """One in the lanes of the eight columns from j on that lie in [low, high), else zero."""
+    """One in the lanes of the columns from j on that lie in [low, high), else zero."""
     return keep(fill(1.0), high - j) - keep(fill(1.0), min(high, low) - j)
 
 

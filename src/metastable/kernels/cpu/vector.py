@@ -1,9 +1,10 @@
-"""A vector of eight float64 inside compiled functions, with the arithmetic that the kernels need.
+"""A vector of float64 inside compiled functions, with the arithmetic that the kernels need.
 
 The loop vectoriser of LLVM uses at most 256 bits on processors with AVX-512 and gives up on loops that are not simple, so
-the kernels state their vectors: `Vector` is `<8 x double>`, which LLVM turns into one AVX-512 register, two AVX registers or
-four SSE or NEON registers. Every operation acts on each lane alone (except `total` and `largest`, which reduce in a fixed
-order), so what happens in one lane never depends on its neighbours: the results are the same for any grouping of work.
+the kernels state their vectors: `Vector` is `<LANES x double>`, with `LANES` eight where the processor has AVX-512 and four
+elsewhere (one AVX register, two of SSE or NEON; with more, kernels run out of registers). Every operation acts
+on each lane alone (except `total` and `largest`, which reduce in a fixed order), so what happens in one lane never depends on its
+neighbours: the results are the same for any grouping of work.
 
 Multiplication and addition carry the flag `contract` (they may be fused), nothing else.
 """
@@ -14,7 +15,8 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from llvmlite.binding import get_host_cpu_features
+from numba import config, types
 from numba.core.cgutils import get_or_insert_function
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
@@ -53,7 +55,16 @@ from metastable.kernels.cpu.fastmath import (
     intrinsic,
 )
 
-LANES = 8
+
+def _lanes() -> int:
+    """Eight where the code is compiled for AVX-512, else four (`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` are heeded)."""
+    chosen = config.CPU_FEATURES  # type: ignore[attr-defined]
+    if chosen is None and config.CPU_NAME is None:  # type: ignore[attr-defined]
+        return 8 if get_host_cpu_features().get("avx512f", False) else 4
+    return 8 if "+avx512f" in (chosen or "") else 4
+
+
+LANES = _lanes()
 """Numbers in one vector."""
 
 ALIGNMENT = 8
@@ -64,7 +75,7 @@ INDICES = ir.IntType(32)
 
 
 class VectorType(types.Type):
-    """Numba type of eight float64."""
+    """Numba type of `LANES` float64."""
 
     def __init__(self) -> None:
         super().__init__(name="metastable.Vector")
@@ -135,7 +146,7 @@ def _address(context, builder, array_type, array, index):
 
 @intrinsic
 def load(typing_context, array, index):
-    """`array[index : index + 8]` of a one-dimensional contiguous float64 array, without bounds check."""
+    """`array[index : index + LANES]` of a one-dimensional contiguous float64 array, without bounds check."""
 
     def generate(context, builder, sig, arguments):
         pointer = _address(context, builder, sig.args[0], *arguments)
@@ -146,7 +157,7 @@ def load(typing_context, array, index):
 
 @intrinsic
 def store(typing_context, array, index, value):
-    """`array[index : index + 8] = value`, without bounds check."""
+    """`array[index : index + LANES] = value`, without bounds check."""
 
     def generate(context, builder, sig, arguments):
         target, position, vector = arguments
@@ -217,7 +228,7 @@ def where(typing_context, mask, yes, no):
 
 @intrinsic
 def lanes(typing_context):
-    """The vector 0, 1, ..., 7."""
+    """The vector 0, 1, ..., LANES - 1."""
 
     def generate(context, builder, sig, arguments):
         return ir.Constant(DOUBLES, [float(i) for i in range(LANES)])
@@ -226,7 +237,7 @@ def lanes(typing_context):
 
 
 def _reduce(builder, vector, combine):
-    """Fold halves onto each other: 8, 4, 2, 1 lanes."""
+    """Fold halves onto each other until one lane is left."""
     width = LANES
     while width > 1:
         width //= 2
@@ -240,7 +251,7 @@ def _reduce(builder, vector, combine):
 
 @intrinsic
 def total(typing_context, value):
-    """Sum of the eight lanes, in a fixed order."""
+    """Sum of the lanes, in a fixed order."""
 
     def generate(context, builder, sig, arguments):
         return _reduce(builder, arguments[0], builder.fadd)
@@ -250,7 +261,7 @@ def total(typing_context, value):
 
 @intrinsic
 def largest(typing_context, value):
-    """Largest of the eight lanes."""
+    """Largest of the lanes."""
 
     def generate(context, builder, sig, arguments):
         def larger(low, high):
