@@ -108,7 +108,7 @@ def _write_spin(problem, k, c, s, spin, out):
 
 @inner
 def _gather(problem, y, buffers, group, x):
-    """Unit tokens of the stretches of a group into lanes; beyond the last token they are filled up (what comes last moves nobody)."""
+    """Unit tokens of a group of stretches into lanes, filled up beyond the last token (what comes last moves nobody)."""
     tokens = problem.tokens
     length = buffers.length
     dim = problem.dim
