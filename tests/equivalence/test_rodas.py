@@ -8,7 +8,8 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.integrate import rodas, rodas_circle, rodas_control
+from metastable.integrate import rodas, rodas_circle, rodas_control, rodas_prepare
+from metastable.integrate.solution import unchart
 from metastable.kernels import jacobian_circle
 from tests import variants
 
@@ -39,7 +40,7 @@ def radau(angles, beta, until):
 
 def fixed_steps(model, x, h, steps):
     """Rodas5P with a fixed step, and its dense output in the middle of the last one."""
-    prepared = rodas._prepare(model, x)
+    prepared = rodas_prepare.prepare(model, x)
     piece = np.zeros((5, len(x), prepared.components))
     result = np.zeros((1, len(x), prepared.components))
     control = rodas_control.first_control(0.0, h)
@@ -64,7 +65,7 @@ def fixed_steps(model, x, h, steps):
             piece[None],
             False,
         )
-    return rodas.unchart(prepared.current().copy(), prepared.chart, model.dim)
+    return unchart(prepared.current().copy(), prepared.chart, model.dim)
 
 
 @pytest.mark.parametrize("dim", [2, 3])
@@ -111,7 +112,7 @@ def test_circle_variants_against_the_explicit_method(mask, frozen, slope):
     anchors = ms.Frozen(variants.tokens(rng, 3, 2), [0.5, 0.0, 2.0]) if frozen else None
     model = ms.Attention(dim=2, beta=5.0, mask=mask, frozen=anchors, bias=ms.ALiBi(slope) if slope else None)
     x = variants.tokens(rng, 18, 2)
-    assert rodas.on_circle(model, len(x))
+    assert rodas_prepare.on_circle(model, len(x))
     exact = ms.simulate(model, x, until=3.0, method="tsit5", engine="reference", rtol=1e-11, atol=1e-13)
     run = ms.simulate(model, x, until=3.0, method="rodas", rtol=1e-7, atol=0.0)
     assert np.abs(run.final - exact.final).max() < 3e-7

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metastable as ms
-from metastable.integrate import rodas, rodas_sphere
+from metastable.integrate import rodas, rodas_prepare, rodas_sphere
 from metastable.integrate.rodas_tableau import GAMMA
 from metastable.kernels import jacobian_circle, reference
 from tests import variants
@@ -62,7 +62,7 @@ def test_the_sweep_solves_with_this_jacobian(dim, kind):
     frozen = ms.Frozen(variants.tokens(rng, 2, dim), [0.5, 2.0])
     model = variants.model(rng, 9, dim, 2.0, kind, heads=2, feedforward=None, frozen=frozen)
     x = variants.tokens(rng, 9, dim)
-    system = rodas._sphere_system(model, x, first=0)
+    system = rodas_prepare.sphere_system(model, x, first=0)
     h = 0.05
     rodas_sphere.prepare(system, h)
     rodas_sphere.sweep(system, h)

@@ -15,8 +15,7 @@ logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +23,12 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.integrate.solution import Chart, Dense, Solution, Statistics, Status, unchart
-from metastable.model import Attention, Causal, PostLN
+from metastable.integrate.rodas_prepare import Prepared, dense_tokens, prepare, sphere_system
+from metastable.integrate.solution import Dense, Solution, Statistics, Status, unchart
+from metastable.model import Attention, PostLN
 
 if TYPE_CHECKING:
     from metastable.integrate.rodas_members import MemberSolutions
-    from metastable.integrate.rodas_sphere import SphereSystem
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
@@ -39,24 +38,9 @@ DENSE_SIZE = 6000
 """Largest dense block, tokens times (dim - 1)."""
 LOGIT_SPREAD = 700.0
 """Largest difference of logits whose exponential double precision holds with relative accuracy."""
-FIRST_STEP = 1e-2
-"""First step, in units of the inverse of the largest speed."""
 DENSE_LIMIT = 4 * 2**30
 """Bytes of dense output kept at the most."""
 CHUNK_BYTES = 2**26
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A system ready to march."""
-
-    system: Any
-    march: Callable[..., int]
-    chart: Chart
-    components: int
-    first_step: float
-    current: Callable[[], FloatArray]
-    """Tokens where the system is now, (tokens, components) in the chart."""
 
 
 # ------------------------------------------------------------------------------------------------------ questions
@@ -81,19 +65,6 @@ def refusal(model: Attention, tokens: int) -> str | None:
     return None
 
 
-def dense_tokens(model: Attention, tokens: int) -> int:
-    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention."""
-    if isinstance(model.mask, Causal):
-        return 0
-    ranges = model.mask.intervals(tokens)
-    if ranges is not None:
-        latest = np.where(ranges[:, :, 1] > ranges[:, :, 0], ranges[:, :, 1], 0).max(axis=1)
-    else:
-        latest = tokens - model.mask.matrix(tokens)[:, ::-1].argmax(axis=1)
-    looking_ahead = latest > np.arange(1, tokens + 1)
-    return int(latest[looking_ahead].max(initial=0))
-
-
 def check_range(model: Attention) -> None:
     """Raise `NumericalRangeError` when logits differ by more than double precision can exponentiate."""
     for head in model.all_heads:
@@ -116,113 +87,6 @@ def rotation(model: Attention) -> complex | None:
     return complex(top) if abs(top.imag) > 1e-12 * abs(top) else None
 
 
-# ---------------------------------------------------------------------------------------------------- preparation
-
-
-def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarray, np.ndarray]:
-    """Columns that each row sees without itself, (tokens, r, 2) with frozen tokens as the first range, and who sees itself."""
-    ranges = model.mask.intervals(tokens)
-    if ranges is None:
-        allowed = model.mask.matrix(tokens)
-        rows = [_runs(row) for row in allowed]
-    else:
-        rows = [[(int(a), int(b)) for a, b in row if b > a] for row in ranges]
-    split: list[list[tuple[int, int]]] = []
-    own = np.zeros(tokens)
-    for k, row in enumerate(rows):
-        parts = [(0, frozen)] if frozen else []
-        for a, b in row:
-            if a <= k < b:
-                own[k] = 1.0
-                pieces = [(a, k), (k + 1, b)]
-            else:
-                pieces = [(a, b)]
-            parts += [(frozen + c, frozen + d) for c, d in pieces if d > c]
-        split.append(parts)
-    most = max(1, max(len(parts) for parts in split))
-    result = np.zeros((tokens, most, 2), dtype=np.int64)
-    for k, parts in enumerate(split):
-        if parts:
-            result[k, : len(parts)] = parts
-    return result, own
-
-
-def _runs(row: np.ndarray) -> list[tuple[int, int]]:
-    """Half-open runs of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]]).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
-
-
-def on_circle(model: Attention, tokens: int) -> bool:
-    """True when the system is integrated in angles."""
-    return model.dim == 2 and model.is_identity and dense_tokens(model, tokens) == 0
-
-
-def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
-    """Frozen tokens and their weights; one without weight is nobody."""
-    if model.frozen is None:
-        return np.empty((0, model.dim)), np.empty(0)
-    weights = np.asarray(model.frozen.weights)
-    return model.frozen.tokens[weights > 0], weights[weights > 0]
-
-
-def _sphere_system(model: Attention, start: FloatArray, first: int) -> SphereSystem:
-    """The system of any dimension with a dense block of `first` tokens."""
-    from metastable.integrate import rodas_sphere
-
-    heads = model.all_heads
-    anchors, mass = _anchors(model)
-    ranges, own = visible_ranges(model, len(start), len(anchors))
-    return rodas_sphere.make(
-        start,
-        [head.value for head in heads],
-        [head.bilinear for head in heads],
-        [head.beta for head in heads],
-        model.slopes,
-        frozen_tokens=anchors,
-        frozen_weights=mass,
-        ranges=ranges,
-        own=own,
-        first=first,
-    )
-
-
-def _prepare(model: Attention, start: FloatArray) -> _Prepared:
-    from metastable.integrate import rodas_control as control
-
-    tokens, dim = start.shape
-    norms = [1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads]
-    first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
-    if on_circle(model, tokens):
-        from metastable.integrate import rodas_circle
-
-        anchors, mass = _anchors(model)
-        ranges, own = None, np.ones(tokens)
-        if not isinstance(model.mask, Causal):
-            ranges, own = visible_ranges(model, tokens, len(anchors))
-        circle = rodas_circle.make(
-            np.arctan2(start[:, 1], start[:, 0]),
-            model.all_heads[0].beta,
-            frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
-            frozen_mass=mass,
-            slope=model.slopes[0],
-            ranges=ranges,
-            own=own,
-            grouping=True,
-        )
-        return _Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None])
-    system = _sphere_system(model, start, dense_tokens(model, tokens))
-
-    def current() -> FloatArray:
-        return system.tokens[:, :dim]
-
-    if system.first == 0:
-        return _Prepared(system, control.march_compiled, "ambient", dim, first_step, current)
-    from metastable.integrate.rodas_dense import DenseSystem
-
-    return _Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current)
-
-
 def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Tangent bases E (tokens, dim, dim - 1) and the Jacobian (tokens, dim - 1, tokens, dim - 1) of the velocity in them.
 
@@ -233,7 +97,7 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
     reason = refusal(model, len(x))
     if reason is not None:
         raise UnsupportedError(reason)
-    dense = DenseSystem(_sphere_system(model, x, len(x)))
+    dense = DenseSystem(sphere_system(model, x, len(x)))
     dense.begin(1.0)
     return bases(dense.system.tokens, model.dim), dense.jacobian()
 
@@ -277,7 +141,7 @@ def solve(
                 f"would decide where clusters go; use until <= {DENSE_HORIZON:g} or a causal mask"
             )
         horizon = min(horizon, DENSE_HORIZON)
-    prepared = _prepare(model, start)
+    prepared = prepare(model, start)
     if first_step is not None:
         prepared = replace(prepared, first_step=first_step)
     march = _March(prepared, start, times, begin, horizon, keep_dense)
@@ -297,7 +161,7 @@ class _March:
 
     def __init__(
         self,
-        prepared: _Prepared,
+        prepared: Prepared,
         start: FloatArray,
         times: FloatArray | None,
         begin: float,
