@@ -34,7 +34,7 @@ def _reference_member(member: int) -> np.ndarray:
 def figure_3() -> dict[str, Any]:
     """The ensemble of Figure 3: device time, distance to the floor, accuracy, capture curves."""
     from metastable.analysis import _balls
-    from metastable.integrate import fused_cuda
+    from metastable.integrate.fused import cuda as fused_cuda
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.kernels.cuda.measure import Capture
     from metastable.model import Attention
@@ -166,7 +166,7 @@ def equivalence() -> dict[str, float]:
 
 def sphere_ensemble() -> dict[str, Any]:
     """An ensemble in three dimensions: 5000 members of 200 tokens to T = 50."""
-    from metastable.integrate.fused_cuda import tsit5_scheme
+    from metastable.integrate.fused.cuda import tsit5_scheme
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 

@@ -14,7 +14,7 @@ CALLS = 1000
 
 def many_steps() -> dict[str, Any]:
     """Figure 3 again and again with fresh starts until ten million member-steps are done; counts what went wrong."""
-    from metastable.integrate.fused_cuda import tsit5_scheme
+    from metastable.integrate.fused.cuda import tsit5_scheme
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
@@ -44,7 +44,7 @@ def many_steps() -> dict[str, Any]:
 
 def many_calls() -> dict[str, Any]:
     """A thousand calls of the whole interface: free memory after the first and after the last, and equal results."""
-    from metastable.integrate import fused_cuda
+    from metastable.integrate.fused import cuda as fused_cuda
     from metastable.kernels import cuda
     from metastable.kernels.cuda import device
     from metastable.model import Attention
@@ -68,7 +68,7 @@ def many_calls() -> dict[str, Any]:
 def too_large() -> dict[str, Any]:
     """Requests that do not fit, refused ahead and failing in the driver; the device works afterwards."""
     from metastable.errors import DeviceMemoryError
-    from metastable.integrate import fused_cuda
+    from metastable.integrate.fused import cuda as fused_cuda
     from metastable.kernels.cuda import device
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention

@@ -12,7 +12,7 @@ from benchmarks.gpu import common
 
 def ensembles(result: dict[str, Any]) -> None:
     """Registers per thread, and sines pair by pair or not, for the Figure 3 ensemble."""
-    from metastable.integrate.fused_cuda import tsit5_scheme
+    from metastable.integrate.fused.cuda import tsit5_scheme
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
@@ -45,7 +45,7 @@ def ensembles(result: dict[str, Any]) -> None:
 
 def spheres(result: dict[str, Any]) -> None:
     """Registers per thread for an ensemble in three dimensions."""
-    from metastable.integrate.fused_cuda import tsit5_scheme
+    from metastable.integrate.fused.cuda import tsit5_scheme
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from metastable.errors import DeviceMemoryError, UnsupportedError
-from metastable.integrate import fused_cuda, tsit5
+from metastable.integrate import tsit5
+from metastable.integrate.fused import cuda as fused_cuda
 from metastable.kernels import cuda, reference
 from metastable.kernels.cuda import device, support
 from metastable.model import (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from metastable.errors import UnsupportedError
-from metastable.integrate import fused_cuda
+from metastable.integrate.fused import cuda as fused_cuda
 from metastable.kernels import cuda, select
 from metastable.kernels.cuda import device
 from metastable.model import Attention

@@ -8,7 +8,10 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.integrate import rodas, rodas_circle, rodas_control, rodas_prepare
+from metastable.integrate import rodas
+from metastable.integrate.rodas import circle as rodas_circle
+from metastable.integrate.rodas import control as rodas_control
+from metastable.integrate.rodas import prepare as rodas_prepare
 from metastable.integrate.solution import unchart
 from metastable.kernels import jacobian_circle
 from tests import variants

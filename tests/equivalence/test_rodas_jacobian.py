@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import metastable as ms
-from metastable.integrate import rodas, rodas_prepare, rodas_sphere
-from metastable.integrate.rodas_tableau import GAMMA
+from metastable.integrate import rodas
+from metastable.integrate.rodas import prepare as rodas_prepare
+from metastable.integrate.rodas import sphere as rodas_sphere
+from metastable.integrate.rodas.tableau import GAMMA
 from metastable.kernels import jacobian_circle, reference
 from tests import variants
 

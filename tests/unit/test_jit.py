@@ -6,7 +6,7 @@ from metastable.kernels.cpu import fastmath
 
 def test_every_cached_function_carries_the_stamp_of_the_package():
     from metastable.analysis import _kernels
-    from metastable.integrate import fused_members
+    from metastable.integrate.fused import members as fused_members
 
     for function in (fastmath.exp2, _kernels.compiled(lambda x: x), fused_members.solve_queue):
         store = getattr(function._cache, "_cache_file", None)

@@ -147,7 +147,7 @@ def _run_batch(problem: Problem, record: Record, first: int, report: Report) -> 
 
 def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:
     """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
-    from metastable.integrate import fused_cuda
+    from metastable.integrate.fused import cuda as fused_cuda
 
     values, statistics, status = fused_cuda.observe_members(
         problem.model,

@@ -32,7 +32,7 @@ def _tsit5(problem: Problem, starts: FloatArray, first: int, report: Report) -> 
         "progress": report,
     }
     if problem.choice.engine == "cuda":
-        from metastable.integrate import fused_cuda
+        from metastable.integrate.fused import cuda as fused_cuda
 
         return fused_cuda.solve_members(problem.model, starts, problem.times, dtype=problem.choice.dtype, **options)
     if problem.choice.engine == "cpu":

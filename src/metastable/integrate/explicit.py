@@ -40,7 +40,7 @@ def solve(
                 progress=progress,
             )
     if choice.engine == "cuda":
-        from metastable.integrate import fused_cuda
+        from metastable.integrate.fused import cuda as fused_cuda
 
         return fused_cuda.solve(
             model,

@@ -146,11 +146,12 @@ def local(workers: int, text: str, execute: str | Execute) -> OnDask:
     require("running a sweep on several workers")
     from distributed import Client, LocalCluster
 
+    dashboard: Any = DASHBOARD  # None, no dashboard, is allowed but not in the annotations of distributed
     cluster = LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=DASHBOARD,
+        dashboard_address=dashboard,
         silence_logs=logging.CRITICAL,
     )
     return OnDask(Client(cluster), [cluster], text, execute)

@@ -4,11 +4,11 @@ Under a causal mask token k depends on tokens 1..k only. The Jacobian is block l
 eigenvalues, linear systems are solved by substitution, and no rounding error of a fast token reaches a slow one: the whole
 cascade of merges down to one cluster is a matter of some hundred steps. Three systems stand behind `solve`:
 
-- the circle with Q = K = V = I, in angles (`rodas_circle`);
-- any dimension, heads, Q, K, V, in gnomonic charts (`rodas_sphere`);
-- a dense leading block for full attention and prefix masks (`rodas_dense`), honest to `DENSE_HORIZON` only.
+- the circle with Q = K = V = I, in angles (`circle`);
+- any dimension, heads, Q, K, V, in gnomonic charts (`sphere`);
+- a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only.
 
-The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`rodas_control`). Range: differences of
+The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`control`). Range: differences of
 logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
 """
 
@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.integrate.rodas_prepare import Prepared, dense_tokens, prepare, sphere_system
+from metastable.integrate.rodas.prepare import Prepared, dense_tokens, prepare, sphere_system
 from metastable.integrate.solution import Dense, Solution, Statistics, Status, unchart
 from metastable.model import Attention, PostLN
-
-if TYPE_CHECKING:
-    from metastable.integrate.rodas_members import MemberSolutions
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
@@ -92,7 +89,7 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas_dense import DenseSystem, bases
+    from metastable.integrate.rodas.dense import DenseSystem, bases
 
     reason = refusal(model, len(x))
     if reason is not None:
@@ -149,13 +146,6 @@ def solve(
     return march.solution(model, code, settled, max_steps)
 
 
-def solve_members(model: Attention, starts: FloatArray, **options: Any) -> MemberSolutions:
-    """`solve` for every member of `starts` (members, tokens, dim) in parallel; see `rodas_members.solve_members`."""
-    from metastable.integrate import rodas_members
-
-    return rodas_members.solve_members(model, starts, **options)
-
-
 class _March:
     """One integration: arrays that the compiled loop fills, chunk by chunk."""
 
@@ -168,7 +158,7 @@ class _March:
         until: float,
         keep_dense: bool,
     ) -> None:
-        from metastable.integrate import rodas_control as control
+        from metastable.integrate.rodas import control
 
         self.prepared, self.start, self.begin, self.until = prepared, start, begin, until
         self.every_step = times is None
@@ -188,8 +178,8 @@ class _March:
         self.room = DENSE_LIMIT // piece
 
     def run(self, tolerance: float, settle: float, max_steps: int, progress: Report | None) -> int:
-        """March to the end; returns the code of `rodas_control`, or -1 when dense output has no room left."""
-        from metastable.integrate import rodas_control as control
+        """March to the end; returns the code of `control`, or -1 when dense output has no room left."""
+        from metastable.integrate.rodas import control
 
         shape = (5, len(self.start), self.prepared.components)
         kept = 0
@@ -237,7 +227,7 @@ class _March:
 
     @property
     def t(self) -> float:
-        from metastable.integrate import rodas_control as control
+        from metastable.integrate.rodas import control
 
         return float(self.control[control.T])
 
@@ -250,7 +240,7 @@ class _March:
 
     def outputs(self, code: int) -> tuple[FloatArray, FloatArray]:
         """Saved times and states."""
-        from metastable.integrate import rodas_control as control
+        from metastable.integrate.rodas import control
 
         dim = self.start.shape[1]
         if not self.every_step:
@@ -275,7 +265,7 @@ class _March:
 
     def solution(self, model: Attention, code: int, settled: bool, max_steps: int) -> Solution:
         """What `solve` returns."""
-        from metastable.integrate import rodas_control as control
+        from metastable.integrate.rodas import control
 
         times, states = self.outputs(code)
         status, message = _verdict(model, code, self.t, settled, max_steps)
@@ -294,7 +284,7 @@ class _March:
 
 def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: int) -> tuple[Status, str]:
     """Status and message for the way a march ended."""
-    from metastable.integrate import rodas_control as control
+    from metastable.integrate.rodas import control
 
     if code == control.SETTLED or (code == control.REACHED and not settled):
         return "success", ""

@@ -15,7 +15,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import rodas
+from metastable.integrate.rodas.solver import solve
 from metastable.integrate.solution import Solution, Statistics, Status
 from metastable.model import Attention
 
@@ -45,7 +45,7 @@ def solve_members(
     threads: int | None = None,
     progress: Report | None = None,
 ) -> MemberSolutions:
-    """`rodas.solve` for each of `starts` (members, tokens, dim), saved at `times`.
+    """`solve` for each of `starts` (members, tokens, dim), saved at `times`.
 
     `settled`: members stop when all their tokens have; output times behind that hold the state at rest. `progress` gets the
     number of finished members.
@@ -58,7 +58,7 @@ def solve_members(
     done = 0
 
     def work(number: int) -> int:
-        solutions[number] = rodas.solve(
+        solutions[number] = solve(
             model,
             starts[number],
             times=times,

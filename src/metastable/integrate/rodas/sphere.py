@@ -24,7 +24,7 @@ from collections import namedtuple
 import numpy as np
 from numba import types
 
-from metastable.integrate.rodas_charts import (
+from metastable.integrate.rodas.charts import (
     drive,
     from_chart,
     linearise,
@@ -35,8 +35,8 @@ from metastable.integrate.rodas_charts import (
     stage_place,
     to_chart,
 )
-from metastable.integrate.rodas_control import CAP, OVERSHOOT, register
-from metastable.integrate.rodas_small import (
+from metastable.integrate.rodas.control import CAP, OVERSHOOT, register
+from metastable.integrate.rodas.small import (
     bound_of_real_parts,
     factor,
     largest_real_part,
@@ -44,7 +44,7 @@ from metastable.integrate.rodas_small import (
     reflect_block,
     solve_factored,
 )
-from metastable.integrate.rodas_tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
+from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
 from metastable.kernels.cpu.compiled import _generate_call, address_of, aligned_array
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
 from metastable.kernels.jacobian_compiled import compiled, helper, kernel

@@ -17,8 +17,8 @@ from collections import namedtuple
 
 import numpy as np
 
-from metastable.integrate.rodas_circle_groups import regroup
-from metastable.integrate.rodas_circle_sweep import (
+from metastable.integrate.rodas.circle_groups import regroup
+from metastable.integrate.rodas.circle_sweep import (
     COSINE,
     DIAGONAL,
     INCREMENT,
@@ -28,8 +28,8 @@ from metastable.integrate.rodas_circle_sweep import (
     VELOCITY,
     attempt,
 )
-from metastable.integrate.rodas_control import register
-from metastable.integrate.rodas_tableau import POLYNOMIAL, STAGES, WEIGHTS
+from metastable.integrate.rodas.control import register
+from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
 from metastable.kernels.cpu.compiled import address_of, aligned_array
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES

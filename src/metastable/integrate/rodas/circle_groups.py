@@ -1,10 +1,10 @@
-"""Slaved tokens on the circle: who may follow a leader, and when groups are released (see `rodas_circle`)."""
+"""Slaved tokens on the circle: who may follow a leader, and when groups are released (see `circle`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from metastable.integrate.rodas_circle_sweep import COSINE, MASS, SINE, SIZE
+from metastable.integrate.rodas.circle_sweep import COSINE, MASS, SINE, SIZE
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
 from metastable.kernels.jacobian_compiled import helper, kernel

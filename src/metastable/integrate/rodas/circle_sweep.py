@@ -1,11 +1,11 @@
-"""One attempted step on the circle: a sweep over the rows, by blocks or one by one (see `rodas_circle`)."""
+"""One attempted step on the circle: a sweep over the rows, by blocks or one by one (see `circle`)."""
 
 from __future__ import annotations
 
 import math
 
-from metastable.integrate.rodas_control import CAP, OVERSHOOT
-from metastable.integrate.rodas_tableau import GAMMA, STAGES, A, C
+from metastable.integrate.rodas.control import CAP, OVERSHOOT
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, fill, load, store
 from metastable.kernels.cpu.vector import sincos as sincos_vector

@@ -99,7 +99,7 @@ def solve_members(
     (after Ctrl-C, which is not raised here). States that were not reached are NaN. `progress` is called with the number of
     members finished. A member's numbers do not depend on the other members, nor on the number of threads.
     """
-    from metastable.integrate import fused_members as loop
+    from metastable.integrate.fused import members as loop
     from metastable.kernels.cpu import members as kernels
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count, using
@@ -146,7 +146,7 @@ class _March:
         interaction: Interaction,
         threads: int | None,
     ) -> None:
-        from metastable.integrate import fused_system as loop
+        from metastable.integrate.fused import system as loop
         from metastable.kernels.cpu import system
         from metastable.kernels.cpu.compiled import aligned_array
         from metastable.kernels.cpu.problem import prepare

@@ -1,7 +1,7 @@
 """Rodas5P with a dense leading block: full attention, and the prefix of a prefix mask.
 
 Tokens below `system.first` see each other in any direction, so their stages are solved together by LU factors of one dense
-matrix; the tokens behind them see only earlier ones and are swept row by row as in `rodas_sphere`.
+matrix; the tokens behind them see only earlier ones and are swept row by row as in `sphere`.
 
 A dense factorisation mixes fast and slow modes and leaves errors of 1e-16 in eigenvalues that the triangular sweep gets exactly,
 which is why a dense block limits the horizon (see `rodas.DENSE_HORIZON`).
@@ -13,8 +13,8 @@ import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas_control import CAP, OVERSHOOT
-from metastable.integrate.rodas_sphere import (
+from metastable.integrate.rodas.control import CAP, OVERSHOOT
+from metastable.integrate.rodas.sphere import (
     OWN,
     RATE,
     VELOCITY,
@@ -33,7 +33,7 @@ from metastable.integrate.rodas_sphere import (
     to_chart,
     write_polynomial,
 )
-from metastable.integrate.rodas_tableau import GAMMA, STAGES, C
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
 from metastable.kernels.jacobian_compiled import compiled
 
 EXACT_SIZE = 128

@@ -25,7 +25,7 @@ from metastable.integrate.control import (
     SAFETY,
     SHRINK,
 )
-from metastable.integrate.fused_stages import (
+from metastable.integrate.fused.stages import (
     A32,
     NODES,
     accept_members,

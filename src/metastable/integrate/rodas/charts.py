@@ -1,10 +1,10 @@
-"""Gnomonic charts, and attention with its derivative in them, one row at a time (see `rodas_sphere`)."""
+"""Gnomonic charts, and attention with its derivative in them, one row at a time (see `sphere`)."""
 
 from __future__ import annotations
 
 import math
 
-from metastable.integrate.rodas_tableau import STAGES, A
+from metastable.integrate.rodas.tableau import STAGES, A
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.jacobian_compiled import kernel
 from metastable.kernels.jacobian_sphere import (

@@ -14,7 +14,8 @@ from metastable.integrate.solution import Chart
 from metastable.model import Attention, Causal
 
 if TYPE_CHECKING:
-    from metastable.integrate.rodas_sphere import SphereSystem
+    from metastable.integrate.rodas.circle import CircleSystem
+    from metastable.integrate.rodas.sphere import SphereSystem
 
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
@@ -95,12 +96,12 @@ def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
 
 def sphere_system(model: Attention, start: FloatArray, first: int) -> SphereSystem:
     """The system of any dimension with a dense block of `first` tokens."""
-    from metastable.integrate import rodas_sphere
+    from metastable.integrate.rodas import sphere
 
     heads = model.all_heads
     anchors, mass = _anchors(model)
     ranges, own = visible_ranges(model, len(start), len(anchors))
-    return rodas_sphere.make(
+    return sphere.make(
         start,
         [head.value for head in heads],
         [head.bilinear for head in heads],
@@ -114,29 +115,35 @@ def sphere_system(model: Attention, start: FloatArray, first: int) -> SphereSyst
     )
 
 
+def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
+    """The system in angles."""
+    from metastable.integrate.rodas import circle
+
+    anchors, mass = _anchors(model)
+    ranges, own = None, np.ones(len(start))
+    if not isinstance(model.mask, Causal):
+        ranges, own = visible_ranges(model, len(start), len(anchors))
+    return circle.make(
+        np.arctan2(start[:, 1], start[:, 0]),
+        model.all_heads[0].beta,
+        frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
+        frozen_mass=mass,
+        slope=model.slopes[0],
+        ranges=ranges,
+        own=own,
+        grouping=True,
+    )
+
+
 def prepare(model: Attention, start: FloatArray) -> Prepared:
-    from metastable.integrate import rodas_control as control
+    """The system that fits the model: in angles, in charts, or in charts with a dense block."""
+    from metastable.integrate.rodas import control
 
     tokens, dim = start.shape
     norms = [1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads]
     first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
     if on_circle(model, tokens):
-        from metastable.integrate import rodas_circle
-
-        anchors, mass = _anchors(model)
-        ranges, own = None, np.ones(tokens)
-        if not isinstance(model.mask, Causal):
-            ranges, own = visible_ranges(model, tokens, len(anchors))
-        circle = rodas_circle.make(
-            np.arctan2(start[:, 1], start[:, 0]),
-            model.all_heads[0].beta,
-            frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
-            frozen_mass=mass,
-            slope=model.slopes[0],
-            ranges=ranges,
-            own=own,
-            grouping=True,
-        )
+        circle = circle_system(model, start)
         return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None])
     system = sphere_system(model, start, dense_tokens(model, tokens))
 
@@ -145,6 +152,6 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
 
     if system.first == 0:
         return Prepared(system, control.march_compiled, "ambient", dim, first_step, current)
-    from metastable.integrate.rodas_dense import DenseSystem
+    from metastable.integrate.rodas.dense import DenseSystem
 
     return Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current)

@@ -12,8 +12,8 @@ import math
 from numba import prange
 
 from metastable.integrate.control import FIRST_ERROR
-from metastable.integrate.fused_members import accepted_factor, first_step, rejected_factor, trial_step
-from metastable.integrate.fused_stages import DENSE, NODES, dense_weights, square_error, square_norm, stage_state
+from metastable.integrate.fused.members import accepted_factor, first_step, rejected_factor, trial_step
+from metastable.integrate.fused.stages import DENSE, NODES, dense_weights, square_error, square_norm, stage_state
 from metastable.kernels.cpu.compiled import compiled, inner, parallel
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.system import evaluate

@@ -1,0 +1,26 @@
+"""Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
+
+from metastable.integrate.rodas.members import MemberSolutions, solve_members
+from metastable.integrate.rodas.prepare import dense_tokens
+from metastable.integrate.rodas.solver import (
+    DENSE_HORIZON,
+    SETTLED,
+    chart_jacobian,
+    check_range,
+    refusal,
+    rotation,
+    solve,
+)
+
+__all__ = [
+    "DENSE_HORIZON",
+    "SETTLED",
+    "MemberSolutions",
+    "chart_jacobian",
+    "check_range",
+    "dense_tokens",
+    "refusal",
+    "rotation",
+    "solve",
+    "solve_members",
+]
