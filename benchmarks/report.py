@@ -36,7 +36,24 @@ def tables(results: dict[str, Any]) -> str:
         ]
         for row in results["dimension"]["rows"]:
             lines += [f"  d = {row['dim']:<4}{row['name']:12}{row['milliseconds']:>10.1f}"]
+        lines += [""]
+    if "whole" in results:
+        lines += _whole(results["whole"])
     return "\n".join(lines)
+
+
+def _whole(result: dict[str, Any]) -> list[str]:
+    """Wall-clock seconds and memory of what users wait for."""
+    ensemble, long, first = result["figure3"], result["million"], result["first_result"]
+    one, two = ensemble["one"], ensemble["two"]
+    return [
+        "Whole runs, wall-clock seconds",
+        f"  Figure 3, {ensemble['members']} members with both capture curves: {one['seconds']:.1f} on one thread, "
+        f"{two['seconds']:.1f} on two ({ensemble['speed_up']:.2f} times faster), {two['peak_megabytes']:.0f} MB",
+        f"  {long['tokens']} tokens to t = 20 by {long['interaction']}: {long['seconds']:.1f} on two threads, "
+        f"{long['evaluations']} right-hand sides, {long['peak_megabytes']:.0f} MB",
+        f"  first result of a new process: {first['cold_seconds']:.1f} with compilation, {first['warm_seconds']:.1f} later",
+    ]
 
 
 def figure(results: dict[str, Any], path: Path) -> None:

@@ -12,11 +12,11 @@ The compiled integrators use the same constants.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels.protocol import RightHandSide
 
 ORDER = 5
 SAFETY = 0.9
@@ -55,25 +55,13 @@ def scaled_error(error: FloatArray, old: FloatArray, new: FloatArray, dim: int, 
     return float(np.sqrt(square.mean()))
 
 
-def initial_step(
-    rhs: RightHandSide,
-    y: FloatArray,
-    slope: FloatArray,
-    dim: int,
-    rtol: float,
-    atol: float,
-    horizon: float,
-    first: int = 0,
-) -> float:
+def initial_step(speed: float, bend: Callable[[float], float], tolerance: float, horizon: float) -> float:
     """First step size from t = 0: Hairer, Norsett, Wanner I, section II.4 (one extra evaluation).
 
-    The size of the state is that of a token, one, so the trial step moves tokens by about a hundredth.
+    `speed` is the scaled size of the velocity, `bend(trial)` that of its change over an Euler step. The size of the state is that
+    of a token, one, so the trial step moves tokens by about a hundredth.
     """
-    speed = scaled_error(slope[first:], y[first:], y[first:], dim, rtol, atol)
-    trial = min(0.01 / ((atol + rtol) * speed), horizon) if speed * (atol + rtol) > 1e-10 else min(1e-6, horizon)
-    probe = np.zeros_like(y)
-    rhs(trial, y + trial * slope, probe)
-    curvature = scaled_error((probe - slope)[first:], y[first:], y[first:], dim, rtol, atol) / trial
-    largest = max(speed, curvature)
+    trial = min(0.01 / (tolerance * speed), horizon) if speed * tolerance > 1e-10 else min(1e-6, horizon)
+    largest = max(speed, bend(trial) / trial)
     wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / ORDER)
     return min(100.0 * trial, wanted, horizon)

@@ -16,6 +16,23 @@ Chart = Literal["ambient", "angle"]
 
 DEGREE = 4
 """Degree of the dense output polynomial of Tsit5 and of Rodas5P."""
+DENSE_LIMIT = 4 * 2**30
+"""Bytes of dense output kept at the most; a run that needs more stops with a message that says to give `times`."""
+
+
+def out_of_steps(t: float, max_steps: int) -> tuple[Status, str]:
+    """Status and message of a run that has used up its steps."""
+    return "max_steps", f"stopped after {max_steps} steps at t = {t:.6g}; raise max_steps"
+
+
+def dense_overflow(t: float) -> tuple[Status, str]:
+    """Status and message of a run whose dense output has no room left."""
+    return "max_steps", f"dense output exceeds {DENSE_LIMIT / 2**30:.0f} GiB at t = {t:.6g}; give times=[...]"
+
+
+def diverged(t: float) -> tuple[Status, str]:
+    """Status and message of a run that no step can continue."""
+    return "diverged", f"the solution leaves double precision near t = {t:.6g}"
 
 
 @dataclass(frozen=True)

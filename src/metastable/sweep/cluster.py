@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -181,13 +183,22 @@ def batch_system(kind: str, jobs: int, options: Mapping[str, Any], text: str, ex
     return OnDask(Client(cluster), [cluster], text, execute)
 
 
+def jobqueue() -> Any:
+    """The package dask_jobqueue, without the handler of Ctrl-C (an exit without cleaning up) that importing it installs."""
+    handler = signal.getsignal(signal.SIGINT)
+    import dask_jobqueue
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+    return dask_jobqueue
+
+
 def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
     """The dask-jobqueue cluster of a batch system."""
     require(f"running on {kind}")
     if not _installed("dask_jobqueue"):
         raise missing_extra("dask-jobqueue", "sweep", f"running on {kind}")
-    import dask_jobqueue
-
+    dask_jobqueue = jobqueue()
     # One thread per worker process, as on one machine: a job of N cores runs N processes.
     given = {"cores": 1, "memory": "2GB", **options}
     given.setdefault("processes", given["cores"])

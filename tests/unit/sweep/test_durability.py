@@ -7,10 +7,8 @@ import sys
 import urllib.request
 
 import dask
-import dask_jobqueue
 import numpy as np
 import pytest
-from dask_jobqueue.local import LocalCluster
 
 from metastable import sweep as sweeps
 from metastable.errors import MissingExtraError, SchedulerLostError, StoreFullError, StoreLockedError, SweepError
@@ -164,7 +162,10 @@ def test_full_disk(tmp_path, small_disk):
 
 def test_batch_system_jobs(tmp_path, undisturbed, environment, monkeypatch):
     """dask-jobqueue's own stand-in for a batch system: jobs are real job scripts, started on this machine."""
-    monkeypatch.setattr(dask_jobqueue, "LocalCluster", LocalCluster, raising=False)
+    package = clusters.jobqueue()
+    from dask_jobqueue.local import LocalCluster
+
+    monkeypatch.setattr(package, "LocalCluster", LocalCluster, raising=False)
     monkeypatch.setitem(clusters.CLUSTERS, "here", "LocalCluster")
     options = {"cores": 1, "memory": "1GB", "log_directory": str(tmp_path / "logs"), "interface": "lo"}
     outcome = sweeps.run(
@@ -188,6 +189,19 @@ def test_job_scripts(kind, options, expected):
     for line in expected:
         assert line in script
     assert "--nthreads 1" in script
+
+
+def test_ctrl_c_keeps_its_meaning():
+    """Importing dask_jobqueue replaces the handler of Ctrl-C; a sweep on a batch system must still stop in an orderly way."""
+    code = (
+        "import signal\n"
+        "from metastable.sweep import cluster\n"
+        "cluster.jobqueue()\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "import dask_jobqueue.runner\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_wrong_cluster_options_are_named():

@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import (
-    Adapter,
-    entry,
-    norm_parameters,
-    sizes,
-    split_bias,
-    split_columns,
-    split_rows,
-)
+from metastable.checkpoints.adapters.base import Adapter, entry, norm_parameters, separate_maps, sizes
 from metastable.checkpoints.tensors import TensorStore
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
 
@@ -38,26 +30,8 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
         norm = Norm("none", "post")
         if index > 0:
             norm = Norm("layer", "post", epsilon, *norm_parameters(tensors, name(index - 1) + "full_layer_layer_norm"))
-
-        def rows(part: str):
-            return split_rows(tensors.read_shaped(f"{attention}{part}.weight", dim, dim), heads)
-
-        def bias(part: str):
-            return split_bias(tensors.read_optional(f"{attention}{part}.bias"), heads)
-
-        return LayerWeights(
-            index=index,
-            query=rows("query"),
-            key=rows("key"),
-            value=rows("value"),
-            output=split_columns(tensors.read_shaped(f"{attention}dense.weight", dim, dim), heads),
-            norm=norm,
-            scale=head_dim**-0.5,
-            query_bias=bias("query"),
-            key_bias=bias("key"),
-            value_bias=bias("value"),
-            output_bias=tensors.read_optional(f"{attention}dense.bias"),
-        )
+        names = tuple(f"{attention}{part}" for part in ("query", "key", "value", "dense"))
+        return separate_maps(tensors, names, index=index, dim=dim, heads=heads, head_dim=head_dim, norm=norm)
 
     return AttentionWeights(
         architecture=str(config["model_type"]),

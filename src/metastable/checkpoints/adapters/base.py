@@ -8,7 +8,7 @@ from typing import Any
 
 from metastable._checks import FloatArray
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights
+from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
 from metastable.errors import CheckpointError
 
 
@@ -66,3 +66,40 @@ def norm_parameters(tensors: TensorStore, name: str) -> tuple[FloatArray, FloatA
     if f"{name}.gamma" in tensors.names:
         return tensors.read(f"{name}.gamma"), tensors.read_optional(f"{name}.beta")
     return tensors.read(f"{name}.weight"), tensors.read_optional(f"{name}.bias")
+
+
+def separate_maps(
+    tensors: TensorStore,
+    names: tuple[str, ...],
+    *,
+    index: int,
+    dim: int,
+    heads: int,
+    head_dim: int,
+    norm: Norm,
+    kv_heads: int | None = None,
+) -> LayerWeights:
+    """A layer whose query, key, value and output are four linear maps, stored output by input as `name.weight`, `name.bias`."""
+    kv_heads = kv_heads or heads
+    *inputs, output = names
+    counts = (heads, kv_heads, kv_heads)
+    query, key, value = (
+        split_rows(tensors.read_shaped(f"{name}.weight", count * head_dim, dim), count)
+        for name, count in zip(inputs, counts)
+    )
+    query_bias, key_bias, value_bias = (
+        split_bias(tensors.read_optional(f"{name}.bias"), count) for name, count in zip(inputs, counts)
+    )
+    return LayerWeights(
+        index=index,
+        query=query,
+        key=key,
+        value=value,
+        output=split_columns(tensors.read_shaped(f"{output}.weight", dim, heads * head_dim), heads),
+        norm=norm,
+        scale=head_dim**-0.5,
+        query_bias=query_bias,
+        key_bias=key_bias,
+        value_bias=value_bias,
+        output_bias=tensors.read_optional(f"{output}.bias"),
+    )

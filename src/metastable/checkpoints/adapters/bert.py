@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import (
-    Adapter,
-    entry,
-    norm_parameters,
-    sizes,
-    split_bias,
-    split_columns,
-    split_rows,
-)
+from metastable.checkpoints.adapters.base import Adapter, entry, norm_parameters, separate_maps, sizes
 from metastable.checkpoints.tensors import TensorStore
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
 from metastable.errors import CheckpointError
@@ -38,26 +30,9 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
     def load(index: int) -> LayerWeights:
         name = f"encoder.layer.{index}.attention."
         before = "embeddings.LayerNorm" if index == 0 else f"encoder.layer.{index - 1}.output.LayerNorm"
-
-        def rows(part: str):
-            return split_rows(tensors.read_shaped(f"{name}self.{part}.weight", dim, dim), heads)
-
-        def bias(part: str):
-            return split_bias(tensors.read_optional(f"{name}self.{part}.bias"), heads)
-
-        return LayerWeights(
-            index=index,
-            query=rows("query"),
-            key=rows("key"),
-            value=rows("value"),
-            output=split_columns(tensors.read_shaped(f"{name}output.dense.weight", dim, dim), heads),
-            norm=Norm("layer", "post", epsilon, *norm_parameters(tensors, before)),
-            scale=head_dim**-0.5,
-            query_bias=bias("query"),
-            key_bias=bias("key"),
-            value_bias=bias("value"),
-            output_bias=tensors.read_optional(f"{name}output.dense.bias"),
-        )
+        names = tuple(f"{name}{part}" for part in ("self.query", "self.key", "self.value", "output.dense"))
+        norm = Norm("layer", "post", epsilon, *norm_parameters(tensors, before))
+        return separate_maps(tensors, names, index=index, dim=dim, heads=heads, head_dim=head_dim, norm=norm)
 
     return AttentionWeights(
         architecture=str(config["model_type"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import Adapter, entry, split_bias, split_columns, split_rows
+from metastable.checkpoints.adapters.base import Adapter, entry, separate_maps
 from metastable.checkpoints.rope import rope_from_config
 from metastable.checkpoints.tensors import TensorStore
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
@@ -38,23 +38,10 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
 
     def load(index: int) -> LayerWeights:
         name = f"layers.{index}."
-        attention = name + "self_attn."
-
-        def bias(part: str, count: int):
-            return split_bias(tensors.read_optional(f"{attention}{part}.bias"), count)
-
-        return LayerWeights(
-            index=index,
-            query=split_rows(tensors.read_shaped(f"{attention}q_proj.weight", heads * head_dim, dim), heads),
-            key=split_rows(tensors.read_shaped(f"{attention}k_proj.weight", kv_heads * head_dim, dim), kv_heads),
-            value=split_rows(tensors.read_shaped(f"{attention}v_proj.weight", kv_heads * head_dim, dim), kv_heads),
-            output=split_columns(tensors.read_shaped(f"{attention}o_proj.weight", dim, heads * head_dim), heads),
-            norm=Norm("rms", "pre", epsilon, tensors.read_shaped(f"{name}input_layernorm.weight", dim)),
-            scale=head_dim**-0.5,
-            query_bias=bias("q_proj", heads),
-            key_bias=bias("k_proj", kv_heads),
-            value_bias=bias("v_proj", kv_heads),
-            output_bias=tensors.read_optional(f"{attention}o_proj.bias"),
+        names = tuple(f"{name}self_attn.{part}_proj" for part in "qkvo")
+        norm = Norm("rms", "pre", epsilon, tensors.read_shaped(f"{name}input_layernorm.weight", dim))
+        return separate_maps(
+            tensors, names, index=index, dim=dim, heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm=norm
         )
 
     return AttentionWeights(

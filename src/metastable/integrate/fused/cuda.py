@@ -6,7 +6,6 @@ models that do not fit into a thread block (see `kernels.cuda.support.fused_refu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -16,10 +15,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
-from metastable.integrate import control
-from metastable.integrate.solution import Solution, Statistics, Status
+from metastable.integrate import control, march
+from metastable.integrate.solution import Solution, Status
 from metastable.integrate.tableau import TSIT5
-from metastable.integrate.tsit5 import DENSE_LIMIT, Recorder
 from metastable.kernels.cuda import support
 from metastable.model import Attention
 
@@ -178,70 +176,37 @@ def _one_by_one(
 
 
 @dataclass
-class _March:
-    """The march of `integrate.tsit5` with the state on the device; only error norms and wanted outputs come to the host."""
+class _System:
+    """A state that stays on the device (a `march.System`): only sizes and wanted outputs come to the host."""
 
-    system: DeviceSystem
+    device: DeviceSystem
     rtol: float
     atol: float
-    h: float = 0.0
-    t: float = 0.0
-    accepted: int = 0
-    rejected: int = 0
-    evaluations: int = 0
-    previous: float = control.FIRST_ERROR
-    after_rejection: bool = False
 
-    def restart(self) -> None:
-        """Evaluate the first stage anew (at the start, and behind a jump of the right-hand side)."""
-        self.system.evaluate(self.t, 0, False)
-        self.evaluations += 1
-        self.previous = control.FIRST_ERROR
+    def _size(self, kind: str, step: float = 1.0) -> float:
+        return self.device.norm(kind, step, self.rtol, self.atol)
 
-    def first_step(self, horizon: float) -> None:
-        """The rule of `control.initial_step`."""
-        tolerance = self.atol + self.rtol
-        speed = self.system.norm("slope", 1.0, self.rtol, self.atol)
-        trial = min(0.01 / (tolerance * speed), horizon) if speed * tolerance > 1e-10 else min(1e-6, horizon)
-        self.system.probe(trial, trial)
-        self.evaluations += 1
-        curvature = self.system.norm("difference", 1.0, self.rtol, self.atol) / trial
-        largest = max(speed, curvature)
-        wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / control.ORDER)
-        self.h = min(100.0 * trial, wanted, horizon)
+    def begin(self, t: float) -> None:
+        self.device.evaluate(t, 0, False)
 
-    def attempt(self, stop: float, latest: float, recorder: Recorder) -> bool:
-        """Try one step towards `stop`; False when the solution cannot be continued."""
-        lands = self.t + 1.0001 * self.h >= stop
-        step = stop - self.t if lands else self.h
+    def speed(self) -> float:
+        return self._size("slope")
+
+    def bend(self, trial: float) -> float:
+        self.device.probe(trial, trial)
+        return self._size("difference")
+
+    def advance(self, t: float, step: float, latest: float) -> float:
         for stage in range(1, TSIT5.stages):
-            self.system.stage(min(self.t + float(TSIT5.c[stage]) * step, latest), stage, step)
-        self.evaluations += TSIT5.stages - 1
-        error = self.system.norm("error", step, self.rtol, self.atol)
-        if not error <= 1.0:
-            self.rejected += 1
-            self.after_rejection = True
-            self.h = step * control.rejected_factor(error)
-            return self.t + self.h > self.t
-        self.system.retract()
-        end = stop if lands else self.t + step
-        if _wants(recorder, end):
-            y, new, stages = self.system.host_step()
-            recorder.step(self.t, step, y, new, stages, end)
-        self.system.accept()
-        self.t = end
-        self.accepted += 1
-        factor = control.accepted_factor(error, self.previous, self.after_rejection)
-        self.h = max(self.h, step * factor) if lands and factor >= 1.0 else step * factor
-        self.previous = error
-        self.after_rejection = False
-        return True
+            self.device.stage(min(t + float(TSIT5.c[stage]) * step, latest), stage, step)
+        return self._size("error", step)
 
-
-def _wants(recorder: Recorder, end: float) -> bool:
-    """True when a step that ends at `end` has something to record."""
-    times, saved = recorder.times, len(recorder.saved_times)
-    return times is None or (saved < times.size and bool(times[saved] <= end))
+    def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
+        self.device.retract()
+        if recorder.wants(end):
+            y, new, stages = self.device.host_step()
+            recorder.step(t, step, y, new, stages, end)
+        self.device.accept()
 
 
 def solve(
@@ -262,34 +227,15 @@ def solve(
 
     start = np.ascontiguousarray(start, dtype=np.float64)
     _check(model, len(start), dtype)
-    system = DeviceSystem(model, start, TSIT5.a, TSIT5.error, interaction, dtype)
-    stops = [b for b in sorted(model.norm.breakpoints) if 0 < b < until] + [until]
-    march = _March(system, rtol, atol)
-    march.restart()
-    march.first_step(stops[0])
-    recorder = Recorder(model.dim, times)
-    recorder.begin(0.0, start)
-    status: Status = "success"
-    message = ""
-    for stop in stops:
-        latest = until if stop == until else math.nextafter(stop, 0.0)
-        while march.t < stop and status == "success":
-            if march.accepted + march.rejected >= max_steps:
-                status, message = "max_steps", f"stopped after {max_steps} steps at t = {march.t:.6g}; raise max_steps"
-            elif recorder.bytes_kept > DENSE_LIMIT:
-                limit = f"{DENSE_LIMIT / 2**30:.0f} GiB"
-                status, message = "max_steps", f"dense output exceeds {limit} at t = {march.t:.6g}; give times=[...]"
-            elif not march.attempt(stop, latest, recorder):
-                status, message = "diverged", f"the solution leaves double precision near t = {march.t:.6g}"
-            if progress is not None:
-                progress(march.t)
-        if status == "success" and stop != until:
-            march.restart()
-    return Solution(
-        np.array(recorder.saved_times, dtype=float),
-        np.array(recorder.saved_states).reshape(-1, *start.shape),
-        status,
-        Statistics(march.accepted, march.rejected, march.evaluations),
-        recorder.dense(),
-        message,
+    device = DeviceSystem(model, start, TSIT5.a, TSIT5.error, interaction, dtype)
+    return march.integrate(
+        _System(device, rtol, atol),
+        start,
+        model.dim,
+        until,
+        tolerance=atol + rtol,
+        times=times,
+        max_steps=max_steps,
+        breakpoints=model.norm.breakpoints,
+        progress=progress,
     )

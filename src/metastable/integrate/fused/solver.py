@@ -15,7 +15,17 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate.solution import Dense, Solution, Statistics, Status, unchart
+from metastable.integrate.solution import (
+    DENSE_LIMIT,
+    Dense,
+    Solution,
+    Statistics,
+    Status,
+    dense_overflow,
+    diverged,
+    out_of_steps,
+    unchart,
+)
 from metastable.kernels import cpu
 from metastable.model import Attention
 
@@ -24,9 +34,6 @@ Interaction = Literal["direct", "series"]
 STATUS: tuple[Status, ...] = ("success", "max_steps", "diverged")
 WATCH_INTERVAL = 0.1
 """Seconds between looks at a running computation."""
-
-DENSE_LIMIT = 4 * 2**30
-"""Bytes of dense output kept at the most, as in `tsit5`."""
 
 FIRST_ROOM = 64
 """Steps that memory for dense output is first made for; it doubles when they are used up."""
@@ -264,13 +271,11 @@ def solve(
         if reason != loop.FULL:
             break
         if not march.grow():
-            limit = f"{DENSE_LIMIT / 2**30:.0f} GiB"
-            message = f"dense output exceeds {limit} at t = {march.clock[loop.TIME]:.6g}; give times=[...]"
-            return march.solution("max_steps", message)
+            return march.solution(*dense_overflow(march.clock[loop.TIME]))
     look()
     t = march.clock[loop.TIME]
     if reason == loop.MAX_STEPS:
-        return march.solution("max_steps", f"stopped after {max_steps} steps at t = {t:.6g}; raise max_steps")
+        return march.solution(*out_of_steps(t, max_steps))
     if reason == loop.DIVERGED:
-        return march.solution("diverged", f"the solution leaves double precision near t = {t:.6g}")
+        return march.solution(*diverged(t))
     return march.solution("success", "")

@@ -24,7 +24,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError, UnsupportedError
 from metastable.integrate.rodas.prepare import Prepared, dense_tokens, prepare, sphere_system
-from metastable.integrate.solution import Dense, Solution, Statistics, Status, unchart
+from metastable.integrate.solution import DENSE_LIMIT, Dense, Solution, Statistics, Status, dense_overflow, unchart
 from metastable.model import Attention, PostLN
 
 SETTLED = 1e-12
@@ -35,8 +35,6 @@ DENSE_SIZE = 6000
 """Largest dense block, tokens times (dim - 1)."""
 LOGIT_SPREAD = 700.0
 """Largest difference of logits whose exponential double precision holds with relative accuracy."""
-DENSE_LIMIT = 4 * 2**30
-"""Bytes of dense output kept at the most."""
 CHUNK_BYTES = 2**26
 
 
@@ -293,7 +291,7 @@ def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: in
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"
     if code == -1:
-        return "max_steps", f"dense output exceeds {DENSE_LIMIT / 2**30:.0f} GiB at t = {t:.6g}; give times=[...]"
+        return dense_overflow(t)
     message = f"stopped after {max_steps} steps at t = {t:.6g}"
     leading = rotation(model)
     if leading is not None:

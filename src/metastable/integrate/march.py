@@ -1,0 +1,218 @@
+"""The adaptive march of Tsit5, the same for every system: one in NumPy (`tsit5`), or one that lives on a GPU (`fused.cuda`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable._progress import Report
+from metastable.integrate import control
+from metastable.integrate.solution import (
+    DEGREE,
+    DENSE_LIMIT,
+    Dense,
+    Solution,
+    Statistics,
+    Status,
+    dense_overflow,
+    diverged,
+    out_of_steps,
+    unchart,
+)
+from metastable.integrate.tableau import TSIT5
+
+
+@dataclass
+class Recorder:
+    """Collects what a run keeps: states at chosen times, or every step with its polynomial."""
+
+    dim: int
+    times: FloatArray | None
+    saved_times: list[float] = field(default_factory=list)
+    saved_states: list[FloatArray] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+    width: list[float] = field(default_factory=list)
+    pieces: list[FloatArray] = field(default_factory=list)
+
+    def begin(self, t: float, y: FloatArray) -> None:
+        """Save the start where it is wanted."""
+        if self.times is None or (self.times.size and self.times[0] <= t):
+            self._save(t, y)
+
+    def _save(self, t: float, y: FloatArray) -> None:
+        self.saved_times.append(t)
+        self.saved_states.append(y.copy())
+
+    def step(self, t: float, h: float, y: FloatArray, new: FloatArray, stages: FloatArray, end: float) -> None:
+        """Record an accepted step from (t, y) to (end, new)."""
+        if self.times is None:
+            self.start.append(t)
+            self.width.append(h)
+            self.pieces.append(polynomial(y, h, stages))
+            self._save(end, new)
+            return
+        due = self.times[len(self.saved_times) :]
+        due = due[due <= end]
+        if due.size:
+            piece = polynomial(y, h, stages)
+            for time in due:
+                if time == end:
+                    self._save(time, new)
+                else:
+                    self._save(time, evaluate(piece, (time - t) / h, self.dim))
+
+    def wants(self, end: float) -> bool:
+        """True when a step that ends at `end` has something to record."""
+        saved = len(self.saved_times)
+        return self.times is None or (saved < self.times.size and bool(self.times[saved] <= end))
+
+    @property
+    def bytes_kept(self) -> int:
+        return len(self.pieces) * self.pieces[0].nbytes if self.pieces else 0
+
+    def dense(self) -> Dense | None:
+        if not self.pieces:
+            return None
+        return Dense("ambient", self.dim, np.array(self.start), np.array(self.width), np.array(self.pieces))
+
+
+def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
+    """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h."""
+    coefficients = np.empty((DEGREE + 1, *y.shape))
+    coefficients[0] = y
+    np.einsum("ip,i...->p...", h * TSIT5.dense, stages, out=coefficients[1:])
+    return coefficients
+
+
+def evaluate(piece: FloatArray, u: float, dim: int) -> FloatArray:
+    """Packed state at the fraction u of a step."""
+    value = piece[DEGREE]
+    for power in range(DEGREE - 1, -1, -1):
+        value = piece[power] + u * value
+    return unchart(value, "ambient", dim)
+
+
+class System(Protocol):
+    """A state with its stages. Sizes are root mean squares over tokens, in units of the tolerance."""
+
+    def begin(self, t: float) -> None:
+        """Evaluate the first stage at t."""
+        ...
+
+    def speed(self) -> float:
+        """Size of the first stage."""
+        ...
+
+    def bend(self, trial: float) -> float:
+        """Size of the change of velocity over an Euler step `trial` from t = 0 (one evaluation)."""
+        ...
+
+    def advance(self, t: float, step: float, latest: float) -> float:
+        """Evaluate the other stages, none later than `latest`. The size of the error; NaN for a step that must not be taken."""
+        ...
+
+    def accept(self, t: float, step: float, end: float, recorder: Recorder) -> None:
+        """Retract the new state, record the step and move on to it; its last stage is the next first one."""
+        ...
+
+
+@dataclass
+class _March:
+    """Where an integration is, how far it dares to step, and what it has cost."""
+
+    system: System
+    fixed: bool
+    h: float = 0.0
+    t: float = 0.0
+    accepted: int = 0
+    rejected: int = 0
+    evaluations: int = 0
+    previous: float = control.FIRST_ERROR
+    after_rejection: bool = False
+
+    def restart(self) -> None:
+        """Evaluate the first stage anew (at the start, and behind a jump of the right-hand side)."""
+        self.system.begin(self.t)
+        self.evaluations += 1
+        self.previous = control.FIRST_ERROR
+
+    def first_step(self, tolerance: float, horizon: float) -> None:
+        self.h = control.initial_step(self.system.speed(), self.system.bend, tolerance, horizon)
+        self.evaluations += 1
+
+    def attempt(self, stop: float, latest: float, recorder: Recorder) -> bool:
+        """Try one step towards `stop`; False when the solution cannot be continued."""
+        # A step that would leave a sliver before the stop is stretched onto it.
+        lands = self.t + 1.0001 * self.h >= stop
+        step = stop - self.t if lands else self.h
+        error = self.system.advance(self.t, step, latest)
+        self.evaluations += TSIT5.stages - 1
+        if not error <= 1.0:
+            self.rejected += 1
+            self.after_rejection = True
+            self.h = step * control.rejected_factor(error)
+            return not self.fixed and self.t + self.h > self.t
+        end = stop if lands else self.t + step
+        self.system.accept(self.t, step, end, recorder)
+        self.t = end
+        self.accepted += 1
+        if not self.fixed:
+            factor = control.accepted_factor(error, self.previous, self.after_rejection)
+            # A step cut short by a stop says nothing against the longer one that was planned.
+            self.h = max(self.h, step * factor) if lands and factor >= 1.0 else step * factor
+            self.previous = error
+        self.after_rejection = False
+        return True
+
+
+def integrate(
+    system: System,
+    start: FloatArray,
+    dim: int,
+    until: float,
+    *,
+    tolerance: float,
+    times: FloatArray | None,
+    max_steps: int,
+    breakpoints: Sequence[float] = (),
+    fixed_step: float | None = None,
+    progress: Report | None = None,
+) -> Solution:
+    """March `system`, which stands at the packed state `start`, from 0 to `until`; arguments as in `tsit5.solve`."""
+    stops = [b for b in sorted(breakpoints) if 0 < b < until] + [until]
+    march = _March(system, fixed_step is not None)
+    march.restart()
+    if fixed_step is None:
+        march.first_step(tolerance, stops[0])
+    else:
+        march.h = fixed_step
+    recorder = Recorder(dim, times)
+    recorder.begin(0.0, start)
+    status: Status = "success"
+    message = ""
+    for stop in stops:
+        # Just before a jump the right-hand side of the left side is meant.
+        latest = until if stop == until else float(np.nextafter(stop, 0.0))
+        while march.t < stop and status == "success":
+            if march.accepted + march.rejected >= max_steps:
+                status, message = out_of_steps(march.t, max_steps)
+            elif recorder.bytes_kept > DENSE_LIMIT:
+                status, message = dense_overflow(march.t)
+            elif not march.attempt(stop, latest, recorder):
+                status, message = diverged(march.t)
+            if progress is not None:
+                progress(march.t)
+        if status == "success" and stop != until:
+            march.restart()
+    return Solution(
+        np.array(recorder.saved_times, dtype=float),
+        np.array(recorder.saved_states).reshape(-1, *start.shape),
+        status,
+        Statistics(march.accepted, march.rejected, march.evaluations),
+        recorder.dense(),
+        message,
+    )
