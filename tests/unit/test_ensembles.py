@@ -7,6 +7,7 @@ import pytest
 
 import metastable as ms
 from metastable import errors
+from metastable.ensembles import problem as problems
 from metastable.ensembles import solvers
 
 MODEL = ms.Attention(dim=2, beta=16.0)
@@ -100,7 +101,9 @@ def test_members_that_do_not_finish_keep_what_they_reached():
     assert np.isnan(stats.cosine[:, 2]).all()
 
 
-def test_interruption_returns_what_is_finished(monkeypatch):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_interruption_returns_what_is_finished(monkeypatch, overlap):
+    monkeypatch.setattr(problems.Problem, "overlap", overlap)
     calls = []
 
     def interrupted(problem, starts, first, report):
@@ -115,9 +118,18 @@ def test_interruption_returns_what_is_finished(monkeypatch):
         return layers.solve((MODEL,) * 10, start, 0.5, times=problem.times)
 
     monkeypatch.setitem(solvers.SOLVERS, "tsit5", interrupted)
-    stats = run(memory=8 * 3 * 12 * 2 * 2, interaction="direct")
+    stats = run(memory=8 * 3 * 12 * 2 * (4 if overlap else 2), interaction="direct")
     assert stats.attrs["status"] == "interrupted"
     assert list(stats.member.values) == [0, 1, 2, 3]
+
+
+def test_measuring_beside_the_simulation_changes_nothing(monkeypatch):
+    memory = 8 * 3 * 12 * 2 * 2
+    results = []
+    for overlap in (False, True):
+        monkeypatch.setattr(problems.Problem, "overlap", overlap)
+        results.append(run(memory=memory))
+    assert results[0].identical(results[1])
 
 
 def test_statistics_over_members():

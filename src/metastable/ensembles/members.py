@@ -7,6 +7,7 @@ batches, threads or workers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from metastable._progress import Report, progress_bar
 from metastable.ensembles import problem as checks
 from metastable.ensembles.problem import Problem, Start
 from metastable.ensembles.record import Record
-from metastable.ensembles.solvers import FAILED, SOLVERS, SUCCESS, UNFINISHED
+from metastable.ensembles.solvers import FAILED, SOLVERS, SUCCESS, UNFINISHED, Batch
 from metastable.errors import InvalidInputError, MetastableError
 from metastable.kernels import select
 from metastable.model import Attention
@@ -113,36 +114,51 @@ def ensemble(
     record = Record(problem)
     with progress_bar("ensemble", problem.members, progress) as report:
         try:
-            for first in range(0, problem.members, problem.batch):
-                if not _run_batch(problem, record, first, report):
-                    break
+            _run_batches(problem, record, report)
         except KeyboardInterrupt:
             record.interrupted = True
     return record.dataset()
 
 
-def _run_batch(problem: Problem, record: Record, first: int, report: Report) -> bool:
-    """Simulate and measure one batch; False when it was interrupted."""
-    count = min(problem.batch, problem.members - first)
-    starts = np.stack([problem.start(member) for member in range(first, first + count)])
-    if problem.on_device and _measure_on_device(problem, record, first, starts):
-        report(first + count)
-        return True
-    states, statistics, status = SOLVERS[problem.method](problem, starts, first, lambda done: report(first + done))
-    for i in range(count):
+def _run_batches(problem: Problem, record: Record, report: Report) -> None:
+    """Batch after batch; with threads to spare, one is measured while the next is simulated."""
+    measured: Future[None] | None = None
+    with ThreadPoolExecutor(1, "metastable-measure") as measuring:
+        for first in range(0, problem.members, problem.batch):
+            starts = np.stack([problem.start(i) for i in range(first, min(first + problem.batch, problem.members))])
+            if problem.on_device and _measure_on_device(problem, record, first, starts):
+                report(first + len(starts))
+                continue
+            solved = SOLVERS[problem.method](problem, starts, first, lambda done, first=first: report(first + done))
+            if measured is not None:
+                measured.result()
+            interrupted = bool((np.asarray(solved[2]) == UNFINISHED).any())
+            measured = measuring.submit(_measure, problem, record, first, starts, solved)
+            del solved  # its states go as soon as they are measured
+            if not problem.overlap:
+                measured.result()
+            if interrupted:
+                break
+        if measured is not None:
+            measured.result()
+
+
+def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, solved: Batch) -> None:
+    """Measure the members of a batch that were finished."""
+    states, statistics, status = solved
+    for i, start in enumerate(starts):
         member = first + i
         if status[i] == UNFINISHED:
+            record.interrupted = True
             continue
         try:
-            record.measure(member, starts[i], states[i])
+            record.measure(member, start, states[i])
         except (MetastableError, ArithmeticError, ValueError, TypeError):
             if not record.values:
                 raise  # the first member already fails: the observable is wrong, not the member
             status[i] = FAILED
         record.statistics[member] = statistics[i]
         record.status[member] = status[i]
-    record.interrupted = bool((np.asarray(status) == UNFINISHED).any())
-    return not record.interrupted
 
 
 def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:

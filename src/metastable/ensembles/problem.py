@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metastable.analysis.observe import Observable
 
 METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
+OVERLAPPING_BATCH = 1024
+"""Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
 Start = Callable[[np.random.Generator], Any]
 
 
@@ -42,10 +44,20 @@ class Problem:
     max_steps: int
     memory: int
 
+    @cached_property
+    def overlap(self) -> bool:
+        """True when a batch is measured while the next one is simulated: on the CPU, with more than one thread."""
+        if self.choice.engine != "cpu":
+            return False
+        from metastable.kernels.cpu.threads import thread_count
+
+        return thread_count(self.choice.threads) > 1
+
     @property
     def batch(self) -> int:
-        """Members per batch: as many as fit into the memory bound, at least one."""
-        return max(1, self.memory // (8 * self.times.size * self.tokens * self.model.dim))
+        """Members per batch: as many as fit into the memory bound, at least one; two batches overlap in smaller ones."""
+        fits = self.memory // (8 * self.times.size * self.tokens * self.model.dim)
+        return max(1, min(fits // 2, OVERLAPPING_BATCH) if self.overlap else fits)
 
     @cached_property
     def on_device(self) -> dict[str, Any]:
