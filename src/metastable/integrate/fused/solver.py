@@ -166,7 +166,7 @@ class _March:
         self.buffers = system.allocate(self.problem)
         self.kernel = system.kernel(self.problem, self.buffers)
         self.count = thread_count(threads)
-        self.threads = self.count > 1 and system.pays(self.problem)
+        self.threads = True if self.count > 1 and system.pays(self.problem) else None
         self.entries = self.tokens * self.problem.components
         size = -(-self.entries // loop.LANES) * loop.LANES
         self.y = aligned_array(size)

@@ -58,7 +58,7 @@ def _error_parallel(k, size, h, partial):
 
 @inner
 def _state(stage, y, k, size, h, new, threads):
-    if threads and size > LONG:
+    if threads is not None and size > LONG:
         _state_parallel(stage, y, k, size, h, new)
     else:
         stage_state(stage, y, k, size, h, new, 0, size)
@@ -67,7 +67,7 @@ def _state(stage, y, k, size, h, new, threads):
 @inner
 def _error(k, size, h, partial, threads):
     """Sum of the squared error estimate, piece by piece in a fixed order."""
-    if threads and size > LONG:
+    if threads is not None and size > LONG:
         _error_parallel(k, size, h, partial)
     else:
         for chunk in range(CHUNKS):
@@ -235,7 +235,7 @@ def advance(
 
     `states` (times, tokens, dim) takes outputs at `times`; or `kept`, which is (starts, widths, polynomials (room, 5,
     tokens * components)), takes every step, if there is room for any. `rest` is scratch: CHUNKS vectors, tokens * components
-    numbers and 7 numbers.
+    numbers and 7 numbers. `threads`: as in `kernels.cpu.system.evaluate`.
     """
     size = y.size
     if ledger[STARTED] == 0:

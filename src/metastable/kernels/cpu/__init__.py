@@ -49,7 +49,7 @@ def right_hand_side(
             with using(count):
                 system.evaluate(kernel, problem, float(t), state, buffers, result, True)
         else:
-            system.evaluate(kernel, problem, float(t), state, buffers, result, False)
+            system.evaluate(kernel, problem, float(t), state, buffers, result, None)
         if not out.flags.c_contiguous:
             out[...] = result.reshape(out.shape)
 

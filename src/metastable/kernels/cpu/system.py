@@ -145,8 +145,9 @@ def _phase_parallel(kernel, phase, pieces, problem, time, y, buffers, out):
 
 @compiled
 def evaluate(kernel, problem, time, y, buffers, out, threads):
-    """Velocity `out` at the state `y` of one system, both flat with `components` numbers per token; `threads`: use them.
+    """Velocity `out` at the state `y` of one system, both flat with `components` numbers per token.
 
+    `threads`: True to use them; None to do without, in code that has no parallel part (which would take long to compile).
     Entries of `out` for tokens below `problem.first` are left alone. Direct sums: directions, then rows. Series: sums of the
     stretches, sums of all before each stretch, then the walk through them.
     """
@@ -154,7 +155,7 @@ def evaluate(kernel, problem, time, y, buffers, out, threads):
     pieces = buffers.pieces
     for phase in range(2):
         # Directions cost too little for threads.
-        if threads and (series or phase == SECOND or problem.tokens > 20_000):
+        if threads is not None and (series or phase == SECOND or problem.tokens > 20_000):
             _phase_parallel(kernel, phase, pieces, problem, time, y, buffers, out)
         else:
             for piece in range(pieces):
