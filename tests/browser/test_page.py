@@ -247,3 +247,19 @@ def test_the_python_is_shown_and_runs(visit, capsys):
     expect(reached(page)).to_contain_text("7 clusters")
     page.keyboard.press("Escape")
     expect(page.locator("#code")).to_be_hidden()
+
+
+def test_charts_are_enlarged_by_plotly(visit):
+    """Every chart opens large in its frame, without a complaint of the browser, and Escape closes it, also from inside."""
+    page = visit()
+    dialog, drawing = page.locator("#large"), page.locator("#large .drawing")
+    for name, traces in (("lines", 2), ("clusters", 2), ("capture", 2), ("attention", 1), ("spectrum", 1)):
+        page.wait_for_timeout(300)  # the attention matrix follows the clock
+        page.locator(f"#{name} .enlarge").click()
+        expect(drawing).to_have_attribute("data-drawn", re.compile(r"\d+"))
+        assert int(drawing.get_attribute("data-drawn")) >= traces
+        chart = page.frame_locator("#large iframe")
+        expect(chart.locator(".main-svg").first).to_be_visible()
+        chart.locator("body").press("Escape")
+        expect(dialog).to_be_hidden()
+    assert page.locator("#large iframe").count() == 0

@@ -36,13 +36,22 @@ def _own_addresses() -> set[str]:
         return set()
 
 
+FRAME = "/static/frame.html"
+"""The page of an enlarged chart, which only our page may frame."""
+FRAME_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src blob: data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""What it may do: draw. Plotly styles elements inline; the page around it has no need to allow that."""
+
+
 def headers(hosts: Iterable[str]) -> list[tuple[bytes, bytes]]:
     """Headers of every answer: nothing from elsewhere is loaded, nothing inline is run, nobody may frame the page."""
     # An IPv6 address cannot be named in a policy; there the browser must read 'self' as the socket too, as current ones do.
     sockets = " ".join(sorted(f"ws://{host}" for host in hosts if not host.startswith("[")))
     policy = (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-        f"connect-src 'self' {sockets}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"connect-src 'self' {sockets}; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return [
         (b"content-security-policy", policy.encode()),
@@ -74,7 +83,11 @@ class Guard:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+                own = list(message.get("headers", ()))
+                if scope["path"] == FRAME:
+                    own.append((b"content-security-policy", FRAME_POLICY.encode()))
+                names = {name for name, _ in own}
+                message = {**message, "headers": own + [item for item in self._headers if item[0] not in names]}
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

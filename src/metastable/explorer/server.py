@@ -8,6 +8,7 @@ import os
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -49,6 +50,12 @@ def static_files() -> dict[str, tuple[bytes, str]]:
     return files
 
 
+@cache
+def plotly_script() -> bytes:
+    """plotly.js (5 MB) as the installed package carries it; read when a chart is first enlarged."""
+    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+
+
 def create_app(host: str, port: int, workers: int = 2, on_ready: Callable[[], None] | None = None) -> Any:
     """The ASGI application for a server that listens on `host` and `port`."""
     pool = Pool(workers)
@@ -84,6 +91,11 @@ def _add_files(app: FastAPI) -> None:
     @app.api_route("/static/{name}", methods=["GET", "HEAD"])
     async def static(name: str) -> Response:
         return answer(name)
+
+    @app.get("/plotly.js")
+    async def charts() -> Response:
+        script = await asyncio.get_running_loop().run_in_executor(None, plotly_script)
+        return Response(script, media_type=MEDIA[".js"], headers={"cache-control": "max-age=86400"})
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def figure_2(
             ax.text(
                 0,
                 -1.78,
-                f"{int(separate[column])} Rényi centers apart",
+                f"{int(separate[column])} separate centers",
                 ha="center",
                 va="top",
                 fontsize="small",

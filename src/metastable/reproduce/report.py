@@ -46,7 +46,7 @@ def write_report(results: Sequence[Result], out: Path, command: str) -> Path:
 def render(results: Sequence[Result], command: str) -> str:
     """The page as a string."""
     counts = Counter(result.verdict for result in results)
-    summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*VERDICTS, "failed") if counts[verdict])
+    summary = _tally(counts)
     total = format_seconds(sum(result.seconds for result in results))
     css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
@@ -74,10 +74,20 @@ def _chip(verdict: str) -> str:
 
 
 def _mixed(result: Result) -> str:
-    """How many lines agree, where not all say the same."""
-    checked = [finding.verdict for finding in result.findings if finding.verdict != "not available"]
-    agree = checked.count("agrees")
-    return "" if agree == len(checked) else f'<span class="mixed">{agree} of {len(checked)} lines agree</span>'
+    """How many lines have which verdict, where not all agree."""
+    checked = Counter(finding.verdict for finding in result.findings if finding.verdict != "not available")
+    if set(checked) <= {"agrees"}:
+        return ""
+    return f'<span class="mixed">{checked.total()} lines: {_text(_tally(checked))}</span>'
+
+
+def _tally(counts: Counter[str]) -> str:
+    """How many there are of each verdict: 15 agree, 1 disagrees."""
+    return ", ".join(
+        f"{counts[verdict]} {verdict if counts[verdict] == 1 else verdict.replace('agrees', 'agree')}"
+        for verdict in (*VERDICTS, "failed")
+        if counts[verdict]
+    )
 
 
 def _overview(results: Sequence[Result]) -> str:

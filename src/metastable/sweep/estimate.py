@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from metastable.errors import SweepError
 from metastable.sweep.specification import Sweep
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
 
-SECONDS = 5.0
+SECONDS = 2.0
 """How long a calibration may take (the first sample is always taken)."""
 SAMPLES = 8
 MEMBERS = 16
@@ -61,17 +62,14 @@ def _sample(size: int) -> Iterator[int]:
 
 def _measure(task: Task, function: Execute, patience: float) -> tuple[float, float]:
     """Seconds and bytes of a whole task, from one with few members."""
-    few = 1
     try:
-        begin = time.monotonic()
-        result = function(replace(task, members=few, threads=1))
-        spent = time.monotonic() - begin
+        few, (spent, result) = 1, _timed(task, function, 1)
+        if spent >= patience:
+            # Once more: compilation is paid once, not once per task.
+            spent, result = _timed(task, function, 1)
         if spent < patience:
-            # Once more: compilation and caches are paid once per worker, not once per task.
             few = min(task.members, MEMBERS)
-            begin = time.monotonic()
-            result = function(replace(task, members=few, threads=1))
-            spent = time.monotonic() - begin
+            spent, result = _timed(task, function, few)
     except Exception as reason:
         raise SweepError(f"a trial at {task.where} failed: {type(reason).__name__}: {reason}") from reason
     scale = task.members / few
@@ -79,3 +77,9 @@ def _measure(task: Task, function: Execute, patience: float) -> tuple[float, flo
     for variable in variables(result, task.keep):
         size += variable.values.nbytes * (scale if "member" in variable.dims else 1.0)
     return spent * scale, size
+
+
+def _timed(task: Task, function: Execute, members: int) -> tuple[float, Any]:
+    begin = time.monotonic()
+    result = function(replace(task, members=members, threads=1))
+    return time.monotonic() - begin, result

@@ -112,6 +112,23 @@ def test_every_answer_carries_the_policy(server):
         assert response.getheader("server") is None
 
 
+def test_only_the_frame_of_a_chart_may_style_inline(server):
+    response, _ = request(server, path="/static/frame.html", headers=ours(server))
+    policies = response.headers.get_all("content-security-policy")
+    assert len(policies) == 1
+    assert "script-src 'self'; style-src 'self' 'unsafe-inline'" in policies[0]
+    assert "frame-ancestors 'self'" in policies[0]
+    assert "connect-src" not in policies[0]
+
+
+def test_the_chart_library_comes_from_the_installed_package(server):
+    response, content = request(server, path="/plotly.js", headers=ours(server))
+    assert response.status == 200
+    assert response.getheader("content-type").startswith("text/javascript")
+    assert b"plotly.js v" in content[:500]
+    assert response.headers.get_all("cache-control") == ["max-age=86400"]
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -41,7 +42,9 @@ def with_pool(test):
         finally:
             await pool.close()
 
-    asyncio.run(go())
+    # In a thread of its own: where a browser test ran before in this process, Playwright's event loop still runs in the main one.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, go()).result()
 
 
 def test_orders_are_carried_out_and_failures_told():

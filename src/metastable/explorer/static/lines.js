@@ -14,6 +14,15 @@ export function heightsFor(components) {
   return components === 2 ? ["angle", "distance"] : ["distance", "x1", "x2", "x3"];
 }
 
+// Height of a token in a frame.
+export function heightOf(kind, run, frame, token) {
+  const at = frame * run.tokens + token;
+  if (kind === "distance") return run.distance[at];
+  const c = run.components;
+  if (kind === "angle") return Math.atan2(run.positions[at * c + 1], run.positions[at * c]);
+  return run.positions[at * c + Number(kind[1]) - 1];
+}
+
 const SLICE = 5; // milliseconds of painting per frame
 
 export class Lines extends Chart {
@@ -67,20 +76,12 @@ export class Lines extends Chart {
     return busy;
   }
 
-  value(run, frame, token) {
-    const at = frame * run.tokens + token;
-    if (this.kind === "distance") return run.distance[at];
-    const c = run.components;
-    if (this.kind === "angle") return Math.atan2(run.positions[at * c + 1], run.positions[at * c]);
-    return run.positions[at * c + Number(this.kind[1]) - 1];
-  }
-
   line(run, token, paletteOf, lineWidth, alpha, own = false) {
     const { ctx } = this, { x, width } = this.inner, step = width / (run.frames - 1);
     ctx.lineWidth = lineWidth; ctx.globalAlpha = alpha; ctx.lineJoin = "round";
     let owner = -1, drawnY = 0, drawnFrame = 0, lastY = 0, lastValue = 0;
     for (let f = 0; f < run.have; f++) {
-      const leader = own ? token : run.leader(f, token), value = this.value(run, f, token), py = this.y(value), px = x + f * step;
+      const leader = own ? token : run.leader(f, token), value = heightOf(this.kind, run, f, token), py = this.y(value), px = x + f * step;
       const wraps = this.kind === "angle" && Math.abs(value - lastValue) > Math.PI;
       if (leader !== owner || wraps) {
         if (owner >= 0) { if (!wraps) ctx.lineTo(px, py); else { ctx.lineTo(px - step, lastY); ctx.lineTo(px, this.y(lastValue > 0 ? Math.PI : -Math.PI)); } ctx.stroke(); }

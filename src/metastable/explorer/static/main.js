@@ -7,6 +7,7 @@ import { fractionOf } from "./chart.js";
 import { buildForm } from "./controls.js";
 import { Capture, Clusters } from "./curves.js";
 import { $, el, options, reducedMotion } from "./dom.js";
+import { startEnlarge } from "./enlarge.js";
 import { startKeys } from "./keys.js";
 import { HEIGHTS, Lines, heightsFor } from "./lines.js";
 import { Panels } from "./panels.js";
@@ -263,7 +264,7 @@ function drawCharts(runs, view, clock, theme) {
 function drawSpectrum(run, theme) {
   const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues));
   charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme);
-  $("#spectrum .key").textContent = movable ? "drag them" : table.heads ? "first head" : "";
+  $("#spectrum .key").textContent = movable ? "drag" : table.heads ? "first head" : "";
 }
 
 function drawLegend(runs) {
@@ -350,6 +351,10 @@ function start() {
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
   window.addEventListener("hashchange", () => { if (!isOwnHash(location.hash)) { const state = decode(location.hash, page.presets); if (state) load(state); } });
   startTools({ picture: () => picture(stages, store.state, page.theme, describe), redraw: () => { page.theme = readTheme(); stages.forEach((stage) => { stage.colors = null; }); stale(...ALL); } });
+  startEnlarge(() => {
+    const { view, clock, panels: settings } = store.state, runs = settings.map((_, panel) => panels.runs[panel]);
+    return { runs, palettes: runs.map((run, panel) => run && stageOf(panel).palette(view, page.theme)), charts, view, clock, theme: page.theme };
+  }, notice);
   startKeys({ togglePlay, seek, pause, setAt, toggleLog, setCompare, startAppend, moveToken, stages, panels, camera, redraw, page, notice, load });
   panels.connection = new Connection({
     ...panels.handlers(),

@@ -188,7 +188,7 @@ def _draw_theorem(data: xr.Dataset) -> Figure:
         reach=scale / 2,
     )
     extra = statements.Plot(
-        f"share of tokens nearer than ... ({data.sizes['draw']} draws)",
+        f"quantiles over all tokens ({data.sizes['draw']} draws)",
         "depth $t$",
         r"distance to the nearest frozen token ($\beta^{-1/2}$)",
         curves,

@@ -286,7 +286,7 @@ def _draw_lemma(data: xr.Dataset) -> Figure:
     return statements.plots(
         [
             statements.Plot(
-                "displacement at time $T_j$",
+                "displacement at time $T_j$ (at least $10^{-8}$ drawn)",
                 "position $s_j$ in the sequence",
                 label,
                 [*places, statements.Curve("Lemma 5.1", [1.0, data.position.values.max()], [1.0, 1.0], **bound)],

@@ -1,0 +1,134 @@
+// Any chart, large and interactive: zoom, hover, choose lines, save. Plotly draws it, from the installed Python package, in a frame of its
+// own (frame.js): it needs inline styles, which this page does not allow. It is fetched when a chart is enlarged; the page never waits for it.
+
+import { $, el } from "./dom.js";
+import { heat } from "./colors.js";
+import { HEIGHTS, heightsFor, heightOf } from "./lines.js";
+
+const MOST_POINTS = 60_000; // of world lines; with more, moments are left out evenly
+const DASHES = ["solid", "dash"];
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+
+const side = (runs, panel) => (runs.filter(Boolean).length > 1 ? [" (left)", " (right)"][panel] : "");
+const line = (name, x, y, color, panel, options = {}) => ({ type: "scatter", mode: "lines", name, x: Array.from(x), y, line: { color, width: 2, dash: DASHES[panel] }, ...options });
+
+// One trace per final cluster, the lines of its tokens one after the other.
+function worldLines(run, palette, view) {
+  const kinds = heightsFor(run.components), kind = kinds.includes(view.height) ? view.height : kinds[0];
+  const every = Math.max(1, Math.ceil((run.tokens * run.have) / MOST_POINTS)), frames = [];
+  for (let f = 0; f < run.have; f += every) frames.push(f);
+  if (frames.at(-1) !== run.last) frames.push(run.last);
+  const clusters = new Map();
+  for (let k = 0; k < run.tokens; k++) {
+    const leader = run.leader(run.last, k);
+    if (!clusters.has(leader)) clusters.set(leader, []);
+    clusters.get(leader).push(k);
+  }
+  const traces = [...clusters].map(([leader, members]) => {
+    const x = [], y = [], text = [];
+    for (const k of members) {
+      let before = null;
+      for (const f of frames) {
+        const value = heightOf(kind, run, f, k);
+        if (kind === "angle" && before !== null && Math.abs(value - before) > Math.PI) { x.push(null); y.push(null); text.push(""); }
+        x.push(run.times[f]); y.push(value); text.push(`token ${k + 1}`); before = value;
+      }
+      x.push(null); y.push(null); text.push("");
+    }
+    const name = members.length > 1 ? `${members.length} tokens, first ${leader + 1}` : `token ${leader + 1}`;
+    return { type: "scatter", mode: "lines", name, x, y, text, hovertemplate: "%{text}<br>t = %{x:.4~g}<br>%{y:.4f}<extra>%{fullData.name}</extra>", line: { color: palette[leader], width: 1 } };
+  });
+  const { name, low, high, ticks } = HEIGHTS[kind];
+  return { traces, layout: { yaxis: { title: { text: name }, range: [low, high], tickvals: ticks.map(([v]) => v), ticktext: ticks.map(([, text]) => text) } } };
+}
+
+function clusters(runs, theme) {
+  const traces = [];
+  runs.forEach((run, panel) => {
+    if (!run?.curves) return;
+    const where = side(runs, panel);
+    traces.push(line(`clusters${where}`, run.times, run.curves.clusters, theme.accent, panel, { line: { color: theme.accent, width: 2, dash: DASHES[panel], shape: "hv" } }));
+    if (run.facts?.law) traces.push(line(`law N(t)${where}`, run.times, run.facts.law, theme.theory, panel));
+    const ends = [run.times[0], run.times[run.last]];
+    const expected = run.facts?.expected ?? {};
+    if (expected.renyi) traces.push(line(`Rényi centers expected${where}`, ends, [expected.renyi, expected.renyi], theme.soft, 1));
+    if (expected.strong) traces.push(line(`strong centers expected${where}`, ends, [expected.strong, expected.strong], theme.strong, 1));
+  });
+  return { traces, layout: { yaxis: { title: { text: "clusters" }, type: "log", dtick: "D2", hoverformat: ".4~g" } } };
+}
+
+function capture(runs, theme) {
+  const traces = runs.flatMap((run, panel) => (run?.curves ? [
+    line(`Rényi centers${side(runs, panel)}`, run.times, run.curves.renyi, theme.ink, panel),
+    line(`strong centers${side(runs, panel)}`, run.times, run.curves.strong, theme.strong, panel),
+  ] : []));
+  return { traces, layout: { yaxis: { title: { text: "share of tokens near a center" }, range: [-0.02, 1.02], tickformat: ".0%" } } };
+}
+
+function attention({ data }, theme) {
+  if (!data) return { traces: [], layout: {} };
+  const { size, tokens, values } = data, rows = [];
+  for (let row = 0; row < size; row++) rows.push(Array.from(values.subarray(row * size, (row + 1) * size)));
+  const at = rows.map((_, i) => 1 + Math.floor((i * tokens) / size));
+  const colorscale = [0, 0.1, 0.25, 0.5, 1].map((u) => [u, `rgb(${heat(u ** 0.42, theme.dark).join(",")})`]);
+  const trace = { type: "heatmap", z: rows, x: at, y: at, colorscale, zmin: 0, zmax: Math.max(...values), hovertemplate: "token %{y} looks at %{x}: %{z:.3f}<extra></extra>", colorbar: { title: { text: "weight" }, outlinewidth: 0 } };
+  return { traces: [trace], layout: { xaxis: { title: { text: "token looked at" }, constrain: "domain" }, yaxis: { title: { text: "token" }, autorange: "reversed", scaleanchor: "x", constrain: "domain" } }, time: false };
+}
+
+function spectrum(runs, theme) {
+  const traces = runs.flatMap((run, panel) => (run?.facts?.spectrum ?? []).map((values, head) => ({
+    type: "scatter", mode: "markers", x: values.map(([re]) => re), y: values.map(([, im]) => im),
+    name: `head ${head + 1}${side(runs, panel)}`, marker: { size: 11, color: [theme.strong, theme.accent, theme.theory, theme.soft][(head + 2 * panel) % 4], symbol: panel ? "diamond-open" : "circle" },
+    hovertemplate: "%{x:.4f} %{y:+.4f} i<extra>%{fullData.name}</extra>",
+  })));
+  return { traces, layout: { xaxis: { title: { text: "Re λ" }, zeroline: true }, yaxis: { title: { text: "Im λ" }, scaleanchor: "x", zeroline: true } }, time: false };
+}
+
+function styled(layout, clock, theme, time) {
+  const axis = { gridcolor: theme.hair, zerolinecolor: theme.faint, linecolor: theme.faint, zeroline: false, automargin: true };
+  const depth = time ? { title: { text: "depth t" }, type: clock.log ? "log" : "linear", ...(clock.log ? { exponentformat: "power" } : {}) } : {};
+  return {
+    ...layout, xaxis: { ...axis, ...depth, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
+    paper_bgcolor: theme.panel, plot_bgcolor: theme.panel, font: { family: theme.sans, size: 13, color: theme.ink }, margin: { l: 60, r: 16, t: 34, b: 50 },
+    hovermode: "closest", legend: { orientation: time ? "v" : "h", itemsizing: "constant" },
+  };
+}
+
+// `scene()`: what is on show, { runs, palettes, charts, view, clock, theme }.
+function build(id, { runs, palettes, charts, view, clock, theme }) {
+  const makers = {
+    lines: () => worldLines(runs[0], palettes[0], view), "lines-b": () => worldLines(runs[1], palettes[1], view),
+    clusters: () => clusters(runs, theme), capture: () => capture(runs, theme), attention: () => attention(charts.attention, theme), spectrum: () => spectrum(runs, theme),
+  };
+  const { traces, layout, time = true } = makers[id]();
+  return { traces, layout: styled(layout, clock, theme, time) };
+}
+
+export function startEnlarge(scene, notice) {
+  const dialog = $("#large"), place = $("#large .drawing");
+  let order = null;
+  const open = (figure) => {
+    const now = scene();
+    if (!now.runs[figure.id === "lines-b" ? 1 : 0]?.curves) { notice("The run is not finished yet; try again in a moment.", "", 3); return; }
+    order = { ...build(figure.id, now), config: CONFIG };
+    $("#large-title").textContent = figure.querySelector("figcaption span").textContent;
+    place.replaceChildren(el("iframe", { src: "/static/frame.html", title: "Interactive chart" }));
+    dialog.showModal();
+  };
+  window.addEventListener("message", (event) => {
+    const frame = place.querySelector("iframe");
+    if (event.origin !== location.origin || event.source !== frame?.contentWindow) return;
+    const { ready, drawn, close, failed } = event.data;
+    if (ready) frame.contentWindow.postMessage(order, location.origin);
+    if (drawn !== undefined) place.dataset.drawn = drawn;
+    if (close || failed) dialog.close();
+    if (failed) notice(failed, "bad", 6);
+  });
+  dialog.addEventListener("close", () => { place.replaceChildren(); delete place.dataset.drawn; order = null; });
+  for (const figure of document.querySelectorAll(".chart")) {
+    const name = figure.querySelector("figcaption span").textContent;
+    const button = el("button", { type: "button", class: "enlarge", "aria-label": `Enlarge: ${name}`, title: "Large and interactive: zoom, hover, save" }, "⤢");
+    button.addEventListener("click", () => open(figure));
+    figure.querySelector("figcaption").append(button);
+  }
+}
