@@ -39,7 +39,7 @@ export class Clusters extends Chart {
       if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); if (!key.includes("N(t) law")) key.push("N(t) law"); }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
     });
-    this.figure.querySelector(".key").textContent = key.length ? "orange: law N(t)" : "";
+    this.figure.querySelector(".key").textContent = key.length ? "orange: N(t)" : "";
   }
 
   expected(expected, place, theme, top) {

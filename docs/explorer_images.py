@@ -1,0 +1,59 @@
+"""Screenshots for docs/explorer.md and the README: `python docs/explorer_images.py` (needs Chromium and the extra `dev`)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+SIZE = {"width": 1440, "height": 900}
+PATIENCE = 120_000
+"""Milliseconds to wait for a run."""
+SCENES = (
+    ("explorer-sphere", "sphere", "dark", 0.61),
+    ("explorer-circle", "figure-2", "light", 0.27),
+    ("explorer-cascade", "cascade", "light", 0.45),
+    ("explorer-compare", "norms", "dark", 0.63),
+)
+"""Name, preset, colours, and place of the clock."""
+
+
+def show(page: Page, address: str, preset: str, at: float) -> None:
+    """The page with the finished run of a preset, the clock at a fraction of its horizon."""
+    page.goto(address)
+    page.wait_for_selector(f"#preset option[value='{preset}']", state="attached")
+    page.select_option("#preset", preset)
+    page.wait_for_selector(".stage[data-panel='0'][data-done]", state="attached", timeout=PATIENCE)
+    page.locator("#scrub").evaluate(
+        "(node, at) => { node.value = at; node.dispatchEvent(new Event('input', { bubbles: true })); }", at
+    )
+    page.wait_for_timeout(1500)
+
+
+def main() -> None:
+    command = [sys.executable, "-m", "metastable", "explore", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
+        assert server.stdout is not None
+        address = next(word for line in server.stdout for word in line.split() if word.startswith("http://"))
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for name, preset, colors, at in SCENES:
+            page = browser.new_page(viewport=SIZE, color_scheme=colors)  # type: ignore[arg-type]
+            show(page, address, preset, at)
+            page.screenshot(path=IMAGES / f"{name}.png")
+            if name == "explorer-circle":
+                page.locator("#lines .enlarge").click()
+                page.wait_for_selector("#large .drawing[data-drawn]", timeout=PATIENCE)
+                page.wait_for_timeout(500)
+                page.screenshot(path=IMAGES / "explorer-chart.png")
+            page.close()
+        browser.close()
+        server.terminate()
+
+
+if __name__ == "__main__":
+    main()
