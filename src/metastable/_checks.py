@@ -30,7 +30,7 @@ def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInpu
     """`value` as a finite float64 array in C order."""
     try:
         raw = np.asarray(value)
-    except (ValueError, TypeError) as reason:
+    except (ValueError, TypeError, RuntimeError) as reason:  # the last: a tensor that needs its gradient
         raise error(f"{name} is not an array of numbers: {reason}") from None
     if raw.dtype.kind not in "biuf":
         raise error(f"{name} must hold real numbers, not {raw.dtype}")
@@ -98,9 +98,10 @@ def tokens(value: Any, name: str = "start", dim: int | None = None, unit: bool =
         raise TokenError(f"{name}: token {int(np.argmin(length))} is the zero vector, which has no direction; drop it")
     off = np.abs(length - 1)
     if off.max() > UNIT_TOLERANCE:
-        worst = int(off.argmax())
+        worst, count = int(off.argmax()), int((off > UNIT_TOLERANCE).sum())
+        others = f" (and {count - 1} more)" if count > 1 else ""
         raise TokenError(
-            f"{name}: token {worst} has length {length[worst]:.6g}, not 1; "
+            f"{name}: token {worst} has length {length[worst]:.6g}, not 1{others}; "
             f"put tokens on the sphere with metastable.sphere.normalize({name})"
         )
     # Rows that are unit to rounding stay as they are, bit for bit, so that checking twice changes nothing.

@@ -127,7 +127,9 @@ def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
     target = Path(path)
     if target.exists() or target.is_symlink():
         if not overwrite:
-            raise StoreExistsError(f"{target} exists and was left untouched; choose another name or say overwrite=True")
+            raise StoreExistsError(
+                f"{target} exists and was left untouched; choose another name, or overwrite it (overwrite=True, --overwrite)"
+            )
         if not _is_store(target):
             raise StoreExistsError(
                 f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
@@ -135,8 +137,11 @@ def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise StoreError(f"the folder {parent} does not exist; create it first")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise StoreError(f"the folder {parent} is not writable; choose another place")
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".metastable-"):
+            pass
+    except OSError as reason:
+        raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
     return target
 
 
@@ -195,6 +200,8 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     try:
         expected = json.loads(dataset.attrs.pop("checksums"))
     except (KeyError, ValueError):
+        if "member" in dataset.dims:
+            raise StoreError(f"{target} holds an ensemble, not a run; open it with xarray.open_zarr") from None
         raise IncompleteStoreError(f"{target} was not finished when it was written; run it again") from None
     actual = checksums(dataset)
     wrong = sorted(name for name in {*expected, *actual} if expected.get(name) != actual.get(name))

@@ -29,6 +29,30 @@ def test_overview_names_every_command():
         assert name in text
 
 
+def test_help_shows_tables_of_files():
+    text = call("simulate", "--help")
+    for table in ("[model]", "[start]", "[run]"):
+        assert text.count(table) >= 2
+    assert "[plot]" in call("sweep", "plot", "--help")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--plot", "x.foo"], "ends in .png, .pdf, .svg"),
+        (["--out", "/proc/x.zarr"], "not writable"),
+        (["--mask", "windw:3"], "window:WIDTH"),
+        (["--start", "tokens.txt"], ".npy or a .csv"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(flags, complaint, tmp_path):
+    (tmp_path / "tokens.txt").write_text("1 0\n")
+    tokens = [] if "--start" in flags else ["-n", "5"]
+    text = call("simulate", *tokens, "-b", "4", "--until", "1e9", *flags, cwd=tmp_path, code=2)
+    assert complaint in text
+    assert "Traceback" not in text
+
+
 def test_version():
     assert call("--version").strip() == f"metastable {ms.__version__}"
 

@@ -118,7 +118,9 @@ def test_interruption_returns_what_is_finished(monkeypatch, overlap):
         return layers.solve((MODEL,) * 10, start, 0.5, times=problem.times)
 
     monkeypatch.setitem(solvers.SOLVERS, "tsit5", interrupted)
-    stats = run(memory=8 * 3 * 12 * 2 * (4 if overlap else 2), interaction="direct")
+    with pytest.warns(UserWarning, match="4 of 9 members"):
+        stats = run(memory=8 * 3 * 12 * 2 * (4 if overlap else 2), interaction="direct")
+    assert stats.attrs["members"] == 4
     assert stats.attrs["status"] == "interrupted"
     assert list(stats.member.values) == [0, 1, 2, 3]
 

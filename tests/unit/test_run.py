@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def test_mask_of_the_wrong_size():
         ({"until": None, "times": [0.0]}, errors.TimeError, "only 0"),
         ({"until": None, "times": 3.0}, errors.TimeError, "list"),
         ({"until": 1.0, "times": [2.0]}, errors.TimeError, "beyond"),
+        ({"until": 3.0, "times": [2.0]}, errors.TimeError, "would not be kept"),
         ({"method": "euler"}, errors.InvalidInputError, "tsit5"),
         ({"engine": "gpu"}, errors.InvalidInputError, "cuda"),
         ({"interaction": "fast"}, errors.InvalidInputError, "series"),
@@ -124,6 +126,10 @@ def test_saved_times_equal_dense_output():
     for t, state in zip(saved.times, saved.states):
         np.testing.assert_allclose(dense.at(t), state, atol=1e-14)
     np.testing.assert_array_equal(saved.at(1.7), saved.states[2])
+    np.testing.assert_array_equal(dense.at([0.5, 1.7]), [dense.at(0.5), dense.at(1.7)])
+    for wrong in ("clusters", ms.observe.clusters):
+        with pytest.raises(errors.InvalidInputError, match="observable such as"):
+            dense.observe(wrong)
     with pytest.raises(errors.TimeError, match="simulate without times"):
         saved.at(1.0)
     with pytest.raises(errors.TimeError, match="outside"):
@@ -213,7 +219,10 @@ def test_a_store_nowhere(tmp_path):
 
 
 def test_an_unwritable_folder_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # what a user without rights would see
+    def refused(*args, **options):  # what a user without rights would see
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
     with pytest.raises(errors.StoreError, match="not writable"):
         run().save(tmp_path / "run.zarr")
     assert os.listdir(tmp_path) == []

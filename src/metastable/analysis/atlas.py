@@ -88,7 +88,7 @@ def predict(model: Attention, *, tolerance: float = 1e-9) -> Prediction:
     """
     if not isinstance(model, Attention):
         raise InvalidInputError(
-            f"model must be an Attention, not {type(model).__name__}; for a matrix use predict_value"
+            f"model must be an Attention, not {type(model).__name__}; for a matrix use metastable.analysis.predict_value"
         )
     heads = model.all_heads
     identity = np.eye(model.dim)

@@ -125,7 +125,9 @@ class MergeTree:
         return pd.DataFrame(self.to_columns())
 
 
-def merge_tree(run: Trajectory, radius: float = 1e-3, *, window: float = 0.1, resolution: float = 1e-9) -> MergeTree:
+def merge_tree(
+    run: Trajectory, radius: float | None = None, *, window: float = 0.1, resolution: float = 1e-9
+) -> MergeTree:
     """Which cluster of a run merged into which, and when.
 
     Clusters are those of `cluster_labels` with this `radius`. They are compared at checkpoints, one in every window
@@ -139,7 +141,8 @@ def merge_tree(run: Trajectory, radius: float = 1e-3, *, window: float = 0.1, re
     Args:
         run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
             the first saved time after them.
-        radius: geodesic distance > 0 below which tokens are linked.
+        radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
+            (a cluster that falls into another one stretches, so a much smaller radius takes it apart again for a while).
         window: relative length of the windows.
         resolution: bisection stops at this fraction of a step.
 
@@ -147,12 +150,19 @@ def merge_tree(run: Trajectory, radius: float = 1e-3, *, window: float = 0.1, re
         A `MergeTree`.
     """
     trajectory = check_trajectory(run)
+    radius = _default_radius(trajectory) if radius is None else float(radius)
     bound = link_bound(radius)
     window = _checks.number(window, "window", 0.0, strict=True)
     resolution = _checks.number(resolution, "resolution", 0.0, 1.0, strict=True)
     if trajectory.dense is None:
-        return _from_saved(trajectory, float(radius), bound)
-    return _from_dense(trajectory, trajectory.dense, float(radius), bound, window, resolution)
+        return _from_saved(trajectory, radius, bound)
+    return _from_dense(trajectory, trajectory.dense, radius, bound, window, resolution)
+
+
+def _default_radius(run: Trajectory) -> float:
+    """Half of the distance at which two tokens attract each other most; at most half a radian."""
+    beta = max(head.beta for head in run.model.all_heads)
+    return 0.5 / math.sqrt(max(1.0, beta))
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:

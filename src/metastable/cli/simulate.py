@@ -16,12 +16,13 @@ SOLVER = "Solver"
 OUTPUT = "Output"
 
 MASK_HELP = "Who sees whom: causal, full, window:W, sink:S,W, prefix:P."
+PICTURES = (".png", ".pdf", ".svg")
 NORM_HELP = "post_ln, pre_ln, mix_ln:TAU, peri_ln, ngpt:ALPHA, sqrt_scaling."
 
 
 def simulate(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file with [model], [start] and [run] tables; flags override it.")
+        Path | None, typer.Argument(help=r"TOML file with \[model], \[start] and \[run] tables; flags override it.")
     ] = None,
     tokens: Annotated[
         int | None, typer.Option("--tokens", "-n", help="Number of tokens.", rich_help_panel=START)
@@ -76,7 +77,7 @@ def simulate(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
-    """Simulate one sequence of tokens, print a summary, keep the run.
+    r"""Simulate one sequence of tokens, print a summary, keep the run.
 
     [bold]Examples[/]
 
@@ -98,14 +99,14 @@ def simulate(
 
     The same from a file (run.toml):
 
-        [model]
+        \[model]
         dim = 3
         beta = 9.0
         mask = {kind = "window", width = 8}
-        [start]
+        \[start]
         tokens = 64
         seed = 1
-        [run]
+        \[run]
         until = 100.0
         out = "run.zarr"
     """
@@ -142,17 +143,29 @@ def simulate(
     _leftover({name: v for name, v in options.items() if name not in flags}, "run")
     if destination is not None:
         check_destination(destination, replace)
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise StoreError(f"the folder {plot.absolute().parent} does not exist; create it before drawing into it")
+    if plot is not None:
+        _check_picture(plot)
     x = _tokens_from(Path(file)) if file is not None else sphere.uniform(count, dim=model.dim, seed=number)
     if options.get("method") == "sde" or model.noise > 0:
         options["seed"] = number
-    run = runs.simulate(model, x, progress=False if quiet else None, **options)
+    try:
+        run = runs.simulate(model, x, progress=False if quiet else None, **options)
+    except KeyboardInterrupt:
+        typer.echo("stopped by Ctrl-C; nothing was kept", err=True)
+        raise typer.Exit(130) from None
     if destination is not None:
         run.save(destination, overwrite=replace)
     if plot is not None:
         run.plot().savefig(plot)
     _summary(run, destination, plot)
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before anything is computed."""
+    if path.suffix.lower() not in PICTURES:
+        raise InvalidInputError(f"--plot {path}: a picture ends in {', '.join(PICTURES)}")
+    if not path.absolute().parent.is_dir():
+        raise StoreError(f"the folder {path.absolute().parent} does not exist; create it before drawing into it")
 
 
 def _read(path: Path | None) -> dict[str, dict[str, Any]]:
@@ -198,6 +211,9 @@ def _model(table: dict, given: dict, matrices: dict, mask: str | None, norm: str
 def _kind(text: str, fields: dict[str, tuple[str, ...]], convert: type) -> dict[str, Any]:
     """'window:8' as {"kind": "window", "width": 8}."""
     kind, _, rest = text.partition(":")
+    if rest and kind not in fields:
+        known = ", ".join(f"{name}:{','.join(parts).upper()}" for name, parts in fields.items())
+        raise ModelError(f"{text!r}: nothing with a number is called {kind!r}; there are {known}")
     names = fields.get(kind, ())
     parts = rest.split(",") if rest else []
     if len(parts) != len(names):
@@ -228,6 +244,8 @@ def _array(path: Path, name: str) -> Any:
     try:
         if path.suffix == ".csv":
             return np.loadtxt(path, delimiter=",", ndmin=2)
+        if path.suffix != ".npy":
+            raise InvalidInputError(f"{name}: {path} must be a .npy or a .csv file")
         return np.load(path, allow_pickle=False)
     except OSError as reason:
         raise StoreError(f"{name}: {path} cannot be read: {reason.strerror or reason}") from None
@@ -284,7 +302,9 @@ def _summary(run: Any, destination: Path | None, plot: Path | None) -> None:
     )
     table.add_row("clusters", f"{labels.max() + 1} (tokens linked closer than {radius:.3g})")
     if prediction is not None:
-        table.add_row("in the end", f"{prediction.configuration} ({prediction.basis})")
+        table.add_row(
+            "predicted", f"{prediction.configuration} ({prediction.basis})" if prediction.row else prediction.reason
+        )
     if destination is not None:
         table.add_row("kept in", str(destination))
     if plot is not None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from metastable.errors import InvalidInputError, StoreError
 
+if TYPE_CHECKING:
+    from metastable.sweep import Estimate
+
 DEFAULT = "run"
 PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
 """Keys of the table [plot] of a sweep file."""
+SHORT = 10.0
+"""Seconds of work below which starting workers takes longer than they save."""
 
 
 class SweepGroup(TyperGroup):
@@ -53,7 +58,7 @@ def run(
     cluster: Annotated[str | None, typer.Option(help="slurm, pbs, sge, lsf, oar, moab or htcondor.")] = None,
     cluster_option: Annotated[list[str] | None, typer.Option(help=OPTION_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, estimate time and size, run nothing.")] = False,
-    calibrate: Annotated[float, typer.Option(help="Seconds for the estimate (0: none).")] = 5.0,
+    calibrate: Annotated[float, typer.Option(help="Seconds for the estimate (0: none).")] = 2.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run tasks that failed again.")] = False,
     extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -85,9 +90,12 @@ def run(
         raise InvalidInputError("say where the results go: --out DIR (or --dry-run to see what would run)")
     described.check()
     fresh = out is None or not (out / "results.zarr").exists()
-    _announce(described, calibrate if dry_run or fresh else 0.0, workers)
+    found = _announce(described, calibrate if dry_run or fresh else 0.0, workers)
     if dry_run or out is None:
         return
+    if found is not None and found.seconds < SHORT and workers is None and scheduler is None and cluster is None:
+        _say("short enough to run here, without workers")
+        workers = 0
     try:
         outcome = run_sweep(
             described,
@@ -164,9 +172,9 @@ def plot(
     at: Annotated[list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest). Repeatable.")] = None,
     log: Annotated[bool | None, typer.Option("--log/--linear", help="Logarithmic values.")] = None,
 ) -> None:
-    """Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
+    r"""Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
 
-    Works while the sweep runs; grid points that are not done stay grey. The table [plot] of the sweep file sets the defaults.
+    Works while the sweep runs; grid points that are not done stay grey. The table \[plot] of the sweep file sets the defaults.
     """
     from metastable.figures import phase, style
     from metastable.sweep import open_results
@@ -214,15 +222,15 @@ def _size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _announce(described: Any, calibrate: float, workers: int | None) -> None:
-    """Tasks, time and size, before anything runs."""
+def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate | None:
+    """Tasks, time and size, before anything runs; None without an estimate."""
     from metastable.sweep import estimate
     from metastable.sweep.cluster import cpus
 
     axes = " x ".join(f"{len(axis)} {axis.name}" for axis in described.axes) or "one point"
     _say(f"{described.name or 'sweep'}: {described.size} tasks ({axes}), {described.members} members each")
     if calibrate <= 0:
-        return
+        return None
     found = estimate(described, seconds=calibrate)
     hands = max(1, cpus() if workers is None else workers)
     _say(
@@ -230,6 +238,7 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> None:
         f"({duration(found.cheapest)} to {duration(found.dearest)} per task), "
         f"{duration(found.wall_seconds(hands))} on {hands} workers, {_size(found.bytes)} on disk"
     )
+    return found
 
 
 def _finish(outcome: Any) -> None:

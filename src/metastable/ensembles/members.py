@@ -6,6 +6,7 @@ batches, threads or workers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ def ensemble(
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
     `evaluations`. A member that fails is NaN from where it failed, says so in `status`, and stops nobody else. Ctrl-C returns the
-    members that were finished.
+    members that were finished, with a warning and `attrs["status"] == "interrupted"`.
 
     >>> import metastable as ms
     >>> stats = ms.ensemble(ms.Attention(dim=2, beta=9.0), tokens=20, members=4, times=[0.0, 5.0], seed=0,
@@ -117,7 +118,14 @@ def ensemble(
             _run_batches(problem, record, report)
         except KeyboardInterrupt:
             record.interrupted = True
-    return record.dataset()
+    result = record.dataset()
+    if record.interrupted:
+        warnings.warn(
+            f"interrupted: the dataset holds {result.sizes['member']} of {problem.members} members",
+            UserWarning,
+            stacklevel=2,
+        )
+    return result
 
 
 def _run_batches(problem: Problem, record: Record, report: Report) -> None:

@@ -54,7 +54,9 @@ class Record:
         from metastable.dataset import FORMAT
 
         problem = self.problem
-        finished = np.flatnonzero(self.status != UNFINISHED)
+        # Only members before the first unfinished one: beyond it the quick ones would be over-represented.
+        unfinished = np.flatnonzero(self.status == UNFINISHED)
+        finished = np.arange(unfinished[0] if unfinished.size else problem.members)
         dims = {name: ("member", "time", *item.dims) for name, item in problem.observables.items()}
         variables: dict[str, Any] = {
             name: (dims[name], values if finished.size == problem.members else values[finished])
@@ -71,7 +73,7 @@ class Record:
                 "metastable_version": __version__,
                 "model": problem.model.to_json(),
                 "tokens": problem.tokens,
-                "members": problem.members,
+                "members": finished.size,
                 "seed": problem.seed,
                 "start": "uniform" if problem.draw is None else getattr(problem.draw, "__name__", "callable"),
                 "method": problem.method,

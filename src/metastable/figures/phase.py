@@ -266,7 +266,12 @@ def phase_figure(
 
     Axes that are left become panels.
     """
-    reduced = reduce_members(select(array, at or {}))
+    chosen = select(array, at or {})
+    # An axis of one point has nothing to show, unless it was asked for.
+    single = [dim for dim, size in chosen.sizes.items() if size == 1 and dim not in (x, y, "member", "statistic")]
+    if len(single) < len(set(chosen.dims) - {"member", "statistic"}):
+        chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
+    reduced = reduce_members(chosen)
     plan = arrange(reduced.mean, x, y, kind)
     choices = [reduced.mean[dim].values.tolist() for dim in plan.panels]
     total = int(np.prod([len(choice) for choice in choices])) if choices else 1

@@ -160,7 +160,7 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
     if log:
         style.log_time_axis(axes[3], float(times[1]), float(times[-1]))
     axes[3].set_xlabel("depth $t$")
-    axes[3].set_ylabel("mean cosine between tokens")
+    axes[3].set_ylabel("mean cosine")
     style.grid(axes[3])
     page.suptitle(describe(run.model, states.shape[1]), x=0.01, ha="left", fontsize="medium")
     return page

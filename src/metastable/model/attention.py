@@ -106,10 +106,8 @@ class Attention(ArrayFields):
         _checks.choice(self.weights, "weights", WEIGHTS, error=ModelError)
         for name, kind in (("mask", Visibility), ("norm", Norm)):
             if not isinstance(getattr(self, name), kind):
-                raise ModelError(
-                    f"{name} must be one of the {name}s of metastable (for example {kind.__name__.lower()} "
-                    f"objects such as Causal() or PostLN()), not {getattr(self, name)!r}"
-                )
+                known = "Causal(), Full(), Window(8)" if kind is Visibility else "PostLN(), PreLN(), NGPT(0.5)"
+                raise ModelError(f"{name} must be an object such as {known}, not {getattr(self, name)!r}")
         for name, kind in (("feedforward", FeedForward), ("frozen", Frozen), ("bias", ALiBi)):
             part = getattr(self, name)
             if part is not None and not isinstance(part, kind):

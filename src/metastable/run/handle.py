@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
 from metastable.kernels import select
 from metastable.model import Attention
@@ -144,8 +145,10 @@ class Run:
 
         return dataset.dense_of(self.dataset)
 
-    def at(self, t: float) -> FloatArray:
-        """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time."""
+    def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
+        """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""
+        if np.ndim(t) == 1:
+            return np.array([self.at(float(time)) for time in np.asarray(t)]).reshape(-1, *self.start.shape)
         t = _checks.number(t, "t", 0.0, error=TimeError)
         if self.dense is not None:
             return self.dense(t)[:, : self.model.dim]
@@ -161,6 +164,12 @@ class Run:
         """An observable (see `metastable.observe`) at the saved times."""
         import xarray as xr
 
+        from metastable.analysis.observe import Observable
+
+        if not isinstance(observable, Observable) or isinstance(observable, type):
+            raise InvalidInputError(
+                f"observe takes an observable such as metastable.observe.clusters(radius=0.1), not {observable!r}"
+            )
         values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
         return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
 

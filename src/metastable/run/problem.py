@@ -165,6 +165,10 @@ def _horizon(until: float | str | None, times: FloatArray | None, method: str) -
     horizon = _checks.horizon(until)
     if times is not None and times[-1] > horizon:
         raise TimeError(f"the last of times, {times[-1]:g}, is beyond until={horizon:g}; raise until or drop it")
+    if times is not None and times[-1] < horizon:
+        raise TimeError(
+            f"times ends at {times[-1]:g}, so the state at until={horizon:g} would not be kept; add it to times, or leave until out"
+        )
     return horizon, False
 
 

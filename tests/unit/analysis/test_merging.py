@@ -91,7 +91,7 @@ def test_linkage_is_what_scipy_wants() -> None:
     run = ms.simulate(
         ms.Attention(dim=2, beta=16.0), sphere.uniform(40, 2, seed=3), until=60.0, method="tsit5", engine="reference"
     )
-    tree = merge_tree(run)
+    tree = merge_tree(run, radius=1e-3)
     np.testing.assert_array_equal(tree.final_labels, cluster_labels(run.final, 1e-3))
     linkage = tree.linkage()
     assert linkage.shape == (39, 4)
@@ -114,6 +114,15 @@ def test_linkage_is_what_scipy_wants() -> None:
     assert list(frame.columns) == list(tree.to_columns())
     assert frame["clusters"].iloc[-1] == tree.final_labels.max() + 1
     assert (frame["size"] == frame["child_size"] + frame["parent_size"]).all()
+
+
+def test_by_default_the_tree_counts_metastable_clusters() -> None:
+    """The default radius follows beta; the tree then agrees with the clusters of single moments while clusters stand."""
+    run = ms.simulate(ms.Attention(dim=2, beta=64.0), sphere.uniform(200, 2, seed=0), until=1e4)
+    tree = merge_tree(run)
+    assert tree.radius == 0.5 / 8
+    for t in (10.0, 20.0, 40.0, 75.0, 150.0, 500.0, 9e3):
+        assert tree.count(t) == cluster_labels(run.at(t), tree.radius).max() + 1
 
 
 def test_one_token_and_refusals() -> None:

@@ -44,3 +44,14 @@ def test_exact_statements_agree():
         if recipe.name in exact:
             dataset = recipe.measure(recipe.parameters, Settings(members=3, seed=1), lambda fraction: None)
             assert {finding.verdict for finding in recipe.judge(dataset)} == {"agrees"}, recipe.name
+
+
+def test_an_interrupted_ensemble_is_no_result(monkeypatch):
+    """Figure 3 with fewer members than it claims must not be stored: Ctrl-C in the ensemble stops the recipe."""
+    from metastable.reproduce.recipes import parking
+
+    complete = parking.ensemble
+    monkeypatch.setattr(parking, "ensemble", lambda *a, **k: complete(*a, **k).assign_attrs(status="interrupted"))
+    recipe = next(item for item in catalogue() if item.name == "figure-3")
+    with pytest.raises(KeyboardInterrupt):
+        recipe.measure(recipe.parameters, Settings(members=2), lambda share: None)

@@ -116,6 +116,17 @@ def test_status(folder):
     assert text.count("slowest") == 5
 
 
+def test_plot_of_a_single_time(tmp_path):
+    text = (
+        "tokens = 6\nmembers = 2\nseed = 0\n[model]\ndim = 2\n[grid]\nmask = ['causal', 'full']\nbeta = [1.0, 2.0]\n"
+        "[run]\ntimes = [1.0]\n[observe.clusters]\nradius = 0.1\n"
+    )
+    (tmp_path / "one.toml").write_text(text)
+    assert "short enough to run here" in call("one.toml", "--out", "one", cwd=tmp_path)
+    call("plot", "one", cwd=tmp_path)
+    assert (tmp_path / "one" / "clusters.png").stat().st_size > 5000
+
+
 def test_plot(folder):
     assert call("plot", "small", cwd=folder).strip() == str((folder / "small" / "mean_cosine.png").relative_to(folder))
     assert (folder / "small" / "mean_cosine.png").stat().st_size > 5000

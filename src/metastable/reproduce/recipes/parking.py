@@ -155,6 +155,8 @@ def _measure_figure_3(parameters: Mapping[str, Any], settings: Settings, report:
         },
         engine=settings.engine,
     )
+    if stats.attrs["status"] == "interrupted":
+        raise KeyboardInterrupt
     report(1.0)
     summary = {}
     for name in ("renyi", "strong"):
