@@ -130,6 +130,18 @@ def number(
     return result
 
 
+ROUNDING = 1e-14
+"""Relative tolerances below this ask for more than double precision can hold."""
+
+
+def tolerance(value: Any) -> float:
+    """`value` as a relative tolerance."""
+    result = number(value, "rtol", 0.0, 1.0, strict=True)
+    if result < ROUNDING:
+        raise InvalidInputError(f"rtol={result:g} is below the rounding of double precision; use 1e-13 or more")
+    return result
+
+
 def count(
     value: Any,
     name: str,

@@ -63,6 +63,7 @@ def test_mask_of_the_wrong_size():
         ({"until": None, "times": [0.0]}, errors.TimeError, "only 0"),
         ({"until": None, "times": 3.0}, errors.TimeError, "list"),
         ({"until": 1.0, "times": [2.0]}, errors.TimeError, "beyond"),
+        ({"rtol": 1e-20}, errors.InvalidInputError, "rounding"),
         ({"until": 3.0, "times": [2.0]}, errors.TimeError, "would not be kept"),
         ({"method": "euler"}, errors.InvalidInputError, "tsit5"),
         ({"engine": "gpu"}, errors.InvalidInputError, "cuda"),

@@ -106,7 +106,7 @@ def ensemble(
             method=method,
             dtype=dtype,
         ),
-        _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
+        _checks.tolerance(rtol),
         _checks.number(atol, "atol", 0.0),
         0.0 if step is None else _checks.number(step, "step", 0.0, strict=True),
         _checks.count(max_steps, "max_steps"),

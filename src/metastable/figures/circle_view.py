@@ -57,11 +57,15 @@ def draw_tokens(
     opacity: float = 0.75,
     stack: float = 0.0,
     stack_width: float = 0.05,
+    reach: float = np.inf,
 ) -> np.ndarray:
-    """Tokens (tokens, 2) as dots; with `stack` > 0 coinciding dots pile up outward in steps of `stack`. Returns the
-    radii.
+    """Tokens (tokens, 2) as dots; with `stack` > 0 coinciding dots pile up outward in steps of `stack`, smaller ones where
+    the highest pile would be higher than `reach`. Returns the radii.
     """
     angles = angles_of(points)
+    if stack > 0:
+        highest = stacked_radii(angles, stack_width, 1.0).max() - 1.0
+        stack = min(stack, reach / max(1.0, highest))
     radii = stacked_radii(angles, stack_width, stack) if stack > 0 else np.ones(len(angles))
     ax.scatter(
         radii * np.cos(angles),

@@ -130,7 +130,7 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
     tokens = states.shape[1]
     draw_circle(axes[1], limit=1.8)
     draw_tokens(
-        axes[1], run.final, stack=min(0.035, 4.5 / tokens), stack_width=0.05, size=12, colors=style.token_colors(tokens)
+        axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
     )
     axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
     return page

@@ -111,7 +111,7 @@ def check(
             method=method,
             dtype=dtype,
         ),
-        _checks.number(rtol, "rtol", 0.0, 1.0, strict=True),
+        _checks.tolerance(rtol),
         _checks.number(atol, "atol", 0.0),
         step,
         None if seed is None else _checks.seed(seed),
