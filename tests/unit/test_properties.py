@@ -1,7 +1,7 @@
 """What must hold for every run: norms, symmetries, causality, energy."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import special_ortho_group
 
@@ -57,17 +57,22 @@ def test_permutation_equivariance_under_full_attention(seed):
 
 @QUICK
 @given(seeds, st.sampled_from(["causal", "window", "sink"]))
+@example(400, "sink")
 def test_causality(seed, mask):
-    """The first m tokens move alone as they move in company: exactly for the velocity, to tolerance for runs."""
+    """The first m tokens move alone as they move in company: exactly for the velocity, to tolerance for runs.
+
+    Some draws multiply errors by more than a thousand (the example: 1.5e-5 at rtol 1e-8, 2e-8 at 1e-10, 1e-10 at 1e-12), so the
+    runs are tight; 180 draws at this tolerance differ by 4e-9 at the most.
+    """
     rng = np.random.default_rng(seed)
     n, few = 12, int(rng.integers(1, 12))
     m = variants.model(rng, n, 3, float(rng.uniform(0, 10)), mask, 2)
     x = variants.tokens(rng, n, 3)
     alone, company = ms.velocity(m, x[:few], engine="reference"), ms.velocity(m, x, engine="reference")
     np.testing.assert_allclose(company[:few], alone, atol=1e-13)
-    options = {"until": 2.0, "engine": "reference", "rtol": 1e-8, "atol": 1e-11}
+    options = {"until": 2.0, "engine": "reference", "rtol": 1e-11, "atol": 1e-14}
     together, apart = ms.simulate(m, x, **options), ms.simulate(m, x[:few], **options)
-    np.testing.assert_allclose(together.final[:few], apart.final, atol=1e-5)
+    np.testing.assert_allclose(together.final[:few], apart.final, atol=1e-6)
 
 
 @QUICK
