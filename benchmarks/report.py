@@ -39,6 +39,8 @@ def tables(results: dict[str, Any]) -> str:
         lines += [""]
     if "whole" in results:
         lines += _whole(results["whole"])
+    if "workers" in results:
+        lines += _workers(results["workers"])
     return "\n".join(lines)
 
 
@@ -53,6 +55,19 @@ def _whole(result: dict[str, Any]) -> list[str]:
         f"  {long['tokens']} tokens to t = 20 by {long['interaction']}: {long['seconds']:.1f} on two threads, "
         f"{long['evaluations']} right-hand sides, {long['peak_megabytes']:.0f} MB",
         f"  first result of a new process: {first['cold_seconds']:.1f} with compilation, {first['warm_seconds']:.1f} later",
+    ]
+
+
+def _workers(result: dict[str, Any]) -> list[str]:
+    """A sweep on two workers against one, beside bare processes."""
+    seconds = {
+        name: f"{min(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})"
+        for name, values in result["seconds"].items()
+    }
+    return [
+        f"Sweep of {result['tasks']} tasks of {result['members']} members, wall-clock seconds: best turn (all turns)",
+        f"  one worker {seconds['sweep_one']}, two {seconds['sweep_two']}: {result['sweep_speed_up']:.2f} times faster",
+        f"  one bare process {seconds['bare_one']}, two {seconds['bare_two']}: {result['bare_speed_up']:.2f} times faster",
     ]
 
 

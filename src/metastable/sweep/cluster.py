@@ -32,6 +32,14 @@ CLUSTERS = {
 
 DASHBOARD: str | None = "127.0.0.1:0"
 """Where a local cluster shows its dashboard: any free port, and to this machine only."""
+FRUGAL = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.monitor-interval": "2s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "1s",
+}
+"""Dask looks at itself up to a hundred times a second in every process: seven percent of a core in all with two workers, taken
+from the tasks where there are as many workers as cores. Tasks last a second here; looking once in one is enough."""
 PATIENCE = 15.0
 """Seconds without a scheduler after which a sweep stops (it may be restarted at the same address meanwhile)."""
 CONNECT = 10.0
@@ -146,17 +154,19 @@ class OnDask:
 def local(workers: int, text: str, execute: str | Execute) -> OnDask:
     """Workers on this machine: one process each, one thread each."""
     require("running a sweep on several workers")
+    from dask import config
     from distributed import Client, LocalCluster
 
     dashboard: Any = DASHBOARD  # None, no dashboard, is allowed but not in the annotations of distributed
-    cluster = LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=dashboard,
-        silence_logs=logging.CRITICAL,
-    )
-    return OnDask(Client(cluster), [cluster], text, execute)
+    with config.set(FRUGAL):  # the processes that are started inherit it
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=dashboard,
+            silence_logs=logging.CRITICAL,
+        )
+        return OnDask(Client(cluster), [cluster], text, execute)
 
 
 def remote(address: str, text: str, execute: str | Execute) -> OnDask:
