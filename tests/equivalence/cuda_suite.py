@@ -6,6 +6,8 @@ imported) and on a real GPU in larger ones (`make test-gpu`).
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -337,3 +339,16 @@ def test_causal_is_what_is_fused():
         assert support.fused_refusal(Attention(dim=2, beta=1.0, **changed), 200) is not None
     assert support.fused_refusal(general(3, 1e4), 20) is not None
     assert support.fused_refusal(Attention(dim=2, beta=1.0), 10**5) is not None
+
+
+def test_small_grids_warn_nobody():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        device.missing.cache_clear()
+        device.missing()
+        warnings.warn(
+            "\x1b[1mGrid size 8 will likely result in GPU under-utilization due to low occupancy.\x1b[0m", stacklevel=1
+        )
+        assert not [item for item in seen if "Grid size" in str(item.message)]
+        warnings.warn("something else", stacklevel=1)
+        assert [item for item in seen if "something else" in str(item.message)]

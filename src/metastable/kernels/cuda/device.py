@@ -6,6 +6,7 @@ Nothing here imports Numba before it is asked to.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -37,6 +38,8 @@ def missing() -> str | None:
         from numba import cuda
     except Exception as reason:
         return f"engine='cuda' needs Numba-CUDA, which cannot be imported here ({reason}); install it with: {INSTALL}"
+    # Few tokens make few blocks, and somebody who asked for that has no use for a lecture about occupancy at every launch.
+    warnings.filterwarnings("ignore", message=r".*Grid size \d+ will likely result in GPU under-utilization")
     if SIMULATED:
         return None
     try:
