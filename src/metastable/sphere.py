@@ -40,6 +40,19 @@ def _points(value: Any, name: str) -> FloatArray:
     return array
 
 
+def _unit_points(value: Any, name: str) -> FloatArray:
+    """`value` as finite points of the sphere."""
+    array = _points(value, name)
+    off = np.abs(_length(array)[..., 0] - 1.0)
+    if off.max(initial=0.0) > _checks.UNIT_TOLERANCE:
+        where = tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
+        raise TokenError(
+            f"{name} must hold unit vectors, and the length of the one at index {where} is off by {off[where]:.3g}; "
+            f"put it on the sphere with metastable.sphere.normalize({name})"
+        )
+    return array
+
+
 def _length(x: FloatArray) -> FloatArray:
     """Euclidean length of the rows, kept as a last axis of size one."""
     return np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
@@ -105,8 +118,17 @@ def distance(x: ArrayLike, y: ArrayLike) -> FloatArray:
 
     Returns:
         Distances in radians, of the broadcast shape without its last axis.
+
+    Raises:
+        TokenError: a vector is not finite or not of unit length, or the dimensions differ.
     """
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    a, b = _unit_points(x, "x"), _unit_points(y, "y")
+    if a.shape[-1] != b.shape[-1]:
+        raise TokenError(f"x and y have vectors of dimension {a.shape[-1]} and {b.shape[-1]}; they must be the same")
+    return _distance(a, b)
+
+
+def _distance(x: FloatArray, y: FloatArray) -> FloatArray:
     difference, total = x - y, x + y
     near = np.sqrt(np.sum(difference * difference, axis=-1))
     far = np.sqrt(np.sum(total * total, axis=-1))
@@ -124,14 +146,14 @@ def pairwise_distance(x: ArrayLike, y: ArrayLike | None = None) -> FloatArray:
     Returns:
         Shape (n, m); memory is O(n m dim) for a block of rows only, never for the whole.
     """
-    a = _points(x, "x")
-    b = a if y is None else _points(y, "y")
+    a = _unit_points(x, "x")
+    b = a if y is None else _unit_points(y, "y")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise TokenError(f"x and y must have shapes (n, dim) and (m, dim), not {a.shape} and {b.shape}")
     result = np.empty((len(a), len(b)))
     rows = max(1, 2**20 // max(1, b.size))
     for first in range(0, len(a), rows):
-        result[first : first + rows] = distance(a[first : first + rows, None, :], b[None, :, :])
+        result[first : first + rows] = _distance(a[first : first + rows, None, :], b[None, :, :])
     return result
 
 

@@ -56,6 +56,20 @@ def test_distance_random_directions_and_broadcast() -> None:
     np.testing.assert_array_equal(sphere.pairwise_distance(y, y[:3]), sphere.distance(y[:, None], y[None, :3]))
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "word"),
+    [
+        ([1.0, 0.0], [[0.0, 1.0], [3.0, 4.0]], r"y .* index \(1,\) is off by 4"),
+        ([1.0, 0.0], [1.0, 0.0, 0.0], "dimension 2 and 3"),
+        ([1.0, np.nan], [1.0, 0.0], "x"),
+        ([1.0], [1.0], "dim >= 2"),
+    ],
+)
+def test_distance_refuses_what_is_not_on_the_sphere(x, y, word) -> None:
+    with pytest.raises(TokenError, match=word):
+        sphere.distance(x, y)
+
+
 def test_pairwise_distance_in_blocks() -> None:
     x = sphere.uniform(1500, 3, 0)
     full = sphere.pairwise_distance(x)
