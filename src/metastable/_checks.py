@@ -25,6 +25,9 @@ UNIT_TOLERANCE = 1e-6
 UNIT_ROUNDING = 1e-15
 """Deviation from unit length that is rounding and nothing else."""
 
+TOLERANCE_FLOOR = 1e-14
+"""Relative tolerances below this ask for more than double precision can hold."""
+
 
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
     """`value` as a finite float64 array in C order."""
@@ -130,14 +133,10 @@ def number(
     return result
 
 
-ROUNDING = 1e-14
-"""Relative tolerances below this ask for more than double precision can hold."""
-
-
 def tolerance(value: Any) -> float:
     """`value` as a relative tolerance."""
     result = number(value, "rtol", 0.0, 1.0, strict=True)
-    if result < ROUNDING:
+    if result < TOLERANCE_FLOOR:
         raise InvalidInputError(f"rtol={result:g} is below the rounding of double precision; use 1e-13 or more")
     return result
 

@@ -39,7 +39,7 @@ def test_help_shows_tables_of_files():
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--plot", "x.foo"], "ends in .png, .pdf, .svg"),
+        (["--plot", "x.foo"], "must end in .png, .pdf, .svg"),
         (["--out", "/proc/x.zarr"], "not writable"),
         (["--mask", "windw:3"], "window:WIDTH"),
         (["--start", "tokens.txt"], ".npy or a .csv"),
@@ -150,6 +150,13 @@ def test_an_existing_store_is_refused_before_work_starts(tmp_path):
     call(*flags.split(), cwd=tmp_path)
     assert "overwrite" in call(*flags.split(), cwd=tmp_path, code=2)
     call(*flags.split(), "--overwrite", cwd=tmp_path)
+
+
+def test_a_run_that_stopped_early_is_kept_and_says_so(tmp_path):
+    flags = ["--times", "1,100", "--method", "tsit5", "--max-steps", "5", "--out", "run.zarr"]
+    text = call("simulate", "-n", "8", "-b", "4", *flags, cwd=tmp_path, code=3)
+    assert "raise max_steps" in text
+    assert ms.load(tmp_path / "run.zarr").status == "max_steps"
 
 
 def test_unknown_keys_of_a_file_are_named(tmp_path):

@@ -57,6 +57,9 @@ def test_noise_is_reproducible_and_differs_between_members():
     second = run(model=noisy, step=0.05, observe=None, memory=1)
     np.testing.assert_array_equal(first.x.values, second.x.values)
     assert first.attrs["method"] == "sde"
+    np.testing.assert_array_equal(
+        run(model=noisy, observe=None).x.values, run(model=noisy, step=0.01, observe=None).x.values
+    )
 
 
 def test_starts_of_ones_own():

@@ -56,6 +56,14 @@ class Observable(Protocol):
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
 
 
+def check_observable(value: Any, name: str) -> None:
+    """Refuse what is not an observable: a name, or the function that makes one."""
+    if not isinstance(value, Observable) or isinstance(value, type):
+        raise InvalidInputError(
+            f"{name} takes an observable such as metastable.observe.clusters(radius=0.1), not {value!r}"
+        )
+
+
 @dataclass(frozen=True)
 class Consumed:
     """Fraction of tokens near a center; made by `consumed`."""

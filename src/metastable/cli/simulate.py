@@ -8,15 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
+from metastable.cli.pictures import check_picture
 from metastable.errors import InvalidInputError, ModelError, StoreError
 
 MODEL = "Model"
 START = "Start"
 SOLVER = "Solver"
 OUTPUT = "Output"
+STOPPED_EARLY = 3
+"""Exit code of a run that ended before its time; what it reached is kept and shown."""
 
 MASK_HELP = "Who sees whom: causal, full, window:W, sink:S,W, prefix:P."
-PICTURES = (".png", ".pdf", ".svg")
 NORM_HELP = "post_ln, pre_ln, mix_ln:TAU, peri_ln, ngpt:ALPHA, sqrt_scaling."
 
 
@@ -109,22 +111,16 @@ def simulate(
         \[run]
         until = 100.0
         out = "run.zarr"
+
+    The exit code is 3 when the run stopped early (out of steps, or beyond double precision); what it reached is kept.
     """
     from metastable import run as runs
-    from metastable import sphere
     from metastable.dataset import check_destination
 
     tables = _read(config)
-    model_table, start_table, run_table = tables["model"], tables["start"], tables["run"]
     matrices = {"value": value, "query": query, "key": key}
     given = {"dim": dim, "beta": beta, "weights": weights, "noise": noise}
-    model = _model(model_table, given, matrices, mask, norm)
-    count = tokens if tokens is not None else start_table.pop("tokens", None)
-    number = seed if seed is not None else start_table.pop("seed", 0)
-    file = start if start is not None else start_table.pop("file", None)
-    _leftover(start_table, "start")
-    if (count is None) == (file is None):
-        raise InvalidInputError("say where the tokens start: either --tokens N (uniform on the sphere) or --start FILE")
+    model = _model(tables["model"], given, matrices, mask, norm)
     flags = {
         "method": method,
         "engine": engine,
@@ -136,16 +132,16 @@ def simulate(
         "threads": threads,
         "until": _until(until),
         "times": _times(times),
+        "out": out,
+        "overwrite": overwrite or None,
     }
-    options = {**run_table, **{name: flag for name, flag in flags.items() if flag is not None}}
-    destination = out if out is not None else options.pop("out", None)
-    replace = bool(options.pop("overwrite", False)) or overwrite
-    _leftover({name: v for name, v in options.items() if name not in flags}, "run")
+    options = _options(tables["run"], flags)
+    destination, replace = options.pop("out", None), bool(options.pop("overwrite", False))
     if destination is not None:
         check_destination(destination, replace)
     if plot is not None:
-        _check_picture(plot)
-    x = _tokens_from(Path(file)) if file is not None else sphere.uniform(count, dim=model.dim, seed=number)
+        check_picture(plot)
+    x, number = _start(tables["start"], tokens, seed, start, model.dim)
     if options.get("method") == "sde" or model.noise > 0:
         options["seed"] = number
     try:
@@ -158,14 +154,30 @@ def simulate(
     if plot is not None:
         run.plot().savefig(plot)
     _summary(run, destination, plot)
+    if run.status != "success":
+        raise typer.Exit(STOPPED_EARLY)
 
 
-def _check_picture(path: Path) -> None:
-    """Refuse a picture that could not be drawn, before anything is computed."""
-    if path.suffix.lower() not in PICTURES:
-        raise InvalidInputError(f"--plot {path}: a picture ends in {', '.join(PICTURES)}")
-    if not path.absolute().parent.is_dir():
-        raise StoreError(f"the folder {path.absolute().parent} does not exist; create it before drawing into it")
+def _options(table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """The table [run] with the flags that were given put over it."""
+    _leftover({name: value for name, value in table.items() if name not in flags}, "run")
+    return {**table, **{name: flag for name, flag in flags.items() if flag is not None}}
+
+
+def _start(table: dict[str, Any], tokens: int | None, seed: int | None, file: Path | None, dim: int) -> tuple[Any, int]:
+    """The tokens at depth 0 and the seed, from the table [start] and the flags put over it."""
+    from metastable import sphere
+
+    table = dict(table)
+    listed = {"tokens": table.pop("tokens", None), "seed": table.pop("seed", 0), "file": table.pop("file", None)}
+    _leftover(table, "start")
+    count = listed["tokens"] if tokens is None else tokens
+    number = listed["seed"] if seed is None else seed
+    path = listed["file"] if file is None else file
+    if (count is None) == (path is None):
+        raise InvalidInputError("say where the tokens start: either --tokens N (uniform on the sphere) or --start FILE")
+    x = _array(Path(path), "--start") if path is not None else sphere.uniform(count, dim=dim, seed=number)
+    return x, number
 
 
 def _read(path: Path | None) -> dict[str, dict[str, Any]]:
@@ -251,10 +263,6 @@ def _array(path: Path, name: str) -> Any:
         raise StoreError(f"{name}: {path} cannot be read: {reason.strerror or reason}") from None
     except ValueError as reason:
         raise InvalidInputError(f"{name}: {path} is not an array of numbers: {reason}") from None
-
-
-def _tokens_from(path: Path) -> Any:
-    return _array(path, "--start")
 
 
 def _until(text: str | None) -> float | str | None:

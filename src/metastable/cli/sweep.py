@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from metastable.errors import InvalidInputError, StoreError
+from metastable.cli.pictures import check_picture
+from metastable.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from metastable.sweep import Estimate
@@ -26,8 +28,17 @@ class SweepGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            self._check_file(args[0])
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
+
+    def _check_file(self, word: str) -> None:
+        """A bare word that names no file is a command that was misspelt."""
+        if word.startswith("-") or Path(word).suffix or Path(word).exists():
+            return
+        near = difflib.get_close_matches(word, self.commands, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(self.commands)}"
+        raise InvalidInputError(f"{word!r} is neither a file nor a command of 'metastable sweep'; {meant}")
 
 
 sweep = typer.Typer(
@@ -193,8 +204,7 @@ def plot(
     if name not in names:
         raise InvalidInputError(f"there is no result called {name!r}; there are: {', '.join(names)}")
     target = out if out is not None else folder / f"{name}.png"
-    if target.suffix not in (".png", ".pdf", ".svg"):
-        raise StoreError(f"{target} must end in .png, .pdf or .svg")
+    check_picture(target)
     page = phase.phase_figure(dataset[name].load(), title=described.name, **settings)
     for path in style.save(page, target.with_suffix(""), (target.suffix[1:],)):
         typer.echo(str(path))

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
-from metastable.ensembles import problem as checks
-from metastable.ensembles.problem import Problem, Start
+from metastable.ensembles.problem import Problem, Start, check
 from metastable.ensembles.record import Record
 from metastable.ensembles.solvers import FAILED, SOLVERS, SUCCESS, UNFINISHED, Batch
-from metastable.errors import InvalidInputError, MetastableError
-from metastable.kernels import select
+from metastable.errors import MetastableError
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -77,40 +74,24 @@ def ensemble(
     >>> stats.cosine.dims
     ('member', 'time')
     """
-    if not isinstance(model, Attention):
-        raise InvalidInputError(f"model must be an Attention, not {model!r}")
-    times = _checks.output_times(times)
-    if times[-1] == 0:
-        raise InvalidInputError("times holds only 0, which is the start; give later times")
-    count = _checks.count(tokens, "tokens")
-    model.mask.check(count)
-    method = checks.method(model, count, method, float(times[-1]))
-    checks.check_step(step, method)
-    problem = Problem(
+    problem = check(
         model,
-        count,
-        _checks.count(members, "members"),
-        times,
-        _checks.seed(seed),
-        checks.observables(observe),
-        checks.start(start),
-        method,
-        select.choose(
-            model,
-            count,
-            checks.engine(engine, method),
-            interaction,
-            float(times[-1]),
-            threads,
-            members=_checks.count(members, "members"),
-            method=method,
-            dtype=dtype,
-        ),
-        _checks.tolerance(rtol),
-        _checks.number(atol, "atol", 0.0),
-        0.0 if step is None else _checks.number(step, "step", 0.0, strict=True),
-        _checks.count(max_steps, "max_steps"),
-        _checks.count(memory, "memory"),
+        tokens=tokens,
+        members=members,
+        times=times,
+        seed=seed,
+        observe=observe,
+        start=start,
+        method=method,
+        engine=engine,
+        interaction=interaction,
+        rtol=rtol,
+        atol=atol,
+        step=step,
+        max_steps=max_steps,
+        memory=memory,
+        threads=threads,
+        dtype=dtype,
     )
     record = Record(problem)
     with progress_bar("ensemble", problem.members, progress) as report:

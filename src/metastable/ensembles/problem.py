@@ -13,13 +13,13 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.integrate.methods import FIXED_STEP, METHODS, check_noise, check_step, engine_for, whole_steps
 from metastable.kernels import select
 from metastable.model import Attention
 
 if TYPE_CHECKING:
     from metastable.analysis.observe import Observable
 
-METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
 OVERLAPPING_BATCH = 1024
 """Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
 Start = Callable[[np.random.Generator], Any]
@@ -86,7 +86,69 @@ class Problem:
         return int(np.random.SeedSequence(self.seed, spawn_key=(member, 0)).generate_state(1, np.uint64)[0])
 
 
-def method(model: Attention, tokens: int, method: str, horizon: float) -> str:
+def check(
+    model: Attention,
+    *,
+    tokens: int,
+    members: int,
+    times: Any,
+    seed: int,
+    observe: Mapping[str, Observable] | None,
+    start: str | Start,
+    method: str,
+    engine: str,
+    interaction: str,
+    rtol: float,
+    atol: float,
+    step: float | None,
+    max_steps: int,
+    memory: int,
+    threads: int | None,
+    dtype: str,
+) -> Problem:
+    """The arguments of `ensemble` as a `Problem`, or a named exception."""
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {model!r}")
+    output = _checks.output_times(times)
+    horizon = float(output[-1])
+    if horizon == 0:
+        raise InvalidInputError("times holds only 0, which is the start; give later times")
+    count = _checks.count(tokens, "tokens")
+    model.mask.check(count)
+    method = _method(model, count, method, horizon)
+    step = check_step(step, method)
+    if method in FIXED_STEP:
+        whole_steps(output, step, method)
+    size = _checks.count(members, "members")
+    return Problem(
+        model,
+        count,
+        size,
+        output,
+        _checks.seed(seed),
+        _observables(observe),
+        _start(start),
+        method,
+        select.choose(
+            model,
+            count,
+            engine_for(method, engine),
+            interaction,
+            horizon,
+            threads,
+            members=size,
+            method=method,
+            dtype=dtype,
+        ),
+        _checks.tolerance(rtol),
+        _checks.number(atol, "atol", 0.0),
+        step,
+        _checks.count(max_steps, "max_steps"),
+        _checks.count(memory, "memory"),
+    )
+
+
+def _method(model: Attention, tokens: int, method: str, horizon: float) -> str:
     """The method that "auto" stands for, or the named one if it can do the model."""
     from metastable.integrate import rodas
 
@@ -95,10 +157,7 @@ def method(model: Attention, tokens: int, method: str, horizon: float) -> str:
         if model.noise > 0:
             return "sde"
         return "rodas" if horizon > select.LONG_HORIZON and rodas.refusal(model, tokens) is None else "tsit5"
-    if model.noise > 0 and method != "sde":
-        raise UnsupportedError(
-            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
-        )
+    check_noise(model, method)
     if method == "rodas":
         reason = rodas.refusal(model, tokens)
         if reason is not None:
@@ -106,13 +165,7 @@ def method(model: Attention, tokens: int, method: str, horizon: float) -> str:
     return method
 
 
-def check_step(step: float | None, method: str) -> None:
-    if (step is None) == (method in ("sde", "layers")):
-        need = "needs step=, for example step=0.01" if step is None else "chooses its own steps; leave step out"
-        raise InvalidInputError(f"method={method!r} {need}")
-
-
-def observables(observe: Mapping[str, Observable] | None) -> dict[str, Observable]:
+def _observables(observe: Mapping[str, Observable] | None) -> dict[str, Observable]:
     from metastable.analysis import observe as known
 
     if observe is None:
@@ -122,29 +175,19 @@ def observables(observe: Mapping[str, Observable] | None) -> dict[str, Observabl
             'observe must be a dictionary such as {"clusters": metastable.observe.clusters(radius=0.1)}'
         )
     for name, observable in observe.items():
-        if not isinstance(observable, known.Observable):
-            raise InvalidInputError(
-                f"observe[{name!r}] must be an observable of metastable.observe, not {observable!r}"
-            )
+        known.check_observable(observable, f"observe[{name!r}]")
         if name in ("status", "accepted", "rejected", "evaluations", "member", "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
     return dict(observe)
 
 
-def start(start: str | Start) -> Start | None:
+def _start(start: str | Start) -> Start | None:
+    """How members are drawn: a function, or None for the uniform distribution."""
     if start == "uniform":
         return None
     if not callable(start):
         raise InvalidInputError(f"start must be 'uniform' or a function of a numpy.random.Generator, not {start!r}")
     return start
-
-
-def engine(engine: str, method: str) -> str:
-    if method != "layers":
-        return engine
-    if engine not in ("auto", "reference"):
-        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
-    return "reference"
 
 
 def _device_observable(observable: Observable) -> Any:

@@ -10,13 +10,14 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.ensembles.problem import Problem
-from metastable.errors import InvalidInputError, MetastableError
+from metastable.errors import MetastableError
+from metastable.integrate import solution
+from metastable.integrate.methods import whole_steps
 from metastable.kernels import select
 
-SUCCESS, MAX_STEPS, DIVERGED, UNFINISHED = 0, 1, 2, 3
-STATUSES = ("success", "max_steps", "diverged", "unfinished", "failed")
-"""Names of the integrators' status codes, in order; the last one is ours: a member that raised."""
-FAILED = STATUSES.index("failed")
+STATUSES = (*solution.STATUSES, "unfinished", "failed")
+"""Names of the integrators' status codes, in order, then those of members that were interrupted or raised."""
+SUCCESS, UNFINISHED, FAILED = (STATUSES.index(name) for name in ("success", "unfinished", "failed"))
 
 Batch = tuple[FloatArray, np.ndarray, np.ndarray]
 
@@ -80,7 +81,7 @@ def _sde(problem: Problem, starts: FloatArray, first: int, report: Report) -> Ba
     from metastable.integrate import sde
 
     model = problem.model
-    steps = _steps(problem)
+    steps = whole_steps(problem.times, problem.step, "sde")
     rhs = select.right_hand_side(model, problem.tokens, problem.choice)
 
     def solve(start: FloatArray, member: int) -> Any:
@@ -93,7 +94,7 @@ def _sde(problem: Problem, starts: FloatArray, first: int, report: Report) -> Ba
 def _layers(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
     from metastable.integrate import layers
 
-    models = (problem.model,) * _steps(problem)
+    models = (problem.model,) * whole_steps(problem.times, problem.step, "layers")
     return _one_by_one(
         problem,
         starts,
@@ -101,17 +102,6 @@ def _layers(problem: Problem, starts: FloatArray, first: int, report: Report) ->
         report,
         lambda start, member: layers.solve(models, start, problem.step, times=problem.times),
     )
-
-
-def _steps(problem: Problem) -> int:
-    """Number of fixed steps, after checking that the output times are whole numbers of them."""
-    count = problem.times / problem.step
-    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
-    if off.any():
-        raise InvalidInputError(
-            f"times must be multiples of step={problem.step:g}, and {problem.times[off][0]:g} is not"
-        )
-    return int(np.rint(count[-1]))
 
 
 def _one_by_one(problem: Problem, starts: FloatArray, first: int, report: Report, solve: Callable[..., Any]) -> Batch:

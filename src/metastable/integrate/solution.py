@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from metastable._checks import FloatArray
 from metastable.errors import TimeError
 
 Status = Literal["success", "max_steps", "diverged"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+"""Meaning of the numbers that compiled integrators return: 0, 1, 2."""
 Chart = Literal["ambient", "angle"]
 
 DEGREE = 4

@@ -67,6 +67,18 @@ def sphere_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.n
     return degree, np.array([1.0 / beta]), np.concatenate(rise), np.concatenate(fall)
 
 
+@inlined
+def _token(x, place):
+    """The three coordinates of a token in each lane."""
+    return load(x, place), load(x, place + LANES), load(x, place + 2 * LANES)
+
+
+@inlined
+def _turn(c, s, a, b):
+    """(c + i s) (a + i b): the next power of x_1 + i x_2."""
+    return c * a - s * b, c * b + s * a
+
+
 @inner
 def add_stretch(problem, x, length, sums):
     """Add the harmonics of all tokens of each lane to `sums` (two vectors per (m, l), in the order of the coefficients).
@@ -80,12 +92,8 @@ def add_stretch(problem, x, length, sums):
         second = i + 1 < length
         place_2 = place_1 + 3 * LANES if second else place_1
         present = fill(1.0 if second else 0.0)
-        a1 = load(x, place_1)
-        b1 = load(x, place_1 + LANES)
-        z1 = load(x, place_1 + 2 * LANES)
-        a2 = load(x, place_2)
-        b2 = load(x, place_2 + LANES)
-        z2 = load(x, place_2 + 2 * LANES)
+        a1, b1, z1 = _token(x, place_1)
+        a2, b2, z2 = _token(x, place_2)
         c1 = fill(1.0)
         s1 = fill(0.0)
         c2 = present
@@ -105,8 +113,8 @@ def add_stretch(problem, x, length, sums):
                 store(sums, at, load(sums, at) + q1 * c1 + q2 * c2)
                 store(sums, at + LANES, load(sums, at + LANES) + q1 * s1 + q2 * s2)
                 place += 1
-            c1, s1 = c1 * a1 - s1 * b1, c1 * b1 + s1 * a1
-            c2, s2 = c2 * a2 - s2 * b2, c2 * b2 + s2 * a2
+            c1, s1 = _turn(c1, s1, a1, b1)
+            c2, s2 = _turn(c2, s2, a2, b2)
 
 
 @inlined
@@ -130,12 +138,8 @@ def sphere_stretch(problem, x, length, sums, out):
         second = i + 1 < length
         place_1 = 3 * i * LANES
         place_2 = place_1 + 3 * LANES if second else place_1
-        a1 = load(x, place_1)
-        b1 = load(x, place_1 + LANES)
-        z1 = load(x, place_1 + 2 * LANES)
-        a2 = load(x, place_2)
-        b2 = load(x, place_2 + LANES)
-        z2 = load(x, place_2 + 2 * LANES)
+        a1, b1, z1 = _token(x, place_1)
+        a2, b2, z2 = _token(x, place_2)
         c1 = fill(1.0)
         s1 = fill(0.0)
         c2 = fill(1.0)
@@ -210,8 +214,8 @@ def sphere_stretch(problem, x, length, sums, out):
             s1_old = s1
             c2_old = c2
             s2_old = s2
-            c1, s1 = c1 * a1 - s1 * b1, c1 * b1 + s1 * a1
-            c2, s2 = c2 * a2 - s2 * b2, c2 * b2 + s2 * a2
+            c1, s1 = _turn(c1, s1, a1, b1)
+            c2, s2 = _turn(c2, s2, a2, b2)
         _finish(problem, a1, b1, z1, weight_1, gx_1, gy_1, gz_1, out, place_1)
         if second:
             _finish(problem, a2, b2, z2, weight_2, gx_2, gy_2, gz_2, out, place_2)

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import compiled, inlined
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
-from metastable.kernels.jacobian_compiled import compiled, helper, inlined, kernel
 
 PADDING = LANES
 ROWS = 2

@@ -21,15 +21,19 @@ compiled code; dimensions above four are padded with zero components to a multip
 
 from __future__ import annotations
 
+from numba.extending import register_jitable
+
+from metastable.kernels.cpu.compiled import inlined
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
-from metastable.kernels.jacobian_compiled import inlined, kernel
 
 PADDING = LANES
 NOTHING = -1e300
 """Smaller than any logit."""
 
 
+@register_jitable
 def padded_dimension(dim: int) -> int:
     """Components after padding: dim up to four, else the next multiple of four."""
     return dim if dim <= 4 else -(-dim // 4) * 4

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from metastable._checks import FloatArray
+
+Interaction = Literal["direct", "series"]
+"""How a sum over tokens is made: pair by pair, or by an expansion."""
+Precision = Literal["float64", "float32"]
 
 
 class RightHandSide(Protocol):

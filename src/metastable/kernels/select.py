@@ -11,14 +11,12 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.kernels import reference
-from metastable.kernels.protocol import RightHandSide
+from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 from metastable.model import Attention
 
 Engine = Literal["reference", "cpu", "cuda"]
-Interaction = Literal["direct", "series"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
 INTERACTIONS: tuple[str, ...] = ("auto", *get_args(Interaction))
-Precision = Literal["float64", "float32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 LONG_HORIZON = 1e3

@@ -15,7 +15,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.errors import TimeError, UnsupportedError
 from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
 from metastable.kernels import select
 from metastable.model import Attention
@@ -164,12 +164,9 @@ class Run:
         """An observable (see `metastable.observe`) at the saved times."""
         import xarray as xr
 
-        from metastable.analysis.observe import Observable
+        from metastable.analysis.observe import check_observable
 
-        if not isinstance(observable, Observable) or isinstance(observable, type):
-            raise InvalidInputError(
-                f"observe takes an observable such as metastable.observe.clusters(radius=0.1), not {observable!r}"
-            )
+        check_observable(observable, "observe")
         values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
         return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
 

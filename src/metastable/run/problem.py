@@ -11,12 +11,10 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.integrate.methods import FIXED_STEP, METHODS, check_noise, check_step, engine_for, whole_steps
 from metastable.kernels import select
 from metastable.model import Attention
 
-METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
-SDE_STEP = 0.01
-"""Default step of `method="sde"`."""
 SETTLED_HORIZON = 1e300
 """How far `until="settled"` may go: double precision ends near here."""
 KEEP_EVERYTHING_LIMIT = 200_000
@@ -80,12 +78,14 @@ def check(
     if method == "auto" and engine in ("reference", "cuda") and until != "settled":
         method = "tsit5"  # the one adaptive method of those engines
     tokens = models[0].check_tokens(start)
-    step = _step(step, method, single)
+    if method == "layers" and step is None and not single:
+        step = 1.0  # one layer after the other, as they are
+    step = check_step(step, method)
     output = None if times is None else _checks.output_times(times)
     if until is None and not single:
         until = len(models) * step
     horizon, settled = _horizon(until, output, method)
-    if method in ("layers", "sde"):
+    if method in FIXED_STEP:
         models = _layers(models, horizon, output, step, method)
     _refuse(models[0], method, engine)
     if method == "sde" and seed is None and models[0].noise > 0:
@@ -104,7 +104,7 @@ def check(
         select.choose(
             models[0],
             len(tokens),
-            "reference" if method == "layers" else engine,
+            engine_for(method, engine),
             interaction,
             horizon,
             threads,
@@ -131,21 +131,6 @@ def _models(model: Attention | Sequence[Attention], method: str) -> tuple[Attent
         if item.dim != model[0].dim or item.norm.has_radius != model[0].norm.has_radius:
             raise InvalidInputError(f"layer {number} has another dim or kind of norm than layer 0")
     return tuple(model)
-
-
-def _step(step: float | None, method: str, single: bool) -> float:
-    """The step of the fixed-step methods (0 where it has no meaning)."""
-    if method not in ("layers", "sde"):
-        if step is not None:
-            raise InvalidInputError(f"method={method!r} chooses its own steps; leave step out (or use method='layers')")
-        return 0.0
-    if step is None:
-        if method == "layers" and single:
-            raise InvalidInputError(
-                "method='layers' needs step=, for example step=0.1 (or a list of models, one per layer)"
-            )
-        return SDE_STEP if method == "sde" else 1.0
-    return _checks.number(step, "step", 0.0, strict=True)
 
 
 def _horizon(until: float | str | None, times: FloatArray | None, method: str) -> tuple[float, bool]:
@@ -176,15 +161,7 @@ def _layers(
     models: tuple[Attention, ...], horizon: float, times: FloatArray | None, step: float, method: str
 ) -> tuple[Attention, ...]:
     """One model per step, after checking that the horizon and the output times are whole numbers of steps."""
-    wanted = np.array([horizon]) if times is None else np.append(times, horizon)
-    count = wanted / step
-    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
-    if off.any():
-        raise TimeError(
-            f"method={method!r} moves in steps of {step:g}, and {wanted[off][0]:g} is not a multiple of it; "
-            "change step, until or times"
-        )
-    steps = int(np.rint(horizon / step))
+    steps = whole_steps(np.append([] if times is None else times, horizon), step, method)
     if len(models) not in (1, steps):
         raise TimeError(
             f"{len(models)} layers of step {step:g} end at {len(models) * step:g}, not at until={horizon:g}"
@@ -195,11 +172,6 @@ def _layers(
 def _refuse(model: Attention, method: str, engine: str) -> None:
     """Combinations that a method cannot do."""
     _checks.choice(engine, "engine", select.ENGINES)
-    if model.noise > 0 and method != "sde":
-        raise UnsupportedError(
-            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
-        )
+    check_noise(model, method)
     if method in ("auto", "rodas") and engine not in ("auto", "cpu"):
         raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
-    if method == "layers" and engine not in ("auto", "reference"):
-        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+import metastable as ms
 from metastable import sphere
-from metastable.figures import cascade, figure_1, figure_2, figure_3, figure_4, figure_5, figure_6, statements
+from metastable.figures import figure_1, figure_2, figure_3, figure_4, figure_5, figure_6, long_runs, statements
 
 TIMES = np.linspace(0, 150, 16)
 
@@ -52,11 +53,8 @@ def make_figure_6():
 
 def make_cascade():
     times = np.geomspace(0.1, 1e6, 16)
-    merges = [(1e2, 3, 0), (1e4, 1, 0)]
-    sizes = {0: 5, 1: 3, 3: 2}
-    return cascade.cascade(
-        times, circle_states(), [0, 1, 3], sizes, merges, since=10.0, counts=np.arange(16)[::-1], law=times * 0 + 1
-    )
+    run = ms.simulate(ms.Attention(dim=2, beta=9.0), sphere.uniform(10, dim=2, seed=0), times=times)
+    return long_runs.long_run(times, run.states, ms.merge_tree(run), since=10.0, law=times * 0 + 1)
 
 
 def make_plots():

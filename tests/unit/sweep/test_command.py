@@ -157,6 +157,8 @@ def test_plot(folder):
         (["small.toml", "--out", "x", "--cluster-option", "cores=3"], "belongs to --cluster"),
         (["small.toml", "--out", "x", "--workers", "2", "--scheduler", "tcp://x"], "has its own workers"),
         (["status", "absent"], "holds no sweep"),
+        (["stauts", "small"], "neither a file nor a command of 'metastable sweep'; did you mean 'status'?"),
+        (["absent", "--out", "x"], "the commands are run, status, plot"),
         (["plot", "small", "-v", "temperature"], "no result called 'temperature'; there are: accepted, clusters"),
         (["plot", "small", "--at", "beta"], "NAME=VALUE"),
         (["plot", "small", "-o", "a.doc"], "must end in"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,20 +16,16 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import control, march
-from metastable.integrate.solution import Solution, Status
+from metastable.integrate.solution import STATUSES, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cuda import support
+from metastable.kernels.protocol import Interaction, Precision
 from metastable.model import Attention
 
 if TYPE_CHECKING:
     from metastable.kernels.cuda.march import DeviceSystem
     from metastable.kernels.cuda.measure import Capture, Components
     from metastable.kernels.cuda.members import Scheme
-
-Precision = Literal["float64", "float32"]
-Interaction = Literal["direct", "series"]
-STATUS: tuple[Status, ...] = ("success", "max_steps", "diverged")
-"""Meaning of the numbers in the status of `solve_members`."""
 
 
 def tsit5_scheme() -> Scheme:
@@ -166,7 +162,7 @@ def _one_by_one(
         states[member, : len(solution.states)] = solution.states[:, :, :dim]
         done = solution.statistics
         counts[member] = done.accepted, done.rejected, done.evaluations
-        status[member] = STATUS.index(solution.status)
+        status[member] = STATUSES.index(solution.status)
         if progress is not None:
             progress(float(member + 1))
     return states, counts, status

@@ -27,11 +27,9 @@ from metastable.integrate.solution import (
     unchart,
 )
 from metastable.kernels import cpu
+from metastable.kernels.protocol import Interaction
 from metastable.model import Attention
 
-Interaction = Literal["direct", "series"]
-
-STATUS: tuple[Status, ...] = ("success", "max_steps", "diverged")
 WATCH_INTERVAL = 0.1
 """Seconds between looks at a running computation."""
 

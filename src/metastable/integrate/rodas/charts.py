@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from metastable.integrate.rodas.tableau import STAGES, A
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.jacobian_compiled import kernel
 from metastable.kernels.jacobian_sphere import (
     attend,
     derivative,

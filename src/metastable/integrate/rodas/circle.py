@@ -31,12 +31,11 @@ from metastable.integrate.rodas.circle_sweep import (
 from metastable.integrate.rodas.control import register
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
 from metastable.kernels.cpu.compiled import address_of, aligned_array
+from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES
-from metastable.kernels.jacobian_circle import (
-    PADDING,
-)
-from metastable.kernels.jacobian_compiled import helper, kernel
+from metastable.kernels.jacobian_circle import PADDING
 
 CircleSystem = namedtuple(
     "CircleSystem",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from metastable.integrate.rodas.circle_sweep import COSINE, MASS, SINE, SIZE
+from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
-from metastable.kernels.jacobian_compiled import helper, kernel
 
 JOIN = 1e-3
 """A token joins its leader within this part of the tolerance."""

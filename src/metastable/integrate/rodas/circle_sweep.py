@@ -6,6 +6,7 @@ import math
 
 from metastable.integrate.rodas.control import CAP, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, fill, load, store
 from metastable.kernels.cpu.vector import sincos as sincos_vector
@@ -19,7 +20,6 @@ from metastable.kernels.jacobian_circle import (
     pull_block,
     pull_large_block,
 )
-from metastable.kernels.jacobian_compiled import kernel
 
 # Rows of `rows`.
 SIZE, OWN, VELOCITY, DIAGONAL, PIVOT = range(5)

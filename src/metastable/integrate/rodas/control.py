@@ -27,9 +27,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from metastable.kernels.cpu.compiled import _generate_call
+from metastable.kernels.cpu.compiled import compiled, generate_call
 from metastable.kernels.cpu.fastmath import intrinsic
-from metastable.kernels.jacobian_compiled import compiled
 
 CAP = 0.5
 """Largest h * Re lambda of an unstable mode."""
@@ -90,7 +89,7 @@ def settled(system, threshold):
 @intrinsic
 def call_attempt(typing_context, address, system, h):
     """Call the compiled function `attempt(system, h)` at an address: compiled once, not again inside every caller."""
-    return types.none(types.int64, system, types.float64), _generate_call
+    return types.none(types.int64, system, types.float64), generate_call
 
 
 def register(kind, commit_of, polynomial_of, settled_of):

@@ -34,7 +34,8 @@ from metastable.integrate.rodas.sphere import (
     write_polynomial,
 )
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
-from metastable.kernels.jacobian_compiled import compiled
+from metastable.kernels.cpu.compiled import compiled
+from metastable.kernels.jacobian_sphere import padded_dimension
 
 EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
@@ -84,7 +85,7 @@ def _linearise_block(system, forces, blocks, spreads, weights):
 def _place_block(system, i):
     """Positions of the leading rows at stage i, into the columns; their tangents are set to zero."""
     dim = system.increments.shape[2] + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    padded = padded_dimension(dim)
     y = np.zeros(dim - 1)
     place = np.zeros(padded)
     nothing = np.zeros(padded)
@@ -97,7 +98,7 @@ def _place_block(system, i):
 def _velocity_block(system, i, out):
     """Chart velocities of the leading rows at stage i."""
     dim = system.increments.shape[2] + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    padded = padded_dimension(dim)
     vectors = np.zeros((4, padded))
     y = np.zeros(dim - 1)
     scratch = (STAGES * 2 * padded + 2 * system.scalars.shape[1]) * system.width
@@ -131,7 +132,7 @@ def _velocity_block(system, i, out):
 def _tangents_block(system, i):
     """Tangents of the leading rows at stage i, into the columns."""
     dim = system.increments.shape[2] + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    padded = padded_dimension(dim)
     tangent = np.zeros(padded)
     for k in range(system.first):
         from_chart(system.tokens, k, system.increments[i, k], tangent)
@@ -186,7 +187,7 @@ class DenseSystem:
         """Chart Jacobian of the leading block, shape (first, d - 1, first, d - 1), at the current tokens."""
         system, dim, first = self.system, self.dim, self.system.first
         heads = system.scalars.shape[1]
-        padded = dim if dim <= 4 else -(-dim // 4) * 4
+        padded = padded_dimension(dim)
         forces = np.zeros((first, dim))
         blocks = np.zeros((first, dim, dim))
         spreads = np.zeros((first, heads, padded))

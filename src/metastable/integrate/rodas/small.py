@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from metastable.kernels.jacobian_compiled import helper, kernel
+from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import inner as kernel
 
 
 @kernel

@@ -45,9 +45,10 @@ from metastable.integrate.rodas.small import (
     solve_factored,
 )
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
-from metastable.kernels.cpu.compiled import _generate_call, address_of, aligned_array
+from metastable.kernels.cpu.compiled import address_of, aligned_array, compiled, generate_call
+from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
-from metastable.kernels.jacobian_compiled import compiled, helper, kernel
 from metastable.kernels.jacobian_sphere import (
     PADDING,
     chunk_tag,
@@ -142,7 +143,7 @@ Scratch = namedtuple("Scratch", ["vectors", "spreads", "squares", "pivots"])
 def scratch(system):
     """Memory that the sweep over a row works in."""
     dim = system.increments.shape[2] + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    padded = padded_dimension(dim)
     return Scratch(
         np.zeros((10, padded)),
         np.zeros((system.scalars.shape[1], padded)),
@@ -154,13 +155,13 @@ def scratch(system):
 @intrinsic
 def _call_row(typing_context, address, system, k, h, memory):
     """Call `_sweep_row` at an address: it is large, and would be compiled again inside every caller."""
-    return types.none(types.int64, system, types.int64, types.float64, memory), _generate_call
+    return types.none(types.int64, system, types.int64, types.float64, memory), generate_call
 
 
 @intrinsic
 def _call_eigenvalues(typing_context, address, block, m, result):
     """Call `largest_real_part` at an address: it allocates, which a kernel does not."""
-    return types.none(types.int64, block, types.int64, result), _generate_call
+    return types.none(types.int64, block, types.int64, result), generate_call
 
 
 @kernel
@@ -290,7 +291,7 @@ def judge(increments):
 def prepare(system, h):
     """New charts, and no memory of earlier columns: what is not finite would survive a zero weight."""
     dim = system.increments.shape[2] + 1
-    padded = dim if dim <= 4 else (dim + 3) // 4 * 4
+    padded = padded_dimension(dim)
     system.step[0] = h
     set_frames(system.tokens, dim)
     for part in range(STAGES * 2 * padded):

@@ -6,14 +6,14 @@ integrators (`metastable.integrate.fused`) call the compiled functions of `membe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from metastable.kernels.cpu.support import refusal, series_refusal, series_wins
 from metastable.model import Attention
 
 if TYPE_CHECKING:
     from metastable._checks import FloatArray
-    from metastable.kernels.protocol import RightHandSide
+    from metastable.kernels.protocol import Interaction, RightHandSide
 
 __all__ = ["refusal", "right_hand_side", "series_refusal", "series_wins"]
 
@@ -22,7 +22,7 @@ def right_hand_side(
     model: Attention,
     tokens: int,
     first: int = 0,
-    interaction: Literal["direct", "series"] = "direct",
+    interaction: Interaction = "direct",
     threads: int | None = None,
     mode_tolerance: float = 1e-12,
 ) -> RightHandSide:

@@ -50,7 +50,7 @@ def address_of(kernel, *arguments) -> int:
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 
 
-def _generate_call(context, builder, signature, arguments):
+def generate_call(context, builder, signature, arguments):
     """Call the function at the address `arguments[0]` with the other arguments; it returns nothing."""
     kinds = signature.args[1:]
     function_type = context.call_conv.get_function_type(types.none, kinds)
@@ -64,14 +64,14 @@ def _generate_call(context, builder, signature, arguments):
 @intrinsic
 def call_members(typing_context, address, problem, time, y, work, out):
     """Call a kernel of `members`."""
-    return types.none(types.int64, problem, time, y, work, out), _generate_call
+    return types.none(types.int64, problem, time, y, work, out), generate_call
 
 
 @intrinsic
 def call_piece(typing_context, address, phase, piece, problem, time, y, buffers, out):
     """Call a kernel of `system`."""
     kinds = (types.int64, types.int64, types.int64, problem, types.float64, y, buffers, out)
-    return types.none(*kinds), _generate_call
+    return types.none(*kinds), generate_call
 
 
 @compiled

@@ -29,6 +29,12 @@ FIRST, SECOND = range(2)
 """Phases of an evaluation."""
 
 
+@inlined
+def _speed(problem, time):
+    """The factor of the velocity that the norm prescribes, where it depends on time alone."""
+    return 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
+
+
 # ---------------------------------------------------------------------------------------------------- direct sums
 
 
@@ -69,16 +75,23 @@ def _tile_directions(problem, y, buffers, first, last):
 
 
 @inlined
-def _tile_rows(problem, time, buffers, piece, first, last, out):
+def _scratch(buffers, piece):
+    """Where the working memory of a piece begins and ends in `buffers.scratch`."""
     size = buffers.scratch.size // buffers.pieces
-    scratch = buffers.scratch[piece * size : (piece + 1) * size]
+    return piece * size, (piece + 1) * size
+
+
+@inlined
+def _tile_rows(problem, time, buffers, piece, first, last, out):
+    begin, end = _scratch(buffers, piece)
+    scratch = buffers.scratch[begin:end]
     tiles.rows(problem, time, buffers.x, buffers.points, first, last, scratch, out)
 
 
 @inlined
 def _general_rows(problem, time, buffers, piece, first, last, out):
-    size = buffers.scratch.size // buffers.pieces
-    scratch = buffers.scratch[piece * size : (piece + 1) * size]
+    begin, end = _scratch(buffers, piece)
+    scratch = buffers.scratch[begin:end]
     for k in range(first, last):
         general.row(problem, time, buffers.x, buffers.stride, k, scratch, out)
 
@@ -88,7 +101,7 @@ def _circle_rows(problem, time, buffers, piece, first, last, out):
     stride = buffers.stride
     cosine = buffers.x[:stride]
     sine = buffers.x[stride : 2 * stride]
-    factor = 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
+    factor = _speed(problem, time)
     for k in range(first, last):
         _write_spin(problem, k, cosine[k], sine[k], factor * circle.row(problem, cosine, sine, k), out)
 
@@ -104,6 +117,20 @@ def _write_spin(problem, k, c, s, spin, out):
 
 
 # ----------------------------------------------------------------------------------------------------------- series
+
+
+@inlined
+def _lanes(problem, buffers, group):
+    """Where a group of stretches begins and ends in `buffers.lane_x` and `lane_out`. (These kernels cannot return arrays.)"""
+    width = problem.dim * buffers.length * LANES
+    return group * width, (group + 1) * width
+
+
+@inlined
+def _sums(problem, group):
+    """Where the sums of a group of stretches begin and end in `buffers.sums`."""
+    room = sums_size(problem) * LANES
+    return group * room, (group + 1) * room
 
 
 @inner
@@ -138,10 +165,10 @@ def _gather(problem, y, buffers, group, x):
 
 @inner
 def _circle_sums(problem, y, buffers, group):
-    width = problem.dim * buffers.length * LANES
-    x = buffers.lane_x[group * width : (group + 1) * width]
-    room = sums_size(problem) * LANES
-    sums = buffers.sums[group * room : (group + 1) * room]
+    begin, end = _lanes(problem, buffers, group)
+    x = buffers.lane_x[begin:end]
+    first, last = _sums(problem, group)
+    sums = buffers.sums[first:last]
     _gather(problem, y, buffers, group, x)
     size = buffers.length * LANES
     clear_sums(problem, sums)
@@ -150,10 +177,10 @@ def _circle_sums(problem, y, buffers, group):
 
 @inner
 def _sphere_sums(problem, y, buffers, group):
-    width = problem.dim * buffers.length * LANES
-    x = buffers.lane_x[group * width : (group + 1) * width]
-    room = sums_size(problem) * LANES
-    sums = buffers.sums[group * room : (group + 1) * room]
+    begin, end = _lanes(problem, buffers, group)
+    x = buffers.lane_x[begin:end]
+    first, last = _sums(problem, group)
+    sums = buffers.sums[first:last]
     _gather(problem, y, buffers, group, x)
     clear_sums(problem, sums)
     harmonics.add_stretch(problem, x, buffers.length, sums)
@@ -175,14 +202,14 @@ def _write_spins(problem, buffers, group, x, factor, spins, out):
 def _circle_walk(problem, time, buffers, group, out):
     length = buffers.length
     size = length * LANES
-    width = problem.dim * buffers.length * LANES
-    x = buffers.lane_x[group * width : (group + 1) * width]
-    room = sums_size(problem) * LANES
-    sums = buffers.sums[group * room : (group + 1) * room]
-    spins = buffers.lane_out[group * width : (group + 1) * width]
+    begin, end = _lanes(problem, buffers, group)
+    x = buffers.lane_x[begin:end]
+    first, last = _sums(problem, group)
+    sums = buffers.sums[first:last]
+    spins = buffers.lane_out[begin:end]
     before = buffers.before[group * LANES : (group + 1) * LANES]
     fourier.circle_stretch(problem, x[:size], x[size:], length, before, sums, spins)
-    factor = 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
+    factor = _speed(problem, time)
     _write_spins(problem, buffers, group, x, factor, spins, out)
 
 
@@ -190,11 +217,11 @@ def _circle_walk(problem, time, buffers, group, out):
 def _matrix_walk(problem, time, buffers, group, out):
     length = buffers.length
     size = length * LANES
-    width = problem.dim * buffers.length * LANES
-    x = buffers.lane_x[group * width : (group + 1) * width]
-    room = sums_size(problem) * LANES
-    sums = buffers.sums[group * room : (group + 1) * room]
-    mean = buffers.lane_out[group * width : (group + 1) * width]
+    begin, end = _lanes(problem, buffers, group)
+    x = buffers.lane_x[begin:end]
+    first, last = _sums(problem, group)
+    sums = buffers.sums[first:last]
+    mean = buffers.lane_out[begin:end]
     before = buffers.before[group * LANES : (group + 1) * LANES]
     table = buffers.table[group * (problem.modes + 4) * LANES :]
     fourier.matrix_stretch(problem, x[:size], x[size:], length, before, sums, table, mean[:size], mean[size:])
@@ -209,13 +236,13 @@ def _matrix_walk(problem, time, buffers, group, out):
 @inner
 def _sphere_walk(problem, time, buffers, group, out):
     length = buffers.length
-    width = problem.dim * buffers.length * LANES
-    x = buffers.lane_x[group * width : (group + 1) * width]
-    room = sums_size(problem) * LANES
-    sums = buffers.sums[group * room : (group + 1) * room]
-    result = buffers.lane_out[group * width : (group + 1) * width]
+    begin, end = _lanes(problem, buffers, group)
+    x = buffers.lane_x[begin:end]
+    first, last = _sums(problem, group)
+    sums = buffers.sums[first:last]
+    result = buffers.lane_out[begin:end]
     harmonics.sphere_stretch(problem, x, length, sums, result)
-    factor = 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
+    factor = _speed(problem, time)
     for lane in range(LANES):
         for i in range(length):
             k = (group * LANES + lane) * length + i
@@ -225,6 +252,9 @@ def _sphere_walk(problem, time, buffers, group, out):
 
 
 # -------------------------------------------------------------------------------------------------------- evaluation
+#
+# The three direct sums are written out: a function that is handed its rows as an argument is a new type in every process, which
+# Numba's cache on disk would never find again.
 
 
 @inlined

@@ -11,6 +11,7 @@ from metastable.errors import UnsupportedError
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import refusal, series_refusal
 from metastable.kernels.cpu.vector import LANES
+from metastable.kernels.protocol import Interaction
 from metastable.model import NGPT, Attention, SqrtScaling
 
 SMALL_DIMENSION = 4
@@ -157,7 +158,7 @@ def prepare(
     tokens: int,
     *,
     first: int = 0,
-    interaction: Literal["direct", "series"] = "direct",
+    interaction: Interaction = "direct",
     chart: Literal["ambient", "angle"] = "ambient",
     mode_tolerance: float = DEFAULT_MODE_TOLERANCE,
 ) -> Problem:

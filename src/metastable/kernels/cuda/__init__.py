@@ -7,13 +7,13 @@ ensembles one thread block per member. Only this package imports `numba.cuda`, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from metastable.kernels.cuda.support import refusal, series_refusal, series_wins, wins
 from metastable.model import Attention
 
 if TYPE_CHECKING:
-    from metastable.kernels.protocol import RightHandSide
+    from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 
 __all__ = ["refusal", "right_hand_side", "series_refusal", "series_wins", "wins"]
 
@@ -22,9 +22,9 @@ def right_hand_side(
     model: Attention,
     tokens: int,
     first: int = 0,
-    interaction: Literal["direct", "series"] = "direct",
+    interaction: Interaction = "direct",
     threads: int | None = None,
-    dtype: Literal["float64", "float32"] = "float64",
+    dtype: Precision = "float64",
 ) -> RightHandSide:
     """The velocity on packed states as a callable `f(t, y, out)` with host arrays y and out of shape (tokens, width).
 

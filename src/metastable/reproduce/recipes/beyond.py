@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import sphere, theory
-from metastable.analysis import cluster_count, cluster_labels, cluster_leaders, cluster_sizes, merge_tree
-from metastable.figures import cascade, statements, style
+from metastable.analysis import MergeTree, cluster_count, cluster_labels, merge_tree
+from metastable.figures import long_runs, statements, style
 from metastable.model import Attention, Causal, Full
 from metastable.reproduce.draws import each, seeds
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
@@ -42,14 +42,18 @@ def _measure_cascade(parameters: Mapping[str, Any], settings: Settings, report: 
         {
             "x": (("time", "token", "coord"), states),
             "merge_time": ("merge", tree.time),
+            "merge_before": ("merge", tree.before),
             "child": ("merge", tree.child),
             "parent": ("merge", tree.parent),
+            "child_size": ("merge", tree.child_size),
+            "parent_size": ("merge", tree.parent_size),
             "clusters": ("time", np.asarray(tree.count(times))),
-            "labels_since": ("token", tree.labels_at(parameters["since"])),
+            "start_labels": ("token", tree.start_labels),
+            "final_labels": ("token", tree.final_labels),
             "distance_to_first": ("token", sphere.distance(run.final, start[0])),
         },
         coords={"time": times},
-        attrs={"since": parameters["since"], "steps": run.stats.accepted, "beta": beta},
+        attrs={"since": parameters["since"], "steps": run.stats.accepted, "beta": beta, "radius": radius},
     )
 
 
@@ -77,19 +81,23 @@ def _judge_cascade(data: xr.Dataset) -> list[Finding]:
 
 
 def _draw_cascade(data: xr.Dataset) -> Figure:
-    labels, since = data.labels_since.values, float(data.attrs["since"])
-    leaders = [int(k) for k in cluster_leaders(labels)]
-    sizes = dict(zip(leaders, (int(n) for n in cluster_sizes(labels))))
-    later = data.merge_time.values > since
-    rows = zip(data.merge_time.values[later], data.child.values[later], data.parent.values[later])
-    merges = [(float(time), int(child), int(parent)) for time, child, parent in rows]
+    tree = MergeTree(
+        float(data.attrs["radius"]),
+        data.start_labels.values,
+        data.final_labels.values,
+        data.merge_time.values,
+        data.merge_before.values,
+        data.child.values,
+        data.parent.values,
+        data.child_size.values,
+        data.parent_size.values,
+        refined=True,
+    )
     law = np.array(
         [theory.cluster_count(float(t), float(data.attrs["beta"]), 2) if t > 1.5 else np.nan for t in data.time.values]
     )
     law = np.where(law < 40, law, np.nan)
-    return cascade.cascade(
-        data.time.values, data.x.values, leaders, sizes, merges, since=since, counts=data.clusters.values, law=law
-    )
+    return long_runs.long_run(data.time.values, data.x.values, tree, since=float(data.attrs["since"]), law=law)
 
 
 CASCADE = Recipe(
