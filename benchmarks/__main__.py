@@ -36,8 +36,7 @@ def main() -> None:
         print(f"{part} ...", flush=True)
         results[part] = __import__(f"benchmarks.{part}", fromlist=["run"]).run(arguments.quick)
     print("\n" + report.tables(results))
-    report.write(results, arguments.output)
-    print(f"\nwritten to {arguments.output}/cpu.json and cpu.png")
+    print("\nwritten:", *report.write(results, arguments.output))
 
 
 if __name__ == "__main__":

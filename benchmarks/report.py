@@ -64,23 +64,29 @@ def _workers(result: dict[str, Any]) -> list[str]:
         name: f"{min(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})"
         for name, values in result["seconds"].items()
     }
+    extra = result["overhead"]
     return [
         f"Sweep of {result['tasks']} tasks of {result['members']} members, wall-clock seconds: best turn (all turns)",
         f"  one worker {seconds['sweep_one']}, two {seconds['sweep_two']}: {result['sweep_speed_up']:.2f} times faster",
         f"  one bare process {seconds['bare_one']}, two {seconds['bare_two']}: {result['bare_speed_up']:.2f} times faster",
+        f"  {extra['tasks']} tasks that do nothing: {extra['milliseconds_per_task']:.1f} ms each "
+        f"({extra['client_milliseconds_per_task']:.1f} ms of the client's processor time), client {extra['client_megabytes']:.0f} MB, "
+        f"results open in {extra['open_seconds']:.2f} s",
     ]
 
 
+PANELS = ("fig3", "scaling")
+"""Parts that are drawn."""
+
+
 def figure(results: dict[str, Any], path: Path) -> None:
-    """Two panels: experiments of Figure 3, and right-hand sides against n."""
+    """Up to two panels: experiments of Figure 3, and right-hand sides against n."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = [name for name in ("fig3", "scaling") if name in results]
-    if not panels:
-        return
+    panels = [name for name in PANELS if name in results]
     drawing, axes = plt.subplots(
         1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False, constrained_layout=True
     )
@@ -131,8 +137,12 @@ def _curves(axis: Any, result: dict[str, Any]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def write(results: dict[str, Any], folder: Path) -> None:
-    """`cpu.json` and `cpu.png` in `folder`."""
+def write(results: dict[str, Any], folder: Path) -> list[Path]:
+    """`cpu.json`, and `cpu.png` where there is something to draw; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cpu.json").write_text(json.dumps(results, indent=1) + "\n")
-    figure(results, folder / "cpu.png")
+    written = [folder / "cpu.json"]
+    written[0].write_text(json.dumps(results, indent=1) + "\n")
+    if any(name in results for name in PANELS):
+        written.append(folder / "cpu.png")
+        figure(results, written[1])
+    return written

@@ -109,7 +109,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _peak_megabytes() -> float:
+def peak_megabytes() -> float:
     """Peak memory of this process. (Where /proc has it: the other counter starts with that of the parent process.)"""
     status = Path("/proc/self/status")
     if status.exists():
@@ -127,7 +127,7 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     task = arguments.pop("task")
     result = TASKS[task](**{name: value for name, value in arguments.items() if value is not None})
-    peak = _peak_megabytes()
+    peak = peak_megabytes()
     print(json.dumps({**result, "peak_megabytes": peak}))
 
 
