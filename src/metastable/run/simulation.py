@@ -8,8 +8,8 @@ from typing import Any
 from metastable._progress import progress_bar
 from metastable.model import Attention
 from metastable.run.handle import Run, from_solution
-from metastable.run.methods import SOLVERS
 from metastable.run.problem import check
+from metastable.run.solvers import SOLVERS
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""The methods of `simulate`: each is one call into a room below."""
+"""Each method of `simulate` as one call into a room below."""
 
 from __future__ import annotations
 
