@@ -89,3 +89,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package!r}, which is not installed; install it with: "
         f'pip install "metastable[{extra}]"'
     )
+
+
+class StoppedEarlyWarning(UserWarning):
+    """A run, or members of an ensemble, stopped before their time; what they reached is kept."""

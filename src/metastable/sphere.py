@@ -76,6 +76,8 @@ def project(x: ArrayLike, v: ArrayLike) -> FloatArray:
         Array of the broadcast shape, orthogonal to `x`.
     """
     x, v = np.asarray(x, dtype=np.float64), np.asarray(v, dtype=np.float64)
+    if x.ndim == 0 or v.ndim == 0 or x.shape[-1] != v.shape[-1]:
+        raise TokenError(f"x and v must have the same dimension in their last axis, not shapes {x.shape} and {v.shape}")
     return v - np.sum(x * v, axis=-1, keepdims=True) * x
 
 

@@ -98,7 +98,9 @@ def test_a_failed_member_stops_nobody():
 
 
 def test_members_that_do_not_finish_keep_what_they_reached():
-    stats = run(max_steps=3, times=[0.0, 1e-3, 50.0])
+    with pytest.warns(errors.StoppedEarlyWarning, match="9 of 9 members stopped early"):
+        stats = run(max_steps=3, times=[0.0, 1e-3, 50.0])
+    assert stats.attrs["status"] == "incomplete"
     assert (stats.status == "max_steps").all()
     assert np.isfinite(stats.cosine[:, 0]).all()
     assert np.isnan(stats.cosine[:, 2]).all()
@@ -137,7 +139,14 @@ def test_measuring_beside_the_simulation_changes_nothing(monkeypatch):
     assert results[0].identical(results[1])
 
 
+def test_auto_stays_explicit_where_the_implicit_method_ends():
+    stats = run(model=ms.Attention(dim=2, beta=1e6), times=[1e4], tokens=3, members=2)
+    assert stats.attrs["method"] == "tsit5"
+
+
 def test_statistics_over_members():
+    with pytest.raises(errors.InvalidInputError, match="dataset"):
+        ms.summarize("stats")
     stats = run()
     summary = ms.summarize(stats, quantiles=[0.25, 0.75])
     np.testing.assert_allclose(summary.cosine_mean, stats.cosine.values.mean(axis=0))
@@ -158,6 +167,7 @@ def test_statistics_over_members():
         ({"observe": {"a": 3}}, "observable"),
         ({"observe": {"status": ms.observe.mean_cosine()}}, "taken"),
         ({"start": "normal"}, "uniform"),
+        ({"start": np.eye(2)}, "lambda generator"),
         ({"method": "euler"}, "tsit5"),
         ({"method": "layers"}, "step"),
         ({"step": 0.1}, "step"),

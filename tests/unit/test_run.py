@@ -140,7 +140,8 @@ def test_saved_times_equal_dense_output():
 
 
 def test_max_steps_keeps_the_part_that_was_computed():
-    r = run(until=1000.0, max_steps=5)
+    with pytest.warns(errors.StoppedEarlyWarning, match="raise max_steps"):
+        r = run(until=1000.0, max_steps=5)
     assert r.status == "max_steps"
     assert "max_steps" in r.message
     assert 0 < r.end < 1000.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ def reproduce(
     """
     from rich.console import Console
 
+    from metastable.errors import StoppedEarlyWarning
     from metastable.reproduce import Settings, catalogue, choose, run_recipes, with_earlier, write_report
     from metastable.reproduce.display import print_catalogue, print_verdicts, terminal
 
@@ -37,6 +39,7 @@ def reproduce(
         return
     recipes = choose(items or [], catalogue())
     settings = Settings(seed=seed, members=members, engine=engine)
+    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the verdicts say it
     try:
         with terminal(console) as watch:
             results = run_recipes(recipes, settings, out, format.split(","), watch)

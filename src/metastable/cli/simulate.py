@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from metastable.cli.pictures import check_picture
-from metastable.errors import InvalidInputError, ModelError, StoreError
+from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, StoreError
 
 MODEL = "Model"
 START = "Start"
@@ -144,6 +145,7 @@ def simulate(
     x, number = _start(tables["start"], tokens, seed, start, model.dim)
     if options.get("method") == "sde" or model.noise > 0:
         options["seed"] = number
+    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
     try:
         run = runs.simulate(model, x, progress=False if quiet else None, **options)
     except KeyboardInterrupt:

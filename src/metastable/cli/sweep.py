@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT = "run"
 PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
 """Keys of the table [plot] of a sweep file."""
+UNFINISHED_HINT = (
+    "their values are NaN from there on, and 'unfinished' in the results counts them (raise max_steps in [run])"
+)
 SHORT = 10.0
 """Seconds of work below which starting workers takes longer than they save."""
 
@@ -146,6 +149,8 @@ def status(
     line("sweep", found.name or found.folder)
     line("done", f"{found.done} of {found.total} ({100 * found.done / found.total:.1f} %)")
     line("failed", found.failed)
+    if found.unfinished:
+        line("unfinished", f"{found.unfinished} members of finished tasks stopped early; {UNFINISHED_HINT}")
     line("running", len(found.running) if found.process is not None else 0)
     line("waiting", found.waiting)
     if found.process is not None:
@@ -242,6 +247,8 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
     if calibrate <= 0:
         return None
     found = estimate(described, seconds=calibrate)
+    for line in found.failures:
+        _say(line)
     hands = max(1, cpus() if workers is None else workers)
     _say(
         f"estimated from {found.sampled} trials: {duration(found.seconds)} of work "
@@ -252,12 +259,14 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
 
 
 def _finish(outcome: Any) -> None:
-    from metastable.sweep.store import JOURNAL
+    from metastable.sweep.store import JOURNAL, unfinished_members
 
     typer.echo(
         f"{outcome.done} of {outcome.total} tasks done, {outcome.failed} failed, "
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
+    if unfinished := unfinished_members(outcome.folder):
+        typer.echo(f"{unfinished} members stopped early; {UNFINISHED_HINT}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")
     if outcome.failed:

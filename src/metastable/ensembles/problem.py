@@ -150,13 +150,14 @@ def check(
 
 def _method(model: Attention, tokens: int, method: str, horizon: float) -> str:
     """The method that "auto" stands for, or the named one if it can do the model."""
-    from metastable.integrate import rodas
+    from metastable.integrate import auto, rodas
 
     _checks.choice(method, "method", METHODS)
     if method == "auto":
         if model.noise > 0:
             return "sde"
-        return "rodas" if horizon > select.LONG_HORIZON and rodas.refusal(model, tokens) is None else "tsit5"
+        long = horizon > select.LONG_HORIZON
+        return "rodas" if long and auto.implicit_refusal(model, tokens, horizon, settled=False) is None else "tsit5"
     check_noise(model, method)
     if method == "rodas":
         reason = rodas.refusal(model, tokens)
@@ -183,10 +184,13 @@ def _observables(observe: Mapping[str, Observable] | None) -> dict[str, Observab
 
 def _start(start: str | Start) -> Start | None:
     """How members are drawn: a function, or None for the uniform distribution."""
-    if start == "uniform":
+    if isinstance(start, str) and start == "uniform":
         return None
     if not callable(start):
-        raise InvalidInputError(f"start must be 'uniform' or a function of a numpy.random.Generator, not {start!r}")
+        raise InvalidInputError(
+            f"start must be 'uniform' or a function of a numpy.random.Generator, not {type(start).__name__}; the same tokens for "
+            "every member: start=lambda generator: x"
+        )
     return start
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles.problem import Problem
-from metastable.ensembles.solvers import STATUSES, UNFINISHED
+from metastable.ensembles.solvers import STATUSES, SUCCESS, UNFINISHED
+from metastable.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,6 +46,12 @@ class Record:
                 shape = (problem.members, problem.times.size, *measured.shape[1:])
                 self.values[name] = np.full(shape, np.nan)
             self.values[name][member, :reached] = measured
+
+    def _status(self) -> str:
+        """Of the whole ensemble: "success" when every member reached the last time."""
+        if self.interrupted:
+            return "interrupted"
+        return STATUSES[SUCCESS] if (self.status == SUCCESS).all() else "incomplete"
 
     def dataset(self) -> xr.Dataset:
         """The finished members as a dataset."""
@@ -84,7 +91,7 @@ class Record:
                 "atol": problem.atol,
                 "step": problem.step,
                 "max_steps": problem.max_steps,
-                "status": "interrupted" if self.interrupted else "success",
+                "status": self._status(),
                 "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
             },
         )
@@ -97,6 +104,10 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     """
     import xarray as xr
 
+    if not isinstance(stats, xr.Dataset):
+        raise InvalidInputError(
+            f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}"
+        )
     levels = [_checks.number(q, "quantiles", 0.0, 1.0) for q in quantiles]
     result: dict[str, Any] = {}
     for name, values in stats.data_vars.items():

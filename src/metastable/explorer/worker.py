@@ -12,8 +12,11 @@ import struct
 import sys
 import threading
 import traceback
+import warnings
 from queue import SimpleQueue
 from typing import Any, BinaryIO
+
+from metastable.errors import StoppedEarlyWarning
 
 FRAME = struct.Struct(">IB")
 JSON, BINARY = 0, 1
@@ -117,6 +120,7 @@ def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the page says it
     try:
         serve(sys.stdin.buffer, sink, "thorough" in sys.argv[1:])
     except (BrokenPipeError, KeyboardInterrupt):

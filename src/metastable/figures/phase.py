@@ -6,7 +6,8 @@ dims are the axes of a grid (and `member` or `statistic`, over which it takes th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,13 @@ SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "no
 MOST_CURVES = 10
 MOST_PANELS = 24
 DECADES_FOR_LOG = 1.2
+MOST_TICKS = 7
+"""Values of a logarithmic axis that get a tick each; more are left to the usual ticks."""
+TITLE_WIDTH = {1: 60, 2: 36}
+"""Characters of a panel's title per line, by the number of columns."""
+NARROW_TITLE = 25
+REPLICATES = ("member", "draw", "token")
+"""Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,11 @@ def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
     log = is_log(centers)
     if log:
         (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+        ruler = ax.xaxis if axis == "x" else ax.yaxis
+        if len(centers) <= MOST_TICKS:
+            ruler.set_ticks(centers.tolist(), [f"{value:.3g}" for value in centers])
+            ruler.set_ticks([], minor=True)
+        ruler.set_minor_formatter("")
     return centers, cell_edges(centers, log)
 
 
@@ -160,20 +173,21 @@ def draw_family(
 # ------------------------------------------------------------------------------------------------- whole figures
 
 
-def reduce_members(array: xr.DataArray) -> Reduced:
-    """Mean and quantiles over members, and over tokens where an observable has one value for each.
+def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
+    """Mean and quantiles over members, over draws of random matrices, and over tokens where an observable has one value for each.
 
-    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over tokens. NaN is left out.
+    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others. NaN is left out.
+    `keep`: dims that stay.
     """
     import warnings
 
+    over = [dim for dim in REPLICATES if dim in array.dims and dim not in keep]
     with warnings.catch_warnings():
         # Grid points that are not done are NaN throughout, which is what they should stay.
         warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
         if "statistic" in array.dims:
             pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
-            return Reduced(*(item.mean("token") if "token" in item.dims else item for item in pick))
-        over = [dim for dim in ("member", "token") if dim in array.dims]
+            return Reduced(*(item.mean(over) if over else item for item in pick))
         if not over:
             return Reduced(array, array, array)
         low, high = (array.quantile(level, over, skipna=True).drop_vars("quantile") for level in (0.1, 0.9))
@@ -215,6 +229,8 @@ class Arrangement:
 def arrange(array: xr.DataArray, x: str | None = None, y: str | None = None, kind: str = "auto") -> Arrangement:
     """Choose the axes of a picture of `array`; `kind` is "map", "curves" or "auto" (a map when two numeric axes are long)."""
     _checks.choice(kind, "kind", ("auto", "map", "curves"))
+    if x is not None and x == y:
+        raise InvalidInputError(f"x and y are both {x!r}; a picture needs two different axes")
     dims = [str(dim) for dim in array.dims if array.sizes[dim] > 1]
     for name in (x, y):
         if name is not None and name not in array.dims:
@@ -264,14 +280,15 @@ def phase_figure(
         log: logarithmic colours (map) or values (curves).
         contours: levels drawn as lines on a map.
 
-    Axes that are left become panels.
+    Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged.
     """
     chosen = select(array, at or {})
     # An axis of one point has nothing to show, unless it was asked for.
-    single = [dim for dim, size in chosen.sizes.items() if size == 1 and dim not in (x, y, "member", "statistic")]
-    if len(single) < len(set(chosen.dims) - {"member", "statistic"}):
+    aside = {*REPLICATES, "statistic"} - {x, y}
+    single = [dim for dim, size in chosen.sizes.items() if size == 1 and dim not in (x, y) and dim not in aside]
+    if len(single) < len(set(chosen.dims) - aside):
         chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
-    reduced = reduce_members(chosen)
+    reduced = reduce_members(chosen, keep=(x, y))
     plan = arrange(reduced.mean, x, y, kind)
     choices = [reduced.mean[dim].values.tolist() for dim in plan.panels]
     total = int(np.prod([len(choice) for choice in choices])) if choices else 1
@@ -283,7 +300,7 @@ def phase_figure(
     rows = -(-total // columns)
     width = style.COLUMN_WIDTH if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6)
     page, grid = style.figure(width, (width / columns) * 0.74 * rows + 0.3, rows, columns, squeeze=False, sharey=True)
-    name = label or str(array.name or "value")
+    name = label or str(array.name or "value").replace("_", " ")
     limits = _limits(np.asarray(reduced.mean.values, dtype=float))
     mesh: Any = None
     for place, ax in enumerate(grid.flat):
@@ -309,11 +326,14 @@ def phase_figure(
         text = ", ".join(
             f"{SYMBOLS.get(dim, dim)} = {_short(choices[k][where[dim]])}" for k, dim in enumerate(plan.panels)
         )
-        style.panel(ax, chr(ord("a") + place) if total > 1 else "", text)
+        lines = textwrap.fill(text, TITLE_WIDTH.get(columns, NARROW_TITLE))
+        style.panel(ax, chr(ord("a") + place) if total > 1 else "", lines)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
-    if title:
-        page.suptitle(title, fontsize="medium")
+    fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
+    heading = ": ".join(part for part in (title, fixed) if part)
+    if heading:
+        page.suptitle(heading, fontsize="medium")
     return page
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from metastable._progress import progress_bar
+from metastable.errors import StoppedEarlyWarning
 from metastable.model import Attention
 from metastable.run.handle import Run, from_solution
 from metastable.run.problem import check
@@ -75,4 +77,10 @@ def simulate(
     )
     with progress_bar("simulate", problem.until, progress) as report:
         solution = SOLVERS[problem.method](problem, report)
+    if solution.status != "success":
+        warnings.warn(
+            f"{solution.message} (the run holds what was reached, its status is {solution.status!r})",
+            StoppedEarlyWarning,
+            stacklevel=2,
+        )
     return from_solution(problem, solution)

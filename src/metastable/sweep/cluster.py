@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -166,7 +167,20 @@ def local(workers: int, text: str, execute: str | Execute) -> OnDask:
             dashboard_address=dashboard,
             silence_logs=logging.CRITICAL,
         )
-        return OnDask(Client(cluster), [cluster], text, execute)
+        client = Client(cluster)
+    _ignore_ctrl_c(client)
+    return OnDask(client, [cluster], text, execute)
+
+
+def _ignore_ctrl_c(client: Any) -> None:
+    """Workers do not hear Ctrl-C: a terminal sends it to every process, and the client alone stops the sweep, in good order."""
+    from distributed import WorkerPlugin
+
+    class IgnoreCtrlC(WorkerPlugin):
+        def setup(self, worker: Any) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    client.register_plugin(IgnoreCtrlC(), name="metastable-ignore-ctrl-c")
 
 
 def remote(address: str, text: str, execute: str | Execute) -> OnDask:
@@ -203,11 +217,22 @@ def jobqueue() -> Any:
     return dask_jobqueue
 
 
-def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
-    """The dask-jobqueue cluster of a batch system."""
+def check_batch_system(kind: str) -> None:
+    """Raise when this machine cannot hand jobs to the batch system, or what that needs is not installed."""
     require(f"running on {kind}")
     if not _installed("dask_jobqueue"):
         raise missing_extra("dask-jobqueue", "sweep", f"running on {kind}")
+    submit = getattr(jobqueue(), CLUSTERS[kind]).job_cls.submit_command
+    command = submit.split()[0] if submit else ""
+    if command and shutil.which(command) is None:
+        raise SweepError(
+            f"{kind} takes jobs through the command {command!r}, which this machine does not have; run this where jobs are submitted "
+            "(the login node of the cluster), or use --workers or --scheduler"
+        )
+
+
+def job_cluster(kind: str, options: Mapping[str, Any]) -> Any:
+    """The dask-jobqueue cluster of a batch system."""
     dask_jobqueue = jobqueue()
     # One thread per worker process, as on one machine: a job of N cores runs N processes.
     given = {"cores": 1, "memory": "2GB", **options}

@@ -22,7 +22,10 @@ COPIES = 2
 
 @dataclass(frozen=True)
 class Estimate:
-    """Size of a sweep. `seconds`: of work on one core, from `sampled` tasks of which the cheapest and dearest are given."""
+    """Size of a sweep. `seconds`: of work on one core, from `sampled` tasks of which the cheapest and dearest are given.
+
+    `failures`: trials that failed, in words; in the sweep they will be tasks that fail.
+    """
 
     tasks: int
     sampled: int
@@ -30,6 +33,7 @@ class Estimate:
     cheapest: float
     dearest: float
     bytes: int
+    failures: tuple[str, ...] = ()
 
     def wall_seconds(self, workers: int) -> float:
         """Expected duration on so many workers; never less than the dearest task."""
@@ -42,15 +46,22 @@ def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: floa
     deadline = time.monotonic() + seconds
     costs: list[float] = []
     sizes: list[float] = []
+    failures: list[str] = []
     for number in _sample(sweep.size):
         if costs and time.monotonic() > deadline:
             break
-        cost, size = _measure(sweep.task(number), function, seconds)
+        try:
+            cost, size = _measure(sweep.task(number), function, seconds)
+        except SweepError as reason:
+            failures.append(str(reason))
+            continue
         costs.append(cost)
         sizes.append(size)
+    if not costs:
+        raise SweepError(f"all {len(failures)} trials failed; the first: {failures[0]}")
     mean = sum(costs) / len(costs)
     total = COPIES * sweep.size * sum(sizes) / len(sizes)
-    return Estimate(sweep.size, len(costs), mean * sweep.size, min(costs), max(costs), int(total))
+    return Estimate(sweep.size, len(costs), mean * sweep.size, min(costs), max(costs), int(total), tuple(failures))
 
 
 def _sample(size: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from metastable.errors import StoreLockedError
+from metastable.errors import StoreError, StoreLockedError
 
 NAME = "lock"
 ATTEMPTS = 5
@@ -24,7 +24,10 @@ PAUSE = 0.1
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the lock of `folder`; raises `StoreLockedError` at once when another process holds it."""
     path = folder / NAME
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as reason:
+        raise StoreError(f"{folder} cannot be written: {reason.strerror}") from reason
     try:
         if not _acquire(descriptor):
             who = _owner(path)

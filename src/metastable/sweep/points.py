@@ -85,15 +85,16 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
     rest = {name: resolve(v, scope, name, name) for name, v in table.items() if name not in families.FIELDS}
     model = Attention.from_dict({**rest, **{n: v for n, v in table.items() if n in families.FIELDS}}).to_dict()
     observe = {name: resolve(v, scope, f"observe.{name}") for name, v in sweep.observe.items()}
-    content = canonical([model, tokens, sweep.members, list(sweep.times), observe, sweep.options, draw])
+    options = dict(sweep.options)
+    if "noise" in sweep.grid and not model.get("noise") and options.get("method", "auto") == "auto":
+        options.pop("step", None)  # it is that of the points with noise; the others choose their own
+    content = canonical([model, tokens, sweep.members, list(sweep.times), observe, options, draw])
     if sweep.starts == "shared":
         entropy = [sweep.seed, draw]
     else:
         entropy = [sweep.seed, int(digest(content), 16)]
     seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    return Task(
-        number, index, point, model, tokens, sweep.members, sweep.times, observe, sweep.options, seed, sweep.keep
-    )
+    return Task(number, index, point, model, tokens, sweep.members, sweep.times, observe, options, seed, sweep.keep)
 
 
 def _fill_matrices(table: dict[str, Any], scope: Mapping[str, Any], seed: int, draw: int) -> None:

@@ -119,7 +119,9 @@ def check_place(workers: int | None, scheduler: str | None, cluster: str | None)
         _checks.count(workers, "workers", minimum=0)
     if scheduler is not None and (cluster is not None or workers is not None):
         raise SweepError("scheduler=ADDRESS has its own workers; leave out workers and cluster, or leave out scheduler")
-    if scheduler is not None or cluster is not None or (workers is not None and workers > 1):
+    if cluster is not None:
+        clusters.check_batch_system(cluster)
+    if scheduler is not None or (workers is not None and workers > 1):
         clusters.require("running a sweep on workers")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import MetastableError, ModelError, StoreError, SweepError
+from metastable.integrate.methods import METHODS, check_step, whole_steps
 from metastable.model import Attention
 from metastable.sweep import axes, expressions, points, tasks
 from metastable.sweep.axes import Axis
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ("method", "engine", "interaction", "rtol", "atol", "step", "max_steps")
 """Keys of [run] that are handed to `metastable.ensemble` as they are."""
-METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
-TAKEN = ("status", "accepted", "rejected", "evaluations")
+TAKEN = ("status", "accepted", "rejected", "evaluations", tasks.UNFINISHED)
 """Names of results that every ensemble has; observables need other names."""
 STARTS = ("independent", "shared")
 KEEPS = ("members", "statistics")
@@ -83,7 +83,7 @@ class Sweep:
         put(self, "options", axes.plain(self.options))
         unknown = [name for name in self.options if name not in OPTIONS]
         if unknown:
-            raise SweepError(f"run has no key {unknown[0]!r}; its keys are: times, {', '.join(OPTIONS)}")
+            raise SweepError(f"run has no key {unknown[0]!r}; its keys are: times (or until and count), {', '.join(OPTIONS)}")
         put(self, "members", _checks.count(self.members, "members", error=SweepError))
         put(self, "seed", _checks.seed(self.seed))
         _checks.choice(self.starts, "starts", STARTS, error=SweepError)
@@ -307,15 +307,19 @@ def _check_solver(model: Attention, task: Task) -> None:
     from metastable.kernels import select
 
     method = _checks.choice(task.options.get("method", "auto"), "method", METHODS, error=SweepError)
-    fixed = method in ("layers", "sde") or (method == "auto" and model.noise > 0)
-    if fixed != ("step" in task.options):
-        raise SweepError(
-            f"method = {method!r} {'needs step = 0.01 in [run]' if fixed else 'has no step; leave it out'}"
-        )
+    noisy = method == "sde" or (method == "auto" and model.noise > 0)
+    step = check_step(task.options.get("step"), "sde" if noisy else method)
+    if step > 0:
+        whole_steps(np.array(task.times), step, method)
     if model.noise > 0 and method not in ("auto", "sde"):
         raise SweepError(f"method = {method!r} has no noise, and noise = {model.noise:g}; use method = 'sde'")
-    if method == "rodas" and (reason := rodas.refusal(model, task.tokens)) is not None:
-        raise SweepError(reason)
+    if method == "rodas":
+        if (reason := rodas.refusal(model, task.tokens)) is not None:
+            raise SweepError(reason)
+        rodas.check_range(model)
+    _checks.tolerance(task.options.get("rtol", 1e-6))
+    _checks.number(task.options.get("atol", 1e-9), "atol", 0.0)
+    _checks.count(task.options.get("max_steps", 1), "max_steps")
     engine = "reference" if method == "layers" else str(task.options.get("engine", "auto"))
     select.choose(model, task.tokens, engine, str(task.options.get("interaction", "auto")), task.times[-1])
 

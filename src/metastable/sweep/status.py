@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from metastable.sweep import journal, lock
-from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description
+from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description, unfinished_members
 
 OFFENDERS = 5
 """How many of the slowest tasks are named."""
@@ -33,7 +33,8 @@ class Status:
 
     `running`: numbers of tasks that are under way; `process`: pid and host of the process that works on it, or None; `rate`:
     tasks per second of that process, `left`: seconds until it will be done (None when nobody works); `slowest`: (grid point,
-    seconds) of the slowest tasks; `damaged`: segments with results that cannot be read any more (they will be computed again).
+    seconds) of the slowest tasks; `unfinished`: members of finished tasks that stopped early; `damaged`: segments with results that
+    cannot be read any more (they will be computed again).
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class Status:
     mean_seconds: float | None
     slowest: tuple[tuple[str, float], ...]
     failures: tuple[Failure, ...]
+    unfinished: int
     damaged: tuple[str, ...]
     versions: tuple[str, ...]
 
@@ -97,6 +99,7 @@ def status(folder: str | PathLike) -> Status:
         mean_seconds=mean,
         slowest=tuple((sweep.task(number).where, entries[number].seconds) for number in slowest),
         failures=tuple(_failure(number, sweep.task(number).where, entries[number]) for number in failed),
+        unfinished=unfinished_members(place),
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
     )

@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from metastable.errors import StoreError, StoreExistsError
 from metastable.sweep import journal
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
+from metastable.sweep.tasks import UNFINISHED
 from metastable.sweep.view import View
 
 DESCRIPTION = "sweep.toml"
@@ -72,8 +75,8 @@ def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
         raise StoreExistsError(f"{folder} is a file and was left untouched; choose another name")
     if (folder / DESCRIPTION).exists():
         known = read_description(folder)
-        if known.identity != sweep.identity and not extend:
-            changed = _differences(known.to_dict(), sweep.to_dict())
+        changed = _differences(known.to_dict(), sweep.to_dict())
+        if changed and known.identity != sweep.identity and not extend:
             raise StoreExistsError(
                 f"{folder} holds another sweep ({', '.join(changed)} differ) and was left untouched; choose another folder, or "
                 "say --extend to describe it anew and keep what both have in common"
@@ -185,6 +188,14 @@ class Store:
             journal.write_atomically(self.folder / PROGRESS, text.encode(), durable=False)
 
 
+def unfinished_members(folder: Path) -> int:
+    """Members that stopped early, in all finished tasks of a sweep (0 where that is not known)."""
+    if not (folder / views.NAME).exists():
+        return 0
+    found = open_results(folder)
+    return int(np.nansum(found[UNFINISHED].values)) if UNFINISHED in found else 0
+
+
 def open_results(folder: str | os.PathLike) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
     import xarray as xr
@@ -192,6 +203,8 @@ def open_results(folder: str | os.PathLike) -> Any:
     path = Path(folder) / views.NAME
     if not path.exists():
         sweep = read_description(Path(folder))
+        if any(entry.done for entry in journal.read(Path(folder) / JOURNAL).entries.values()):
+            raise StoreError(f"{path} is missing; run the sweep again, and it is made from the journal")
         raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
     try:
         return xr.open_zarr(path, chunks=None)

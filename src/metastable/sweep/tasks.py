@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,8 @@ Execute = Callable[["Task"], "xr.Dataset"]
 """What a task runs: takes a `Task`, returns a dataset of numeric variables."""
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
+UNFINISHED = "unfinished"
+"""The variable that counts the members of a task that stopped early."""
 ENSEMBLE = "metastable:ensemble"
 """Named, not imported: `sweep` and `ensemble` are rooms of one layer, and the door between them opens when a task runs."""
 
@@ -130,26 +133,33 @@ def load(path: str) -> Callable[..., Any]:
 def run_ensemble(task: Task) -> xr.Dataset:
     """The ensemble of a task, with the observables of its members over time (NaN from where a member failed).
 
-    An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member could be started is
-    a failure.
+    The variable `unfinished` counts the members that stopped early. An ensemble that was interrupted has fewer members than it
+    should: it is no result. One of which no member reached the last time is a failure.
     """
-    result = load(ENSEMBLE)(
-        task.attention(),
-        tokens=task.tokens,
-        members=task.members,
-        times=np.array(task.times),
-        seed=task.seed,
-        observe=task.observables(),
-        threads=task.threads,
-        progress=False,
-        **task.options,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # what they say is counted, or ends the task
+        result = load(ENSEMBLE)(
+            task.attention(),
+            tokens=task.tokens,
+            members=task.members,
+            times=np.array(task.times),
+            seed=task.seed,
+            observe=task.observables(),
+            threads=task.threads,
+            progress=False,
+            **task.options,
+        )
     if result.attrs["status"] == "interrupted":
         raise KeyboardInterrupt
-    statuses = result["status"].values.tolist()
-    if set(statuses) == {"failed"}:
-        raise SweepError(f"all {len(statuses)} members failed; run one with metastable.simulate to see why")
-    return result
+    statuses = result["status"].values
+    finished = statuses == "success"
+    if not finished.any():
+        found = ", ".join(f"{count} {name}" for name, count in zip(*np.unique(statuses, return_counts=True)))
+        raise SweepError(
+            f"none of the {statuses.size} members reached t = {task.times[-1]:g} ({found}); raise max_steps in [run] where that is "
+            "the reason, or run one member with metastable.simulate to see why"
+        )
+    return result.assign({UNFINISHED: int((~finished).sum())})
 
 
 # ------------------------------------------------------------------------------------------- what is kept of a result
@@ -179,7 +189,7 @@ def variables(dataset: xr.Dataset, keep: str) -> list[Variable]:
         if keep == "statistics" and "member" in dims:
             values = statistics(values, dims.index("member"))
             dims = tuple("statistic" if dim == "member" else dim for dim in dims)
-        kept.append(Variable(name, dims, np.ascontiguousarray(values)))
+        kept.append(Variable(name, dims, np.array(values, order="C")))
     if not kept:
         raise SweepError("the task function returned no numeric variable; observe at least one thing")
     used = dict.fromkeys(dim for variable in kept for dim in variable.dims)

@@ -43,6 +43,7 @@ def command(*arguments, cwd):
         text=True,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"},
+        start_new_session=True,
     )
 
 
@@ -154,6 +155,7 @@ def test_plot(folder):
         (["small.toml"], "--out DIR"),
         (["absent.toml", "--out", "x"], "cannot be read"),
         (["small.toml", "--out", "x", "--cluster", "cloud"], "cluster must be one of"),
+        (["small.toml", "--out", "x", "--cluster", "slurm"], "'sbatch', which this machine does not have"),
         (["small.toml", "--out", "x", "--cluster-option", "cores=3"], "belongs to --cluster"),
         (["small.toml", "--out", "x", "--workers", "2", "--scheduler", "tcp://x"], "has its own workers"),
         (["status", "absent"], "holds no sweep"),
@@ -161,6 +163,7 @@ def test_plot(folder):
         (["absent", "--out", "x"], "the commands are run, status, plot"),
         (["plot", "small", "-v", "temperature"], "no result called 'temperature'; there are: accepted, clusters"),
         (["plot", "small", "--at", "beta"], "NAME=VALUE"),
+        (["plot", "small", "--x", "beta", "--y", "beta"], "two different axes"),
         (["plot", "small", "-o", "a.doc"], "must end in"),
     ],
 )
@@ -184,14 +187,31 @@ def test_ctrl_c_and_go_on(folder):
     (folder / "long.toml").write_text(text)
     process = command("long.toml", "--out", "long", "--workers", 2, "--calibrate", 0, cwd=folder)
     wait_for(lambda: stored(folder / "long") >= 2)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # to the workers too, as a terminal does
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert "run the same command to go on" in output
     assert "run the same command again" in call("status", "long", cwd=folder)
     call("long.toml", "--out", "long", "--workers", 0, cwd=folder)
     call("long.toml", "--out", "whole", "--workers", 0, "--calibrate", 0, cwd=folder)
     assert zarr_files(folder / "long") == zarr_files(folder / "whole")
+
+
+def test_members_that_stop_early_are_counted(folder):
+    (folder / "few.toml").write_text(TEXT.replace("[run]", "[run]\nmax_steps = 18"))
+    text = call("few.toml", "--out", "few", "--workers", 0, "--calibrate", 0, cwd=folder, code=1)
+    found = xr.open_zarr(folder / "few" / "results.zarr", chunks=None)
+    missing = found.mean_cosine.isnull().any("time").sum("member")
+    done = found.task_status.values == 1
+    early = int(found.unfinished.where(found.task_status == 1).sum())
+    assert early > 0
+    assert 0 < done.sum() < done.size
+    assert (found.unfinished.values[done] == missing.values[done]).all()
+    assert f"{early} members stopped early" in text
+    text = " ".join(call("status", "few", "--failures", cwd=folder).split())
+    assert f"unfinished {early} members" in text
+    assert "none of the 3 members reached t = 8 (3 max_steps)" in text
 
 
 def test_ready_made_sweeps_are_sound():

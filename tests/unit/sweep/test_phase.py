@@ -57,6 +57,14 @@ def test_curves_have_bands(results):
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN")
+def test_draws_are_averaged_like_members(results):
+    draws = xr.concat([results, results + 2.0], xr.DataArray([0, 1], dims="draw", name="draw"))
+    assert np.allclose(phase.reduce_members(draws).mean, results.mean("member") + 1.0, equal_nan=True)
+    assert phase.reduce_members(draws, keep=("draw",)).mean.sizes["draw"] == 2
+    page = phase.phase_figure(draws, x="beta", at={"time": 0.9}, title="both")
+    assert page._suptitle.get_text() == "both: $t$ = 1"
+
+
 def test_statistics_are_drawn_like_members(results):
     statistic = xr.concat(
         [
@@ -110,6 +118,6 @@ def test_mistakes_are_named(results):
     with pytest.raises(InvalidInputError, match="has no value 'window'; it has causal, full"):
         phase.phase_figure(results, at={"mask": "window"})
     with pytest.raises(InvalidInputError, match="panels are too many"):
-        phase.phase_figure(results.expand_dims(draw=30), x="beta", y="time")
+        phase.phase_figure(results.expand_dims(copy=30), x="beta", y="time")
     with pytest.raises(InvalidInputError, match="shape"):
         phase.draw_phase(style.figure()[1], [1, 2], [1, 2, 3], np.zeros((2, 3)))

@@ -233,8 +233,9 @@ class TestExpressions:
         ("count = 2", "count = 2\nsolver = 'x'", "no key 'solver'"),
         ("count = 2", "count = 2\nengine = 'abacus'", "engine must be one of"),
         ("count = 2", "count = 2\nmethod = 'layers'", "needs step"),
-        ("count = 2", "count = 2\nstep = 0.1", "leave it out"),
-        ("dim = 3", "dim = 3\nnoise = 0.1", "needs step"),
+        ("count = 2", "count = 2\nstep = 0.1", "leave step out"),
+        ("count = 2", "count = 2\nrtol = 1e-30", "rtol"),
+        ("until = 10.0", "until = 0.001\nmethod = 'sde'", "steps of 0.01"),
         ("[observe.clusters]", "[observe.status]\nkind = 'clusters'", "cannot be the name"),
         ('"causal"', '"casual"', "unknown kind 'casual'"),
         ("[observe.clusters]", "[observe]\nclusters = 3\n[observe.more]", "must be a table"),
@@ -250,3 +251,14 @@ def test_mistakes_are_named_before_anything_runs(old, new, message):
 def test_missing_file(tmp_path):
     with pytest.raises(StoreError, match="cannot be read"):
         ms.Sweep.from_file(tmp_path / "none.toml")
+
+
+def test_step_belongs_to_the_points_with_noise():
+    text = TEXT.replace("[grid]", "[grid]\nnoise = [0.0, 0.1]", 1).replace("until = 10.0", "times = [1.0, 2.0]", 1)
+    text = text.replace("count = 2", "step = 0.5", 1)
+    sweep = ms.Sweep.from_toml(text)
+    sweep.check()
+    assert {(task.model.get("noise", 0.0) > 0, "step" in task.options) for task in sweep.tasks()} == {
+        (False, False),
+        (True, True),
+    }

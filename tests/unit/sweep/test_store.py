@@ -339,6 +339,10 @@ def test_a_task_without_numbers_fails(tmp_path):
     assert outcome.failed == 12
     with pytest.raises(StoreError, match="no result yet"):
         sweeps.open_results(tmp_path / "s")
+    small_sweep().run(tmp_path / "t", workers=0, execute=toy.execute)
+    shutil.rmtree(tmp_path / "t" / "results.zarr")
+    with pytest.raises(StoreError, match="made from the journal"):
+        sweeps.open_results(tmp_path / "t")
 
 
 @pytest.mark.parametrize(("status", "states"), [("interrupted", ["success"]), ("success", ["failed", "failed"])])
@@ -357,7 +361,7 @@ def test_half_an_ensemble_is_no_result(tmp_path, monkeypatch, status, states):
         assert sweeps.status(tmp_path / "s").done == 0
     else:
         assert small_sweep().run(tmp_path / "s", workers=0).failed == 12
-        assert "all 2 members failed" in sweeps.status(tmp_path / "s").failures[0].error
+        assert "none of the 2 members reached t = 100 (2 failed)" in sweeps.status(tmp_path / "s").failures[0].error
 
 
 def test_equal_tasks_run_once(tmp_path):
