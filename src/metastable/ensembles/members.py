@@ -62,13 +62,13 @@ def ensemble(
     seed : one integer; member i uses the i-th child of `numpy.random.SeedSequence(seed)`.
     observe : name -> observable of `metastable.observe` (None: keep the states as `x`).
     start : "uniform" on the sphere, or a function of a `numpy.random.Generator` that returns unit tokens (tokens, dim).
-    method : "tsit5", "rodas", "sde" and "layers" (with `step`), or "auto" (by noise and horizon).
+    method : "tsit5", "rodas", "layers" (needs `step`), "sde" (`step`: 0.01), or "auto" (by noise and horizon).
     memory : bound in bytes on the states held at a time; batches are sized to it.
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`. A member that fails is NaN from where it failed, says so in `status`, and stops nobody else. Ctrl-C returns the
-    members that were finished, with a warning and `attrs["status"] == "interrupted"`.
+    `evaluations`. A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
+    `attrs["status"]` is "incomplete". Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
 
     >>> import metastable as ms
     >>> stats = ms.ensemble(ms.Attention(dim=2, beta=9.0), tokens=20, members=4, times=[0.0, 5.0], seed=0,

@@ -83,7 +83,9 @@ class Sweep:
         put(self, "options", axes.plain(self.options))
         unknown = [name for name in self.options if name not in OPTIONS]
         if unknown:
-            raise SweepError(f"run has no key {unknown[0]!r}; its keys are: times (or until and count), {', '.join(OPTIONS)}")
+            raise SweepError(
+                f"run has no key {unknown[0]!r}; its keys are: times (or until and count), {', '.join(OPTIONS)}"
+            )
         put(self, "members", _checks.count(self.members, "members", error=SweepError))
         put(self, "seed", _checks.seed(self.seed))
         _checks.choice(self.starts, "starts", STARTS, error=SweepError)
