@@ -94,6 +94,7 @@ def run(
     from metastable.sweep import Sweep
     from metastable.sweep import run as run_sweep
     from metastable.sweep.runner import check_place
+    from metastable.sweep.store import check_folder
 
     check_place(workers, scheduler, cluster)
     described = Sweep.from_file(file)
@@ -102,6 +103,8 @@ def run(
         raise InvalidInputError("--cluster-option belongs to --cluster, for example --cluster slurm")
     if out is None and not dry_run:
         raise InvalidInputError("say where the results go: --out DIR (or --dry-run to see what would run)")
+    if out is not None:
+        check_folder(out, described, extend)
     described.check()
     fresh = out is None or not (out / "results.zarr").exists()
     found = _announce(described, calibrate if dry_run or fresh else 0.0, workers)

@@ -69,8 +69,8 @@ def read_description(folder: Path) -> Sweep:
     return Sweep.from_file(path)
 
 
-def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
-    """Make the folder, or check that it holds this sweep; with `extend` another sweep may take over its finished tasks."""
+def check_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
+    """Raise when the folder holds something else; with `extend` another sweep may take over its finished tasks."""
     if folder.exists() and not folder.is_dir():
         raise StoreExistsError(f"{folder} is a file and was left untouched; choose another name")
     if (folder / DESCRIPTION).exists():
@@ -83,6 +83,11 @@ def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
             )
     elif folder.exists() and any(item.name not in _BEFORE_DESCRIPTION for item in folder.iterdir()):
         raise StoreExistsError(f"{folder} is not empty and holds no sweep; choose another folder")
+
+
+def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
+    """Make the folder, or check that it holds this sweep (see `check_folder`)."""
+    check_folder(folder, sweep, extend)
     try:
         (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
     except OSError as reason:
@@ -94,6 +99,13 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [key for key in {**old, **new} if key not in words and old.get(key) != new.get(key)]
 
 
+def _description_changes(folder: Path, sweep: Sweep) -> bool:
+    """True when the folder was described as another sweep before (`extend`)."""
+    if not (folder / DESCRIPTION).exists():
+        return False
+    return bool(_differences(read_description(folder).to_dict(), sweep.to_dict()))
+
+
 class Store:
     """The folder of a sweep, opened for writing by the holder of its lock."""
 
@@ -103,6 +115,7 @@ class Store:
         self.index = index_of(sweep)
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
+        grown = _description_changes(folder, sweep)
         journal.write_atomically(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
         self._attributes = {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
@@ -110,7 +123,8 @@ class Store:
         self._pause = REFRESH_SECONDS
         self._refreshed = time.monotonic()
         self.view: View | None = None
-        self._open_view(say)
+        # For another grid the zarr store must be made anew, which is nothing to report.
+        self._open_view((lambda line: None) if grown else say)
 
     def _read_journal(self, say: Say) -> dict[str, Entry]:
         contents = journal.read(self.folder / JOURNAL)

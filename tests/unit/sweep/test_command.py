@@ -154,6 +154,7 @@ def test_plot(folder):
     [
         (["small.toml"], "--out DIR"),
         (["absent.toml", "--out", "x"], "cannot be read"),
+        (["small.toml", "--out", "small.toml", "--dry-run"], "is a file and was left untouched"),
         (["small.toml", "--out", "x", "--cluster", "cloud"], "cluster must be one of"),
         (["small.toml", "--out", "x", "--cluster", "slurm"], "'sbatch', which this machine does not have"),
         (["small.toml", "--out", "x", "--cluster-option", "cores=3"], "belongs to --cluster"),
