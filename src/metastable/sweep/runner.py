@@ -186,7 +186,7 @@ def _leave(loop: _Loop) -> None:
     """Stop early, with what is done in the zarr store; problems here must not hide the reason for leaving."""
     loop.executor.close()
     try:
-        loop.store.refresh()
+        loop.store.catch_up()
         loop.note(finished=True)
     except MetastableError:
         # The journal has everything; the next call repairs the zarr store from it.

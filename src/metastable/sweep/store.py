@@ -195,6 +195,13 @@ class Store:
         # Refreshing never takes more than its share of the client's time.
         self._pause = max(REFRESH_SECONDS, (self._refreshed - begin) / REFRESH_SHARE)
 
+    def catch_up(self) -> None:
+        """Read the journal again and bring the zarr store up to date: an interruption may have come between the two."""
+        found = self.index.select(self._read_journal(lambda line: None))
+        self._dirty.update(number for number in found if number not in self.entries)
+        self.entries.update(found)
+        self.refresh()
+
     def say_progress(self, state: Mapping[str, Any]) -> None:
         """Leave a note for `metastable sweep status`; losing it loses nothing."""
         text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})

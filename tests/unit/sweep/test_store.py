@@ -403,3 +403,20 @@ def test_no_time_stands_still(finished):
     assert found.complete
     assert len(found.slowest) == 5
     assert all(entry.finished <= time.time() for entry in journal.read(finished / "journal").entries.values())
+
+
+def test_ctrl_c_between_journal_and_view_leaves_both_equal(tmp_path, monkeypatch):
+    """The moment after a record is written is the moment in which whoever waits for it presses Ctrl-C."""
+    append, count = journal.append, []
+
+    def interrupted(folder, data):
+        stored = append(folder, data)
+        count.append(len(stored))
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        return stored
+
+    monkeypatch.setattr(journal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small_sweep().run(tmp_path / "s", workers=0, execute=toy.execute)
+    assert int((sweeps.open_results(tmp_path / "s")["task_status"] == 1).sum()) == sum(count)
