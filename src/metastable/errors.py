@@ -83,13 +83,13 @@ class MissingExtraError(MetastableError, ImportError):
     """An optional dependency is missing; the message names the extra to install."""
 
 
+class StoppedEarlyWarning(UserWarning):
+    """A run, or members of an ensemble, stopped before their time; what they reached is kept."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a missing optional dependency, with the command that installs it."""
     return MissingExtraError(
         f"{purpose} needs the package {package!r}, which is not installed; install it with: "
         f'pip install "metastable[{extra}]"'
     )
-
-
-class StoppedEarlyWarning(UserWarning):
-    """A run, or members of an ensemble, stopped before their time; what they reached is kept."""

@@ -17,11 +17,10 @@ from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import Problem, Start, check
 from metastable.ensembles.record import Record
-from metastable.ensembles.solvers import FAILED, SOLVERS, STATUSES, SUCCESS, UNFINISHED, Batch
+from metastable.ensembles.solvers import FAILED, SOLVERS, SUCCESS, UNFINISHED, Batch
 from metastable.errors import MetastableError, StoppedEarlyWarning
+from metastable.integrate.solution import tally
 from metastable.model import Attention
-
-SUCCESSFUL = STATUSES[SUCCESS]
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,22 +101,20 @@ def ensemble(
         except KeyboardInterrupt:
             record.interrupted = True
     result = record.dataset()
-    if record.interrupted:
-        warnings.warn(
-            f"interrupted: the dataset holds {result.sizes['member']} of {problem.members} members",
-            UserWarning,
-            stacklevel=2,
-        )
-    elif result.attrs["status"] != SUCCESSFUL:
-        early = result["status"].values[result["status"].values != SUCCESSFUL]
-        reasons = ", ".join(f"{count} {name}" for name, count in zip(*np.unique(early, return_counts=True)))
-        warnings.warn(
-            f"{early.size} of {problem.members} members stopped early ({reasons}): their values are NaN from there on, and means "
-            "over members leave them out; see stats.status, and raise max_steps where that is the reason",
-            StoppedEarlyWarning,
-            stacklevel=2,
-        )
+    if result.attrs["status"] != "success":
+        warnings.warn(_shortfall(result, problem.members), StoppedEarlyWarning, stacklevel=2)
     return result
+
+
+def _shortfall(result: xr.Dataset, members: int) -> str:
+    """What an ensemble lacks, in words."""
+    if result.attrs["status"] == "interrupted":
+        return f"interrupted: the dataset holds {result.sizes['member']} of {members} members"
+    early = result["status"].values[result["status"].values != "success"]
+    return (
+        f"{early.size} of {members} members stopped early ({tally(early)}): their values are NaN from there on, and means over "
+        "members leave them out; see stats.status, and raise max_steps where that is the reason"
+    )
 
 
 def _run_batches(problem: Problem, record: Record, report: Report) -> None:

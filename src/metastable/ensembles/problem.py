@@ -12,8 +12,8 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
-from metastable.errors import InvalidInputError, UnsupportedError
-from metastable.integrate.methods import FIXED_STEP, METHODS, check_noise, check_step, engine_for, whole_steps
+from metastable.errors import InvalidInputError
+from metastable.integrate.methods import check_solver
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -110,16 +110,26 @@ def check(
     if not isinstance(model, Attention):
         raise InvalidInputError(f"model must be an Attention, not {model!r}")
     output = _checks.output_times(times)
-    horizon = float(output[-1])
-    if horizon == 0:
+    if output[-1] == 0:
         raise InvalidInputError("times holds only 0, which is the start; give later times")
     count = _checks.count(tokens, "tokens")
     model.mask.check(count)
-    method = _method(model, count, method, horizon)
-    step = check_step(step, method)
-    if method in FIXED_STEP:
-        whole_steps(output, step, method)
     size = _checks.count(members, "members")
+    solver = check_solver(
+        model,
+        count,
+        output,
+        method=method,
+        engine=engine,
+        interaction=interaction,
+        rtol=rtol,
+        atol=atol,
+        step=step,
+        max_steps=max_steps,
+        threads=threads,
+        members=size,
+        dtype=dtype,
+    )
     return Problem(
         model,
         count,
@@ -128,42 +138,9 @@ def check(
         _checks.seed(seed),
         _observables(observe),
         _start(start),
-        method,
-        select.choose(
-            model,
-            count,
-            engine_for(method, engine),
-            interaction,
-            horizon,
-            threads,
-            members=size,
-            method=method,
-            dtype=dtype,
-        ),
-        _checks.tolerance(rtol),
-        _checks.number(atol, "atol", 0.0),
-        step,
-        _checks.count(max_steps, "max_steps"),
+        *solver,
         _checks.count(memory, "memory"),
     )
-
-
-def _method(model: Attention, tokens: int, method: str, horizon: float) -> str:
-    """The method that "auto" stands for, or the named one if it can do the model."""
-    from metastable.integrate import auto, rodas
-
-    _checks.choice(method, "method", METHODS)
-    if method == "auto":
-        if model.noise > 0:
-            return "sde"
-        long = horizon > select.LONG_HORIZON
-        return "rodas" if long and auto.implicit_refusal(model, tokens, horizon, settled=False) is None else "tsit5"
-    check_noise(model, method)
-    if method == "rodas":
-        reason = rodas.refusal(model, tokens)
-        if reason is not None:
-            raise UnsupportedError(reason)
-    return method
 
 
 def _observables(observe: Mapping[str, Observable] | None) -> dict[str, Observable]:

@@ -51,7 +51,7 @@ class Record:
         """Of the whole ensemble: "success" when every member reached the last time."""
         if self.interrupted:
             return "interrupted"
-        return STATUSES[SUCCESS] if (self.status == SUCCESS).all() else "incomplete"
+        return "success" if (self.status == SUCCESS).all() else "incomplete"
 
     def dataset(self) -> xr.Dataset:
         """The finished members as a dataset."""

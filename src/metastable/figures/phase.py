@@ -39,9 +39,8 @@ MOST_PANELS = 24
 DECADES_FOR_LOG = 1.2
 MOST_TICKS = 7
 """Values of a logarithmic axis that get a tick each; more are left to the usual ticks."""
-TITLE_WIDTH = {1: 60, 2: 36}
-"""Characters of a panel's title per line, by the number of columns."""
-NARROW_TITLE = 25
+TITLE_CHARACTERS = 75
+"""Titles of panels side by side, in all."""
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
@@ -285,8 +284,9 @@ def phase_figure(
     chosen = select(array, at or {})
     # An axis of one point has nothing to show, unless it was asked for.
     aside = {*REPLICATES, "statistic"} - {x, y}
-    single = [dim for dim, size in chosen.sizes.items() if size == 1 and dim not in (x, y) and dim not in aside]
-    if len(single) < len(set(chosen.dims) - aside):
+    axes = [dim for dim in chosen.dims if dim not in aside]
+    single = [dim for dim in axes if chosen.sizes[dim] == 1 and dim not in (x, y)]
+    if len(single) < len(axes):
         chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
     reduced = reduce_members(chosen, keep=(x, y))
     plan = arrange(reduced.mean, x, y, kind)
@@ -326,7 +326,7 @@ def phase_figure(
         text = ", ".join(
             f"{SYMBOLS.get(dim, dim)} = {_short(choices[k][where[dim]])}" for k, dim in enumerate(plan.panels)
         )
-        lines = textwrap.fill(text, TITLE_WIDTH.get(columns, NARROW_TITLE))
+        lines = textwrap.fill(text, TITLE_CHARACTERS // max(2, columns))
         style.panel(ax, chr(ord("a") + place) if total > 1 else "", lines)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)

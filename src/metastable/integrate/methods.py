@@ -1,12 +1,15 @@
-"""The methods by name, and what `simulate` and `ensemble` both ask of them before any work starts."""
+"""The methods by name, and what `simulate`, `ensemble` and sweeps ask of them before any work starts."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.kernels import select
 from metastable.model import Attention
 
 METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
@@ -56,3 +59,68 @@ def whole_steps(times: FloatArray, step: float, method: str) -> int:
             "change step, until or times"
         )
     return int(np.rint(count[-1]))
+
+
+class Solver(NamedTuple):
+    """A method for the members of an ensemble with its engine and its control, checked against the model."""
+
+    method: str
+    choice: select.Choice
+    rtol: float
+    atol: float
+    step: float
+    max_steps: int
+
+
+def check_solver(
+    model: Attention,
+    tokens: int,
+    times: FloatArray,
+    *,
+    method: str = "auto",
+    engine: str = "auto",
+    interaction: str = "auto",
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    step: float | None = None,
+    max_steps: int = 100_000,
+    threads: int | None = None,
+    members: int = 1,
+    dtype: str = "float64",
+) -> Solver:
+    """The method that "auto" stands for, or the named one if it can do the model; else a named exception."""
+    horizon = float(times[-1])
+    method = _resolve(model, tokens, _checks.choice(method, "method", METHODS), horizon)
+    size = check_step(step, method)
+    if method in FIXED_STEP:
+        whole_steps(times, size, method)
+    choice = select.choose(
+        model,
+        tokens,
+        engine_for(method, engine),
+        interaction,
+        horizon,
+        threads,
+        members=members,
+        method=method,
+        dtype=dtype,
+    )
+    control = _checks.tolerance(rtol), _checks.number(atol, "atol", 0.0), size, _checks.count(max_steps, "max_steps")
+    return Solver(method, choice, *control)
+
+
+def _resolve(model: Attention, tokens: int, method: str, horizon: float) -> str:
+    from metastable.integrate import auto, rodas
+
+    if method == "auto":
+        if model.noise > 0:
+            return "sde"
+        long = horizon > select.LONG_HORIZON
+        return "rodas" if long and auto.implicit_refusal(model, tokens, horizon, settled=False) is None else "tsit5"
+    check_noise(model, method)
+    if method == "rodas":
+        reason = rodas.refusal(model, tokens)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        rodas.check_range(model)
+    return method

@@ -22,6 +22,11 @@ DENSE_LIMIT = 4 * 2**30
 """Bytes of dense output kept at the most; a run that needs more stops with a message that says to give `times`."""
 
 
+def tally(statuses: np.ndarray) -> str:
+    """How many of each: "3 max_steps, 1 diverged"."""
+    return ", ".join(f"{count} {name}" for name, count in zip(*np.unique(statuses, return_counts=True)))
+
+
 def out_of_steps(t: float, max_steps: int) -> tuple[Status, str]:
     """Status and message of a run that has used up its steps."""
     return "max_steps", f"stopped after {max_steps} steps at t = {t:.6g}; raise max_steps"

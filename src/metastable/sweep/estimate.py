@@ -48,7 +48,7 @@ def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: floa
     sizes: list[float] = []
     failures: list[str] = []
     for number in _sample(sweep.size):
-        if costs and time.monotonic() > deadline:
+        if (costs or failures) and time.monotonic() > deadline:
             break
         try:
             cost, size = _measure(sweep.task(number), function, seconds)

@@ -86,7 +86,7 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
     model = Attention.from_dict({**rest, **{n: v for n, v in table.items() if n in families.FIELDS}}).to_dict()
     observe = {name: resolve(v, scope, f"observe.{name}") for name, v in sweep.observe.items()}
     options = dict(sweep.options)
-    if "noise" in sweep.grid and not model.get("noise") and options.get("method", "auto") == "auto":
+    if _varies(sweep, "noise") and not model.get("noise") and options.get("method", "auto") == "auto":
         options.pop("step", None)  # it is that of the points with noise; the others choose their own
     content = canonical([model, tokens, sweep.members, list(sweep.times), observe, options, draw])
     if sweep.starts == "shared":
@@ -95,6 +95,14 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
         entropy = [sweep.seed, int(digest(content), 16)]
     seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
     return Task(number, index, point, model, tokens, sweep.members, sweep.times, observe, options, seed, sweep.keep)
+
+
+def _varies(sweep: Sweep, field: str) -> bool:
+    """True when a field of the model is an axis of the grid, or part of one."""
+    return any(
+        item.name == field or any(isinstance(value, dict) and field in value for value in item.values)
+        for item in sweep.axes
+    )
 
 
 def _fill_matrices(table: dict[str, Any], scope: Mapping[str, Any], seed: int, draw: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import MetastableError, ModelError, StoreError, SweepError
-from metastable.integrate.methods import METHODS, check_step, whole_steps
+from metastable.integrate.methods import check_solver
 from metastable.model import Attention
 from metastable.sweep import axes, expressions, points, tasks
 from metastable.sweep.axes import Axis
@@ -159,7 +159,7 @@ class Sweep:
                 model = task.attention()
                 model.mask.check(task.tokens)
                 task.observables()
-                _check_solver(model, task)
+                check_solver(model, task.tokens, np.array(task.times), members=task.members, **task.options)
             except MetastableError as reason:
                 raise SweepError(f"at {task.where}: {reason}") from reason
 
@@ -301,29 +301,6 @@ def _grid_entry(name: str, entry: Any) -> Any:
     if isinstance(entry, (list, tuple)) and name in MODEL_FIELDS:
         return [_part(value, name) for value in entry]
     return axes.plain(entry)
-
-
-def _check_solver(model: Attention, task: Task) -> None:
-    """Raise when the engine or the method named in [run] cannot do this model."""
-    from metastable.integrate import rodas
-    from metastable.kernels import select
-
-    method = _checks.choice(task.options.get("method", "auto"), "method", METHODS, error=SweepError)
-    noisy = method == "sde" or (method == "auto" and model.noise > 0)
-    step = check_step(task.options.get("step"), "sde" if noisy else method)
-    if step > 0:
-        whole_steps(np.array(task.times), step, method)
-    if model.noise > 0 and method not in ("auto", "sde"):
-        raise SweepError(f"method = {method!r} has no noise, and noise = {model.noise:g}; use method = 'sde'")
-    if method == "rodas":
-        if (reason := rodas.refusal(model, task.tokens)) is not None:
-            raise SweepError(reason)
-        rodas.check_range(model)
-    _checks.tolerance(task.options.get("rtol", 1e-6))
-    _checks.number(task.options.get("atol", 1e-9), "atol", 0.0)
-    _checks.count(task.options.get("max_steps", 1), "max_steps")
-    engine = "reference" if method == "layers" else str(task.options.get("engine", "auto"))
-    select.choose(model, task.tokens, engine, str(task.options.get("interaction", "auto")), task.times[-1])
 
 
 def _observe_table(name: str, table: Any) -> dict[str, Any]:

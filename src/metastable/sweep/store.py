@@ -76,7 +76,7 @@ def check_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
     if (folder / DESCRIPTION).exists():
         known = read_description(folder)
         changed = _differences(known.to_dict(), sweep.to_dict())
-        if changed and known.identity != sweep.identity and not extend:
+        if changed and not extend:
             raise StoreExistsError(
                 f"{folder} holds another sweep ({', '.join(changed)} differ) and was left untouched; choose another folder, or "
                 "say --extend to describe it anew and keep what both have in common"
@@ -99,13 +99,6 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [key for key in {**old, **new} if key not in words and old.get(key) != new.get(key)]
 
 
-def _description_changes(folder: Path, sweep: Sweep) -> bool:
-    """True when the folder was described as another sweep before (`extend`)."""
-    if not (folder / DESCRIPTION).exists():
-        return False
-    return bool(_differences(read_description(folder).to_dict(), sweep.to_dict()))
-
-
 class Store:
     """The folder of a sweep, opened for writing by the holder of its lock."""
 
@@ -115,7 +108,7 @@ class Store:
         self.index = index_of(sweep)
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
-        grown = _description_changes(folder, sweep)
+        grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
         journal.write_atomically(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
         self._attributes = {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}

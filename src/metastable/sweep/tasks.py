@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable.errors import SweepError
+from metastable.errors import StoppedEarlyWarning, SweepError
+from metastable.integrate.solution import tally
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
     should: it is no result. One of which no member reached the last time is a failure.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what they say is counted, or ends the task
+        warnings.simplefilter("ignore", StoppedEarlyWarning)  # what it says is counted, or ends the task
         result = load(ENSEMBLE)(
             task.attention(),
             tokens=task.tokens,
@@ -154,10 +155,9 @@ def run_ensemble(task: Task) -> xr.Dataset:
     statuses = result["status"].values
     finished = statuses == "success"
     if not finished.any():
-        found = ", ".join(f"{count} {name}" for name, count in zip(*np.unique(statuses, return_counts=True)))
         raise SweepError(
-            f"none of the {statuses.size} members reached t = {task.times[-1]:g} ({found}); raise max_steps in [run] where that is "
-            "the reason, or run one member with metastable.simulate to see why"
+            f"none of the {statuses.size} members reached t = {task.times[-1]:g} ({tally(statuses)}); raise max_steps in [run] where "
+            "that is the reason, or run one member with metastable.simulate to see why"
         )
     return result.assign({UNFINISHED: int((~finished).sum())})
 

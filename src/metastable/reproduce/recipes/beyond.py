@@ -82,15 +82,15 @@ def _judge_cascade(data: xr.Dataset) -> list[Finding]:
 
 def _draw_cascade(data: xr.Dataset) -> Figure:
     tree = MergeTree(
-        float(data.attrs["radius"]),
-        data.start_labels.values,
-        data.final_labels.values,
-        data.merge_time.values,
-        data.merge_before.values,
-        data.child.values,
-        data.parent.values,
-        data.child_size.values,
-        data.parent_size.values,
+        radius=float(data.attrs["radius"]),
+        start_labels=data.start_labels.values,
+        final_labels=data.final_labels.values,
+        time=data.merge_time.values,
+        before=data.merge_before.values,
+        child=data.child.values,
+        parent=data.parent.values,
+        child_size=data.child_size.values,
+        parent_size=data.parent_size.values,
         refined=True,
     )
     law = np.array(
