@@ -13,7 +13,7 @@ from tests import variants
 
 def test_short_horizons_are_explicit():
     run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(12, dim=2, seed=0), until=50.0)
-    assert [segment["method"] for segment in run.notes["segments"]] == ["tsit5"]
+    assert run.method == "tsit5"
     assert run.stats.jacobians == 0
 
 
@@ -65,7 +65,7 @@ def test_what_the_implicit_method_refuses_stays_explicit_and_says_why():
     x = ms.sphere.uniform(5, dim=2, seed=0)
     model = ms.Attention(dim=2, beta=1.0, weights="unnormalized")
     run = ms.simulate(model, x, until=2e3)
-    assert [segment["method"] for segment in run.notes["segments"]] == ["tsit5"]
+    assert run.method == "tsit5"
     assert "softmax" in run.notes["explicit because"]
 
 
@@ -76,7 +76,7 @@ def test_max_steps_is_shared_by_both_methods():
     assert run.stats.accepted + run.stats.rejected == 90
     few = ms.simulate(ms.Attention(dim=2, beta=32.0), x, until=1e30, max_steps=5)
     assert few.status == "max_steps"
-    assert [segment["method"] for segment in few.notes["segments"]] == ["tsit5"]
+    assert few.method == "tsit5"
 
 
 def test_a_fast_value_matrix_shortens_the_explicit_part():

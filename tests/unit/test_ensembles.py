@@ -8,7 +8,8 @@ import pytest
 import metastable as ms
 from metastable import errors
 from metastable.ensembles import problem as problems
-from metastable.ensembles import solvers
+from metastable.integrate import layers, methods
+from metastable.integrate.solution import one_by_one
 
 MODEL = ms.Attention(dim=2, beta=16.0)
 TIMES = [0.0, 1.0, 5.0]
@@ -111,18 +112,14 @@ def test_interruption_returns_what_is_finished(monkeypatch, overlap):
     monkeypatch.setattr(problems.Problem, "overlap", overlap)
     calls = []
 
-    def interrupted(problem, starts, first, report):
+    def interrupted(plan, starts, first, report):
         calls.append(first)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return solvers._one_by_one(problem, starts, first, report, lambda start, member: solve(problem, start))
+        times = plan.save.times
+        return one_by_one(starts, 3, report, lambda x, _: layers.solve((MODEL,) * 10, x, 0.5, times=times), first)
 
-    def solve(problem, start):
-        from metastable.integrate import layers
-
-        return layers.solve((MODEL,) * 10, start, 0.5, times=problem.times)
-
-    monkeypatch.setitem(solvers.SOLVERS, "tsit5", interrupted)
+    monkeypatch.setitem(methods.METHODS, "tsit5", methods.Method(methods.METHODS["tsit5"].solve, interrupted))
     with pytest.warns(UserWarning, match="4 of 9 members"):
         stats = run(memory=8 * 3 * 12 * 2 * (4 if overlap else 2), interaction="direct")
     assert stats.attrs["members"] == 4

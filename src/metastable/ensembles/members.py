@@ -17,9 +17,10 @@ from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import Problem, Start, check
 from metastable.ensembles.record import Record
-from metastable.ensembles.solvers import FAILED, SOLVERS, SUCCESS, UNFINISHED, Batch
 from metastable.errors import MetastableError, StoppedEarlyWarning
-from metastable.integrate.solution import tally
+from metastable.integrate.methods import METHODS
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Wishes
+from metastable.integrate.solution import FAILED, SUCCESS, UNFINISHED, Members, tally
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def ensemble(
     method: str = "auto",
     engine: str = "auto",
     interaction: str = "auto",
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
+    rtol: float = RTOL,
+    atol: float = ATOL,
     step: float | None = None,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     memory: int = MEMORY,
     threads: int | None = None,
     dtype: str = "float64",
@@ -75,25 +76,8 @@ def ensemble(
     >>> stats.cosine.dims
     ('member', 'time')
     """
-    problem = check(
-        model,
-        tokens=tokens,
-        members=members,
-        times=times,
-        seed=seed,
-        observe=observe,
-        start=start,
-        method=method,
-        engine=engine,
-        interaction=interaction,
-        rtol=rtol,
-        atol=atol,
-        step=step,
-        max_steps=max_steps,
-        memory=memory,
-        threads=threads,
-        dtype=dtype,
-    )
+    wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
+    problem = check(model, tokens, members, times, seed, observe, start, memory, wishes)
     record = Record(problem)
     with progress_bar("ensemble", problem.members, progress) as report:
         try:
@@ -126,10 +110,12 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             if problem.on_device and _measure_on_device(problem, record, first, starts):
                 report(first + len(starts))
                 continue
-            solved = SOLVERS[problem.method](problem, starts, first, lambda done, first=first: report(first + done))
+            solve_members = METHODS[problem.plan.method].solve_members
+            assert solve_members is not None
+            solved = solve_members(problem.plan, starts, first, lambda done, first=first: report(first + done))
             if measured is not None:
                 measured.result()
-            interrupted = bool((np.asarray(solved[2]) == UNFINISHED).any())
+            interrupted = bool((solved.status == UNFINISHED).any())
             measured = measuring.submit(_measure, problem, record, first, starts, solved)
             del solved  # its states go as soon as they are measured
             if not problem.overlap:
@@ -140,7 +126,7 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             measured.result()
 
 
-def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, solved: Batch) -> None:
+def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, solved: Members) -> None:
     """Measure the members of a batch that were finished."""
     states, statistics, status = solved
     for i, start in enumerate(starts):
@@ -167,10 +153,10 @@ def _measure_on_device(problem: Problem, record: Record, first: int, starts: Flo
         starts,
         problem.times,
         problem.on_device,
-        rtol=problem.rtol,
-        atol=problem.atol,
-        max_steps=problem.max_steps,
-        dtype=problem.choice.dtype,
+        rtol=problem.plan.accuracy.rtol,
+        atol=problem.plan.accuracy.atol,
+        max_steps=problem.plan.accuracy.max_steps,
+        dtype=problem.plan.backend.dtype,
     )
     if (status != SUCCESS).any():
         return False

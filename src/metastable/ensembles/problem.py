@@ -13,8 +13,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.errors import InvalidInputError
-from metastable.integrate.methods import check_solver
-from metastable.kernels import select
+from metastable.integrate.plan import Plan, Wishes, horizon, make
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -29,29 +28,27 @@ Start = Callable[[np.random.Generator], Any]
 class Problem:
     """A checked call of `ensemble`."""
 
-    model: Attention
+    plan: Plan
     tokens: int
     members: int
     times: FloatArray
     seed: int
     observables: dict[str, Observable]
     draw: Start | None
-    method: str
-    choice: select.Choice
-    rtol: float
-    atol: float
-    step: float
-    max_steps: int
     memory: int
+
+    @property
+    def model(self) -> Attention:
+        return self.plan.model
 
     @cached_property
     def overlap(self) -> bool:
         """True when a batch is measured while the next one is simulated: on the CPU, with more than one thread."""
-        if self.choice.engine != "cpu":
+        if self.plan.backend.engine != "cpu":
             return False
         from metastable.kernels.cpu.threads import thread_count
 
-        return thread_count(self.choice.threads) > 1
+        return thread_count(self.plan.backend.threads) > 1
 
     @property
     def batch(self) -> int:
@@ -62,11 +59,15 @@ class Problem:
     @cached_property
     def on_device(self) -> dict[str, Any]:
         """The observables as the GPU measures them, if it can measure them all; else empty."""
-        if self.choice.engine != "cuda" or self.method != "tsit5" or self.choice.interaction == "series":
+        if (
+            self.plan.backend.engine != "cuda"
+            or self.plan.method != "tsit5"
+            or self.plan.backend.interaction == "series"
+        ):
             return {}
         from metastable.kernels.cuda import support
 
-        if support.fused_refusal(self.model, self.tokens, self.choice.dtype) is not None:
+        if support.fused_refusal(self.model, self.tokens, self.plan.backend.dtype) is not None:
             return {}
         translated = {name: _device_observable(item) for name, item in self.observables.items()}
         return translated if all(item is not None for item in translated.values()) else {}
@@ -81,64 +82,35 @@ class Problem:
             raise InvalidInputError(f"start(generator) returned {len(drawn)} tokens, but tokens={self.tokens}")
         return drawn
 
-    def noise_seed(self, member: int) -> int:
-        """Seed of one member's noise: independent of its start."""
-        return int(np.random.SeedSequence(self.seed, spawn_key=(member, 0)).generate_state(1, np.uint64)[0])
-
 
 def check(
     model: Attention,
-    *,
     tokens: int,
     members: int,
     times: Any,
     seed: int,
     observe: Mapping[str, Observable] | None,
     start: str | Start,
-    method: str,
-    engine: str,
-    interaction: str,
-    rtol: float,
-    atol: float,
-    step: float | None,
-    max_steps: int,
     memory: int,
-    threads: int | None,
-    dtype: str,
+    wishes: Wishes,
 ) -> Problem:
     """The arguments of `ensemble` as a `Problem`, or a named exception."""
     if not isinstance(model, Attention):
         raise InvalidInputError(f"model must be an Attention, not {model!r}")
-    output = _checks.output_times(times)
-    if output[-1] == 0:
-        raise InvalidInputError("times holds only 0, which is the start; give later times")
+    save = horizon(None, times, wishes.method)
+    assert save.times is not None
     count = _checks.count(tokens, "tokens")
     model.mask.check(count)
     size = _checks.count(members, "members")
-    solver = check_solver(
-        model,
-        count,
-        output,
-        method=method,
-        engine=engine,
-        interaction=interaction,
-        rtol=rtol,
-        atol=atol,
-        step=step,
-        max_steps=max_steps,
-        threads=threads,
-        members=size,
-        dtype=dtype,
-    )
+    plan = make((model,), count, save, wishes, members=size, seed=_checks.seed(seed))
     return Problem(
-        model,
+        plan,
         count,
         size,
-        output,
+        save.times,
         _checks.seed(seed),
         _observables(observe),
         _start(start),
-        *solver,
         _checks.count(memory, "memory"),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles.problem import Problem
-from metastable.ensembles.solvers import STATUSES, SUCCESS, UNFINISHED
 from metastable.errors import InvalidInputError
+from metastable.integrate.solution import MEMBER_STATUSES, SUCCESS, UNFINISHED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +60,7 @@ class Record:
         from metastable import __version__
         from metastable.dataset import FORMAT
 
-        problem = self.problem
+        problem, plan = self.problem, self.problem.plan
         # Only members before the first unfinished one: beyond it the quick ones would be over-represented.
         unfinished = np.flatnonzero(self.status == UNFINISHED)
         finished = np.arange(unfinished[0] if unfinished.size else problem.members)
@@ -69,7 +69,7 @@ class Record:
             name: (dims[name], values if finished.size == problem.members else values[finished])
             for name, values in self.values.items()
         }
-        variables["status"] = ("member", np.array(STATUSES)[self.status[finished]])
+        variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
         for column, name in enumerate(("accepted", "rejected", "evaluations")):
             variables[name] = ("member", self.statistics[finished, column])
         return xr.Dataset(
@@ -83,14 +83,11 @@ class Record:
                 "members": finished.size,
                 "seed": problem.seed,
                 "start": "uniform" if problem.draw is None else getattr(problem.draw, "__name__", "callable"),
-                "method": problem.method,
-                "engine": problem.choice.engine,
-                "interaction": problem.choice.interaction,
-                "dtype": problem.choice.dtype,
-                "rtol": problem.rtol,
-                "atol": problem.atol,
-                "step": problem.step,
-                "max_steps": problem.max_steps,
+                "method": plan.method,
+                "engine": plan.backend.engine,
+                "interaction": plan.backend.interaction,
+                "dtype": plan.backend.dtype,
+                **asdict(plan.accuracy),
                 "status": self._status(),
                 "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
             },

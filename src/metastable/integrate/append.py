@@ -5,37 +5,24 @@ Under a causal mask the first tokens never notice later ones, so their trajector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import tsit5
+from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Dense, JoinedDense, Solution
-from metastable.kernels.protocol import RightHandSide
+from metastable.kernels import select
 
 
-def solve(
-    right_hand_side: Callable[[int], RightHandSide],
-    earlier: Dense | JoinedDense,
-    tokens: FloatArray,
-    until: float,
-    *,
-    rtol: float,
-    atol: float,
-    max_steps: int,
-    breakpoints: Sequence[float] = (),
-    progress: Report | None = None,
-) -> Solution:
+def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: Report) -> Solution:
     """Integrate the packed new `tokens` (new, width) beside the run `earlier`; the solution holds all tokens.
 
-    `right_hand_side(first)` makes the velocity that moves tokens from `first` on. Steps land on the steps of the earlier run:
-    its dense output is smooth between them only.
+    Steps land on the steps of the earlier run: its dense output is smooth between them only.
     """
     old = earlier(0.0)
     first = len(old)
-    move = right_hand_side(first)
+    move = select.right_hand_side(plan.model, first + len(tokens), plan.backend, first)
 
     def forced(t: float, y: FloatArray, out: FloatArray) -> None:
         y[:first] = earlier(min(t, earlier.end))
@@ -45,14 +32,14 @@ def solve(
     solution = tsit5.solve(
         forced,
         np.concatenate([old, tokens]),
-        tokens.shape[1] if tokens.shape[1] == earlier.dim else earlier.dim,
-        until,
-        rtol=rtol,
-        atol=atol,
-        max_steps=max_steps,
+        plan.model.dim,
+        plan.save.until,
+        rtol=plan.accuracy.rtol,
+        atol=plan.accuracy.atol,
+        max_steps=plan.accuracy.max_steps,
         first=first,
-        breakpoints=sorted({*breakpoints, *earlier.start[1:].tolist()}),
-        progress=progress,
+        breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
+        progress=report,
     )
     states = solution.states
     for saved, t in zip(states, solution.times):

@@ -4,7 +4,8 @@ An explicit step costs six right-hand sides, an implicit one about ten, so the e
 about the step. Once clusters have formed, steps of the explicit method are limited by stability at about 3 over the size of V,
 while the implicit one lengthens them by decades. The rule:
 
-- horizons up to `SHORT` (in units of the inverse size of V), and models that `rodas` refuses: explicit all the way;
+- horizons up to `plan.SHORT` (in units of the inverse size of V) never come here: they are explicit all the way;
+- models that `rodas` refuses: explicit all the way, with a note that says why;
 - else explicit in stretches of doubling length until the mean step of a stretch comes near its stability limit, at the latest
   after `LAST_STRETCH`; implicit from there to the end.
 
@@ -21,14 +22,12 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas
+from metastable.integrate.plan import Plan, size_of_value
 from metastable.integrate.solution import DEGREE, Chart, Dense, Solution, Statistics, unchart
-from metastable.kernels import select
 from metastable.model import Attention
 
-SHORT = 1e3
-"""Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
 FIRST_STRETCH = 8.0
 """Length of the first explicit stretch."""
 LAST_STRETCH = 64.0
@@ -40,61 +39,21 @@ Explicit = Callable[[FloatArray, float, FloatArray | None, int], Solution]
 """An explicit solver: (start, until, times, max_steps) -> Solution, from time 0."""
 
 
-def size_of_value(model: Attention) -> float:
-    """Sum over the heads of the norms of V: the inverse of the shortest time scale."""
-    return sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads)
-
-
-def implicit_refusal(model: Attention, tokens: int, until: float, settled: bool) -> str | None:
-    """Why the implicit method cannot take over, or None."""
-    reason = rodas.refusal(model, tokens)
-    if reason is not None:
-        return reason
-    try:
-        rodas.check_range(model)
-    except NumericalRangeError as error:
-        return str(error)
-    if not settled and until > rodas.DENSE_HORIZON and rodas.dense_tokens(model, tokens):
-        return f"a mask with a dense block has no implicit method beyond t = {rodas.DENSE_HORIZON:g}"
-    return None
-
-
-def solve(
-    model: Attention,
-    start: FloatArray,
-    until: float,
-    *,
-    times: FloatArray | None = None,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
-    settled: bool = False,
-    choice: select.Choice | None = None,
-    progress: Report | None = None,
-) -> Solution:
-    """Integrate the packed state `start` from 0 to `until`, or until all tokens have `settled` (see `rodas.solve`).
-
-    `choice` is the engine of the explicit part (None: chosen here). The implicit part runs on the CPU.
-    """
-    if choice is None:
-        choice = select.choose(model, len(start), horizon=until)
-    engine = choice
+def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
+    """Integrate the packed state `start` from 0 to the end of the plan, or until all tokens have settled (see `rodas.solve`)."""
+    model, until, times, max_steps = plan.model, plan.save.until, plan.save.times, plan.accuracy.max_steps
 
     def march(state: FloatArray, stop: float, output: FloatArray | None, steps: int) -> Solution:
-        return explicit.solve(
-            model, state, stop, times=output, rtol=rtol, atol=atol, max_steps=steps, choice=engine, progress=progress
-        )
+        return explicit.solve(plan.until(stop, output, steps), state, report)
 
-    size = size_of_value(model)
-    reason = implicit_refusal(model, len(start), until, settled)
-    if settled and reason is not None:
+    reason = rodas.horizon_refusal(model, len(start), until, plan.save.settled)
+    if plan.save.settled and reason is not None:
         raise UnsupportedError(f"until='settled' needs the implicit method, which refuses this model: {reason}")
-    if reason is not None or (not settled and until * size <= SHORT):
+    if reason is not None:
         solution = march(start, until, times, max_steps)
-        notes = {**solution.notes, "segments": [_segment("tsit5", 0.0, until, solution.statistics)]}
-        if reason is not None and until * size > SHORT:
-            notes["explicit because"] = reason
-        return replace(solution, notes=notes)
+        segments = [_segment("tsit5", 0.0, until, solution.statistics)]
+        return replace(solution, notes={**solution.notes, "segments": segments, "explicit because": reason})
+    size = size_of_value(model)
     # A value matrix of zero moves nobody; any stretch will do.
     unit = 1.0 / size if size > 0 else 1.0
     parts = _explicit_part(march, start, min(until, LAST_STRETCH * unit), unit, times, max_steps)
@@ -107,11 +66,11 @@ def solve(
         last.solution.states[-1],
         times=None if times is None else times[times > last.end],
         until=until,
-        rtol=rtol,
-        atol=atol,
+        rtol=plan.accuracy.rtol,
+        atol=plan.accuracy.atol,
         max_steps=max(1, left),
-        settled=settled,
-        progress=progress,
+        settled=plan.save.settled,
+        progress=report,
         begin=last.end,
         first_step=(last.end - last.begin) / max(1, last.solution.statistics.accepted),
     )

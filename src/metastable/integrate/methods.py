@@ -1,126 +1,106 @@
-"""The methods by name, and what `simulate`, `ensemble` and sweeps ask of them before any work starts."""
+"""The methods by name: one table for `simulate` and `ensemble`.
+
+solve(plan, start, report) -> Solution                          one system, from its packed state
+solve_members(plan, starts, first, report) -> Members           many, from their tokens; `first` numbers the first of them
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable._progress import Report
+from metastable.integrate import auto, explicit, layers, rodas, sde
+from metastable.integrate.plan import Plan
+from metastable.integrate.solution import MEMBER_STATUSES, Members, Solution, one_by_one
 from metastable.kernels import select
-from metastable.model import Attention
-
-METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
-FIXED_STEP = ("layers", "sde")
-"""Methods that take a step."""
-SDE_STEP = 0.01
-"""Default step of `method="sde"`."""
 
 
-def check_noise(model: Attention, method: str) -> None:
-    """Only `sde` has noise."""
-    if model.noise > 0 and method != "sde":
-        raise UnsupportedError(
-            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
-        )
+class Method(NamedTuple):
+    """How a method solves one system, and how it solves many (None: it is not for members)."""
+
+    solve: Callable[[Plan, FloatArray, Report], Solution]
+    solve_members: Callable[[Plan, FloatArray, int, Report], Members] | None
 
 
-def engine_for(method: str, engine: str) -> str:
-    """`engine`, or the one that a method insists on."""
-    if method != "layers":
-        return engine
-    if engine not in ("auto", "reference"):
-        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
-    return "reference"
-
-
-def check_step(step: float | None, method: str) -> float:
-    """The step of a fixed-step method; 0 for the others, which choose their own."""
-    if method not in FIXED_STEP:
-        if step is not None:
-            raise InvalidInputError(f"method={method!r} chooses its own steps; leave step out (or use method='layers')")
-        return 0.0
-    if step is not None:
-        return _checks.number(step, "step", 0.0, strict=True)
-    if method == "layers":
-        raise InvalidInputError("method='layers' needs step=, for example step=0.1")
-    return SDE_STEP
-
-
-def whole_steps(times: FloatArray, step: float, method: str) -> int:
-    """Steps to the last of `times`, after checking that all of them are whole numbers of steps."""
-    count = times / step
-    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
-    if off.any():
-        raise TimeError(
-            f"method={method!r} moves in steps of {step:g}, and {times[off][0]:g} is not one of its multiples; "
-            "change step, until or times"
-        )
-    return int(np.rint(count[-1]))
-
-
-class Solver(NamedTuple):
-    """A method for the members of an ensemble with its engine and its control, checked against the model."""
-
-    method: str
-    choice: select.Choice
-    rtol: float
-    atol: float
-    step: float
-    max_steps: int
-
-
-def check_solver(
-    model: Attention,
-    tokens: int,
-    times: FloatArray,
-    *,
-    method: str = "auto",
-    engine: str = "auto",
-    interaction: str = "auto",
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    step: float | None = None,
-    max_steps: int = 100_000,
-    threads: int | None = None,
-    members: int = 1,
-    dtype: str = "float64",
-) -> Solver:
-    """The method that "auto" stands for, or the named one if it can do the model; else a named exception."""
-    horizon = float(times[-1])
-    method = _resolve(model, tokens, _checks.choice(method, "method", METHODS), horizon)
-    size = check_step(step, method)
-    if method in FIXED_STEP:
-        whole_steps(times, size, method)
-    choice = select.choose(
-        model,
-        tokens,
-        engine_for(method, engine),
-        interaction,
-        horizon,
-        threads,
-        members=members,
-        method=method,
-        dtype=dtype,
+def _rodas(plan: Plan, start: FloatArray, report: Report) -> Solution:
+    return rodas.solve(
+        plan.model,
+        start,
+        times=plan.save.times,
+        until=plan.save.until,
+        rtol=plan.accuracy.rtol,
+        atol=plan.accuracy.atol,
+        max_steps=plan.accuracy.max_steps,
+        settled=plan.save.settled,
+        progress=report,
     )
-    control = _checks.tolerance(rtol), _checks.number(atol, "atol", 0.0), size, _checks.count(max_steps, "max_steps")
-    return Solver(method, choice, *control)
 
 
-def _resolve(model: Attention, tokens: int, method: str, horizon: float) -> str:
-    from metastable.integrate import auto, rodas
+def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
+    """Implicit members, parallel over threads."""
+    assert plan.save.times is not None
+    solved = rodas.solve_members(
+        plan.model,
+        starts,
+        times=plan.save.times,
+        rtol=plan.accuracy.rtol,
+        atol=plan.accuracy.atol,
+        max_steps=plan.accuracy.max_steps,
+        threads=plan.backend.threads,
+        progress=report,
+    )
+    statistics = np.array([[s.accepted, s.rejected, s.evaluations] for s in solved.statistics])
+    return Members(solved.states, statistics, np.array([MEMBER_STATUSES.index(name) for name in solved.statuses]))
 
-    if method == "auto":
-        if model.noise > 0:
-            return "sde"
-        long = horizon > select.LONG_HORIZON
-        return "rodas" if long and auto.implicit_refusal(model, tokens, horizon, settled=False) is None else "tsit5"
-    check_noise(model, method)
-    if method == "rodas":
-        reason = rodas.refusal(model, tokens)
-        if reason is not None:
-            raise UnsupportedError(reason)
-        rodas.check_range(model)
-    return method
+
+def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
+    models = plan.models * plan.steps if len(plan.models) == 1 else plan.models
+    return layers.solve(models, start, plan.accuracy.step, times=plan.save.times, progress=report)
+
+
+def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
+    return _each(plan, starts, first, report, lambda start, _: _layers(plan, start, None))
+
+
+def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> Solution:
+    """One system with the noise of a seed."""
+    model, step = plan.model, plan.accuracy.step
+    increments = sde.brownian(seed, plan.steps, len(start), model.dim, step)
+    rhs = select.right_hand_side(model, len(start), plan.backend)
+    return sde.solve(rhs, start, model.dim, model.noise, step, increments, times=plan.save.times, progress=report)
+
+
+def _sde(plan: Plan, start: FloatArray, report: Report) -> Solution:
+    return _noisy(plan, start, plan.seed or 0, report)
+
+
+def _sde_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
+    """Every member has noise of its own, independent of its start."""
+
+    def solve(start: FloatArray, member: int) -> Solution:
+        sequence = np.random.SeedSequence(plan.seed or 0, spawn_key=(member, 0))
+        return _noisy(plan, start, int(sequence.generate_state(1, np.uint64)[0]), None)
+
+    return _each(plan, starts, first, report, solve)
+
+
+def _each(
+    plan: Plan, starts: FloatArray, first: int, report: Report, solve: Callable[[FloatArray, int], Solution]
+) -> Members:
+    """Packed members in a plain loop."""
+    assert plan.save.times is not None
+    size = plan.save.times.size
+    return one_by_one(starts, size, report, lambda start, member: solve(plan.packed(start), member), first)
+
+
+METHODS: dict[str, Method] = {
+    "auto": Method(auto.solve, None),
+    "tsit5": Method(explicit.solve, explicit.solve_members),
+    "rodas": Method(_rodas, _rodas_members),
+    "layers": Method(_layers, _layers_members),
+    "sde": Method(_sde, _sde_members),
+}

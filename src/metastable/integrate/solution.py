@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.errors import TimeError
+from metastable._progress import Report
+from metastable.errors import MetastableError, TimeError
 
 Status = Literal["success", "max_steps", "diverged"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """Meaning of the numbers that compiled integrators return: 0, 1, 2."""
+MEMBER_STATUSES = (*STATUSES, "unfinished", "failed")
+"""Names of the status codes of members: the integrators' own, then those of members that were interrupted or raised."""
+SUCCESS, UNFINISHED, FAILED = (MEMBER_STATUSES.index(name) for name in ("success", "unfinished", "failed"))
 Chart = Literal["ambient", "angle"]
 
 DEGREE = 4
@@ -170,6 +174,41 @@ class Solution:
     message: str = ""
     notes: dict = field(default_factory=dict)
     """Anything worth recording about the way (for example where an automatic method switched)."""
+
+
+class Members(NamedTuple):
+    """Many members, solved: states (members, times, tokens, dim), NaN where one was not reached; statistics (members, 3: accepted,
+    rejected, evaluations); status (members,), places in `MEMBER_STATUSES`."""
+
+    states: FloatArray
+    statistics: np.ndarray
+    status: np.ndarray
+
+
+def one_by_one(
+    starts: FloatArray, times: int, report: Report, solve: Callable[[FloatArray, int], Solution], first: int
+) -> Members:
+    """Members in a plain loop: `solve(start, number)` for each of `starts` (members, tokens, dim), numbered from `first`.
+
+    One that raises is recorded as failed; after Ctrl-C the rest is unfinished.
+    """
+    count, _, dim = starts.shape
+    states = np.full((count, times, *starts.shape[1:]), np.nan)
+    statistics = np.zeros((count, 3), dtype=np.int64)
+    status = np.full(count, UNFINISHED)
+    for i in range(count):
+        try:
+            solution = solve(starts[i], first + i)
+        except KeyboardInterrupt:
+            break
+        except MetastableError:
+            status[i] = FAILED
+            continue
+        states[i, : len(solution.times)] = solution.states[:, :, :dim]
+        statistics[i] = solution.statistics.accepted, solution.statistics.rejected, solution.statistics.evaluations
+        status[i] = STATUSES.index(solution.status)
+        report(i + 1)
+    return Members(states, statistics, status)
 
 
 def unchart(value: FloatArray, chart: Chart, dim: int) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,35 +16,32 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import TimeError, UnsupportedError
+from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
 from metastable.kernels import select
 from metastable.model import Attention
-from metastable.run.problem import Problem
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-def from_solution(problem: Problem, solution: Solution) -> Run:
-    """The run that a solved problem makes."""
+def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
+    """The run that a solved plan makes of the tokens `start`."""
     from metastable import dataset
 
     segments = solution.notes.get("segments", [])
     attributes = {
-        "method": "+".join(segment["method"] for segment in segments) or problem.method,
-        "engine": problem.choice.engine,
-        "interaction": problem.choice.interaction,
-        "dtype": problem.choice.dtype,
-        "until": problem.until,
-        "rtol": problem.rtol,
-        "atol": problem.atol,
-        "step": problem.step,
-        "seed": -1 if problem.seed is None else problem.seed,
-        "max_steps": problem.max_steps,
+        "method": "+".join(segment["method"] for segment in segments) or plan.method,
+        **asdict(plan.accuracy),
+        "engine": plan.backend.engine,
+        "interaction": plan.backend.interaction,
+        "dtype": plan.backend.dtype,
+        "until": plan.save.until,
+        "seed": -1 if plan.seed is None else plan.seed,
     }
-    first = problem.models[0]
-    models = first if all(item is first or item == first for item in problem.models) else problem.models
-    return Run(dataset.from_solution(solution, models, problem.start, attributes))
+    first = plan.model
+    models = first if all(item is first or item == first for item in plan.models) else plan.models
+    return Run(dataset.from_solution(solution, models, start, attributes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,35 +188,16 @@ class Run:
                 "method='tsit5'"
             )
         attrs = self.dataset.attrs
-        choice = select.choose(model, after, self.engine, "direct")
-        start = np.concatenate([self.start, new])
-        problem = Problem(
+        plan = Plan(
             self.models,
             self.method,
-            start,
-            self.end,
-            False,
-            None,
-            choice,
-            attrs["rtol"],
-            attrs["atol"],
-            0.0,
-            None,
-            attrs["max_steps"],
+            Save(self.end),
+            Accuracy(attrs["rtol"], attrs["atol"], attrs["max_steps"]),
+            select.choose(model, after, self.engine, "direct"),
         )
         with progress_bar("append", self.end, progress) as report:
-            solution = append.solve(
-                lambda first: select.right_hand_side(model, after, choice, first),
-                self.dense,
-                problem.packed[before:],
-                self.end,
-                rtol=problem.rtol,
-                atol=problem.atol,
-                max_steps=problem.max_steps,
-                breakpoints=model.norm.breakpoints,
-                progress=report,
-            )
-        return from_solution(problem, solution)
+            solution = append.solve(plan, self.dense, plan.packed(new), report)
+        return from_solution(plan, np.concatenate([self.start, new]), solution)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from metastable import _checks
+from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import StoppedEarlyWarning
+from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.integrate.methods import METHODS
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes, horizon, make
 from metastable.model import Attention
 from metastable.run.handle import Run, from_solution
-from metastable.run.problem import check
-from metastable.run.solvers import SOLVERS
+
+KEEP_EVERYTHING_LIMIT = 200_000
+"""Numbers per state (tokens times dim) beyond which every step cannot be kept: `times` must be given."""
 
 
 def simulate(
@@ -23,11 +29,11 @@ def simulate(
     method: str = "auto",
     engine: str = "auto",
     interaction: str = "auto",
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
+    rtol: float = RTOL,
+    atol: float = ATOL,
     step: float | None = None,
     seed: int | None = None,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     threads: int | None = None,
     dtype: str = "float64",
     progress: bool | None = None,
@@ -59,28 +65,53 @@ def simulate(
     >>> run.status
     'success'
     """
-    problem = check(
-        model,
-        start,
-        until,
-        times=times,
-        method=method,
-        engine=engine,
-        interaction=interaction,
-        rtol=rtol,
-        atol=atol,
-        step=step,
-        seed=seed,
-        max_steps=max_steps,
-        threads=threads,
-        dtype=dtype,
-    )
-    with progress_bar("simulate", problem.until, progress) as report:
-        solution = SOLVERS[problem.method](problem, report)
+    wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
+    plan, tokens = _plan(model, start, until, times, wishes, seed)
+    with progress_bar("simulate", plan.save.until, progress) as report:
+        solution = METHODS[plan.method].solve(plan, plan.packed(tokens), report)
     if solution.status != "success":
         warnings.warn(
             f"{solution.message} (the run holds what was reached, its status is {solution.status!r})",
             StoppedEarlyWarning,
             stacklevel=2,
         )
-    return from_solution(problem, solution)
+    return from_solution(plan, tokens, solution)
+
+
+def _plan(
+    model: Attention | Sequence[Attention], start: Any, until: Any, times: Any, wishes: Wishes, seed: int | None
+) -> tuple[Plan, FloatArray]:
+    """The checked call: its plan and its tokens."""
+    single = isinstance(model, Attention)
+    if not single:
+        # One layer after the other, as they are.
+        layered = wishes.method in ("auto", "layers")
+        wishes = replace(
+            wishes,
+            method="layers" if wishes.method == "auto" else wishes.method,
+            step=1.0 if layered and wishes.step is None else wishes.step,
+        )
+    models = _models(model, wishes.method)
+    tokens = models[0].check_tokens(start)
+    if until is None and not single:
+        until = len(models) * _checks.number(wishes.step, "step", 0.0, strict=True)
+    save = horizon(until, times, wishes.method)
+    if save.times is None and tokens.size > KEEP_EVERYTHING_LIMIT:
+        raise TimeError(
+            f"{len(tokens)} tokens are too many to keep every step; say which times to keep, for example times=[1, 10, 100]"
+        )
+    return make(models, len(tokens), save, wishes, seed=seed), tokens
+
+
+def _models(model: Attention | Sequence[Attention], method: str) -> tuple[Attention, ...]:
+    """One model, or the models of the layers, checked to fit together."""
+    if isinstance(model, Attention):
+        return (model,)
+    if not isinstance(model, Sequence) or not model or not all(isinstance(item, Attention) for item in model):
+        raise InvalidInputError(f"model must be an Attention (or a list of them, one per layer), not {model!r}")
+    if method != "layers":
+        raise UnsupportedError(f"method={method!r} takes one model; a list of models is for method='layers'")
+    for number, item in enumerate(model):
+        if item.dim != model[0].dim or item.norm.has_radius != model[0].norm.has_radius:
+            raise InvalidInputError(f"layer {number} has another dim or kind of norm than layer 0")
+    return tuple(model)

@@ -14,7 +14,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import MetastableError, ModelError, StoreError, SweepError
-from metastable.integrate.methods import check_solver
+from metastable.integrate.plan import Wishes, horizon, make
 from metastable.model import Attention
 from metastable.sweep import axes, expressions, points, tasks
 from metastable.sweep.axes import Axis
@@ -159,7 +159,9 @@ class Sweep:
                 model = task.attention()
                 model.mask.check(task.tokens)
                 task.observables()
-                check_solver(model, task.tokens, np.array(task.times), members=task.members, **task.options)
+                wishes = Wishes(**task.options)
+                save = horizon(None, task.times, wishes.method)
+                make((model,), task.tokens, save, wishes, members=task.members, seed=0)
             except MetastableError as reason:
                 raise SweepError(f"at {task.where}: {reason}") from reason
 

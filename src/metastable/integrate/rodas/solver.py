@@ -74,6 +74,20 @@ def check_range(model: Attention) -> None:
             )
 
 
+def horizon_refusal(model: Attention, tokens: int, until: float, settled: bool) -> str | None:
+    """Why Rodas cannot take this model to `until` (or until all tokens have settled), or None."""
+    reason = refusal(model, tokens)
+    if reason is not None:
+        return reason
+    try:
+        check_range(model)
+    except NumericalRangeError as error:
+        return str(error)
+    if not settled and until > DENSE_HORIZON and dense_tokens(model, tokens):
+        return f"a mask with a dense block has no implicit method beyond t = {DENSE_HORIZON:g}"
+    return None
+
+
 def rotation(model: Attention) -> complex | None:
     """The leading eigenvalue of the sum of the value matrices when it is one of a complex pair, else None."""
     total = sum(np.eye(model.dim) if head.value is None else head.value for head in model.all_heads)
