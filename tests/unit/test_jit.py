@@ -1,14 +1,14 @@
 """Caches of compiled code are tied to all of the package, not to one file."""
 
 from metastable import _jit
-from metastable.kernels.cpu import fastmath
+from metastable.kernels.cpu import compiled
 
 
 def test_every_cached_function_carries_the_stamp_of_the_package():
     from metastable.analysis import _kernels
     from metastable.integrate.fused import members as fused_members
 
-    for function in (fastmath.exp2, _kernels.compiled(lambda x: x), fused_members.solve_queue):
+    for function in (compiled.aligned, _kernels.compiled(lambda x: x), fused_members.work):
         store = getattr(function._cache, "_cache_file", None)
         assert store is not None, "this version of Numba keeps its cache elsewhere: look at metastable._jit again"
         assert store._source_stamp == _jit.source_stamp()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import prange
 
 from metastable.integrate.control import (
     ERROR_FLOOR,
@@ -35,7 +34,7 @@ from metastable.integrate.fused.stages import (
     square_norm,
     stage_state,
 )
-from metastable.kernels.cpu.compiled import aligned, allocating, call_members, compiled_parallel, fetch_add, inner
+from metastable.kernels.cpu.compiled import aligned, call_members, compiled, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.members import work_size
 from metastable.kernels.cpu.vector import LANES, store
@@ -261,9 +260,14 @@ def _settle(lane, until, times, max_steps, clock, ledger, queue, states, statist
     fetch_add(queue, FINISHED, 1)
 
 
-@allocating
-def _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status):
-    """Integrate members from the queue until it is empty."""
+@compiled
+def work(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status):
+    """Integrate members from the queue until it is empty: what each thread of an ensemble does.
+
+    `starts` (members, tokens * components). `states` (members, times, tokens, dim), `statistics` (members, 3: accepted, rejected,
+    evaluations) and `status` (members,) are filled in, states that a member did not reach with NaN; members that were not
+    finished keep what was in them. `queue` holds three zeros at the start.
+    """
     size = problem.tokens * problem.components * LANES
     y = aligned(size)
     new = aligned(size)
@@ -298,17 +302,3 @@ def _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, 
                     accepted[lane] = 1.0
                 _settle(lane, until, times, max_steps, clock, ledger, queue, states, statistics, status)
         accept_members(y, k, size, new, accepted)
-
-
-@compiled_parallel
-def solve_queue(
-    workers, kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status
-):
-    """Integrate all `starts` (members, tokens * components) to `until` on that many workers.
-
-    `states` (members, times, tokens, dim), `statistics` (members, 3: accepted, rejected, evaluations) and `status` (members,) are
-    filled in, states that a member did not reach with NaN; members that were not finished keep what was in them. `queue` holds
-    three zeros at the start.
-    """
-    for _ in prange(workers):
-        _worker(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status)

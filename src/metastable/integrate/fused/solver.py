@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -107,7 +108,7 @@ def solve_members(
     from metastable.integrate.fused import members as loop
     from metastable.kernels.cpu import members as kernels
     from metastable.kernels.cpu.problem import prepare
-    from metastable.kernels.cpu.threads import thread_count, using
+    from metastable.kernels.cpu.threads import thread_count
 
     count, tokens, dim = starts.shape
     problem = prepare(model, tokens, interaction=interaction, chart=_chart(model))
@@ -123,8 +124,10 @@ def solve_members(
 
     def work() -> None:
         arguments = (begin, times, float(times[-1]), rtol + atol, max_steps, queue, states, statistics, status)
-        with using(workers):
-            loop.solve_queue(workers, kernel, problem, *arguments)
+        # The compiled call runs without the interpreter lock: plain threads are enough.
+        with ThreadPoolExecutor(workers, "metastable-members") as pool:
+            for worker in [pool.submit(loop.work, kernel, problem, *arguments) for _ in range(workers)]:
+                worker.result()
 
     def stop() -> None:
         queue[loop.STOP] = 1

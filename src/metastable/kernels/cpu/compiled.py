@@ -1,52 +1,59 @@
 """How kernels are compiled and called, and memory aligned for vectors.
 
-Numba optimises a function together with everything it calls, again at every level of the call tree. So the kernels are
-compiled on their own and called through their address: a run compiles the one kernel that it needs, and the integrators are
-compiled once for all kernels.
+Kernels are compiled on their own and called through their address: a run compiles the one kernel that it needs, and the
+integrators are compiled once for all kernels.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import typeof, types
 from numba.core import cgutils
 
-from metastable._jit import njit
+from metastable._jit import njit, part
 from metastable.kernels.cpu.vector import LANES, intrinsic
 
-OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
+"""Fused multiply-add but no reordering; without the interpreter lock."""
+
 INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-compiled = njit(**OPTIONS)
-"""For functions called from Python: on-disk cache, fused multiply-add but no reordering, without the interpreter lock."""
-
-compiled_parallel = njit(parallel=True, **OPTIONS)
-"""The same, with `prange` over threads."""
-
-allocating = njit(**OPTIONS, **INTERNAL)
-"""For functions called from compiled code only: the same, without the (long) code that unpacks Python arguments."""
-
-parallel = njit(parallel=True, **OPTIONS, **INTERNAL)
-"""The same as `allocating`, with `prange` over threads."""
 
 # Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
 # more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
-KERNEL: dict[str, Any] = {**OPTIONS, **INTERNAL, "_nrt": False}
+KERNEL: dict[str, Any] = {**OPTIONS, "_nrt": False}
 
-inner = njit(**KERNEL)
+compiled = njit(cache=True, **OPTIONS)
+"""For functions called from Python, with on-disk cache."""
+
+parallel = njit(parallel=True, cache=True, **OPTIONS, **INTERNAL)
+"""For functions called from compiled code only, with `prange` over threads."""
+
+allocating = part(**OPTIONS)
+"""For parts of compiled functions that make arrays."""
+
+inner = part(**KERNEL)
 """For kernels and their parts."""
 
-inlined = njit(**KERNEL, forceinline=True)
+inlined = part(**KERNEL, forceinline=True)
 """For parts of an inner loop: always merged into the caller."""
 
 
+@cache
+def _machine_code(kernel) -> Any:
+    """The dispatcher that turns a part into machine code of its own."""
+    options = {name: value for name, value in kernel.targetoptions.items() if name != "nopython"}
+    return njit(cache=True, **options)(kernel.py_func)
+
+
 def address_of(kernel, *arguments) -> int:
-    """Address of a kernel compiled for arguments like these (compiled or loaded from the cache if need be)."""
+    """Address of a part compiled for arguments like these (compiled or loaded from the cache if need be)."""
     signature = tuple(typeof(argument) for argument in arguments)
-    kernel.compile(signature)
-    result = kernel.overloads[signature]
+    machine = _machine_code(kernel)
+    machine.compile(signature)
+    result = machine.overloads[signature]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 
 

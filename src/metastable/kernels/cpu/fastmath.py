@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as numba_intrinsic
 
-from metastable._jit import njit
+from metastable._jit import part
 
 CONTRACT = {"contract"}
 
@@ -96,7 +96,7 @@ def from_bits(typing_context, value):
     return types.float64(types.int64), generate
 
 
-@njit(fastmath=CONTRACT, cache=True)
+@part(fastmath=CONTRACT)
 def exp2(y):
     """2^y for y < 1023, relative error below 5e-16; y below -1021 gives 2^-1021.
 
@@ -112,7 +112,7 @@ def exp2(y):
     return from_bits(bits(power) + (bits(shifted) << 52))
 
 
-@njit(fastmath=CONTRACT, cache=True)
+@part(fastmath=CONTRACT)
 def sincos(x):
     """(sin x, cos x) for |x| < 1e6, absolute error below 2e-16.
 

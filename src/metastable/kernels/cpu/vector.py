@@ -22,7 +22,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import models, register_model
 
-from metastable._jit import njit
+from metastable._jit import part
 from metastable.kernels.cpu.fastmath import (
     C0,
     C1,
@@ -323,7 +323,7 @@ def _flip_by_bit_one(typing_context, value, shifted, offset):
     return VECTOR(VECTOR, VECTOR, types.int64), generate
 
 
-@njit(cache=True, forceinline=True)
+@part(forceinline=True)
 def exp2_bounded(y):
     """2^y in each lane, for y known to lie above -1021: one operation less than `exp2`."""
     shifted = y + MAGIC
@@ -335,13 +335,13 @@ def exp2_bounded(y):
     return _times_power_of_two(power, shifted)
 
 
-@njit(cache=True, forceinline=True)
+@part(forceinline=True)
 def exp2(y):
     """2^y in each lane: `fastmath.exp2`."""
     return exp2_bounded(maximum(y, fill(LOWEST_EXPONENT)))
 
 
-@njit(cache=True, forceinline=True)
+@part(forceinline=True)
 def sincos(x):
     """(sin x, cos x) in each lane: `fastmath.sincos`."""
     shifted = x * TWO_OVER_PI + MAGIC
