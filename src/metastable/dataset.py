@@ -3,8 +3,9 @@
 A run is a dataset with dims `time`, `token`, `coord` (`member` in front for ensembles): variable `x` (and `radius` for norms that
 have one), `start`, the dense output where it was kept, and attributes that say how it was made.
 
-A store is written beside its final place and moved there when it is complete, and carries a checksum of every variable: a store
-that was interrupted, truncated or damaged is refused when opened, never read as if it were whole.
+A store is written beside its final place and moved there when it is complete (see `metastable.stores`), and carries a checksum of
+every variable and every attribute: a store that was interrupted, truncated, damaged or edited is refused when opened, never read as
+if it were whole.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from metastable import _checks, stores
 from metastable._checks import FloatArray
-from metastable.errors import IncompleteStoreError, StoreError, StoreExistsError
-from metastable.integrate.solution import Dense, JoinedDense, Solution, join
+from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
+from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
 from metastable.model import Attention
+from metastable.stores import folders
 
 if TYPE_CHECKING:
     import xarray as xr
 
-FORMAT = "metastable-1"
-"""Version of the layout, stored as the attribute `format`."""
+FORMAT = "metastable-2"
+"""Version of the layout, stored as the attribute `format`. The first one had no checksums of attributes."""
+FORMATS = ("metastable-1", FORMAT)
+"""Layouts that can be read."""
 
 
 def fingerprint(array: np.ndarray) -> str:
@@ -124,13 +128,14 @@ def dense_of(dataset: xr.Dataset) -> Dense | JoinedDense | None:
 
 def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
     """`path` as a place where a store may be written; raises before any work is done."""
-    target = Path(path)
+    target = _path(path)
+    stores.settle(target)
     if target.exists() or target.is_symlink():
         if not overwrite:
             raise StoreExistsError(
                 f"{target} exists and was left untouched; choose another name, or overwrite it (overwrite=True, --overwrite)"
             )
-        if not _is_store(target):
+        if _format(target) is None:
             raise StoreExistsError(
                 f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
             )
@@ -138,22 +143,27 @@ def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
     if not parent.is_dir():
         raise StoreError(f"the folder {parent} does not exist; create it first")
     try:
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".metastable-"):
+        with folders.scratch(target.absolute()):
             pass
     except OSError as reason:
         raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
     return target
 
 
-def _is_store(path: Path) -> bool:
-    """True for a folder that looks like one of our zarr stores, whole or not."""
-    metadata = path / "zarr.json"
-    if not metadata.is_file():
-        return False
+def _path(path: Any) -> Path:
+    """`path` as a path."""
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise InvalidInputError(f"the place of a store must be a path, for example 'run.zarr', not {path!r}")
+    return Path(path)
+
+
+def _format(path: Path) -> str | None:
+    """What the folder says about its layout: "metastable-..." for one of our zarr stores, whole or not; None for anything else."""
     try:
-        return str(json.loads(metadata.read_text())["attributes"]["format"]).startswith("metastable")
+        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]["format"]
     except (ValueError, KeyError, TypeError, OSError):
-        return False
+        return None
+    return found if isinstance(found, str) and found.startswith("metastable") else None
 
 
 def checksums(dataset: xr.Dataset) -> dict[str, str]:
@@ -161,52 +171,197 @@ def checksums(dataset: xr.Dataset) -> dict[str, str]:
     return {str(name): fingerprint(dataset[name].values) for name in sorted(map(str, dataset.variables))}
 
 
+def attribute_checksums(dataset: xr.Dataset) -> dict[str, str]:
+    """A checksum of every attribute, and of how every variable lies in memory ("x (layout)": dims, shape, type, attributes)."""
+    described: dict[str, Any] = {str(name): value for name, value in dataset.attrs.items() if name not in _CHECKSUMS}
+    for name in map(str, dataset.variables):
+        variable = dataset[name]
+        layout = [list(map(str, variable.dims)), list(variable.shape), variable.dtype.str, _plain(variable.attrs)]
+        described[f"{name} (layout)"] = layout
+    return {name: _digest(value) for name, value in sorted(described.items())}
+
+
+_CHECKSUMS = ("checksums", "attribute_checksums")
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(_plain(value), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON makes of an attribute."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
 def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) -> Path:
     """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does."""
     target = check_destination(path, overwrite)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.absolute().parent))
-    try:
-        complete = dataset.assign_attrs(checksums=json.dumps(checksums(dataset)))
-        complete.to_zarr(scratch / "store", mode="w", consolidated=False)
-        if target.exists():
-            # The old store leaves only when the new one is whole and on its way in.
-            os.replace(target, scratch / "old")
-        os.replace(scratch / "store", target)
-    except OSError as reason:
-        if (scratch / "old").exists() and not target.exists():
-            os.replace(scratch / "old", target)
-        raise StoreError(f"{target} could not be written: {reason}") from reason
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    complete = dataset.assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
+    sums = {"checksums": checksums(complete), "attribute_checksums": attribute_checksums(complete)}
+    complete = complete.assign_attrs({name: json.dumps(value) for name, value in sums.items()})
+    with stores.new_folder(target, overwrite=overwrite) as folder:
+        complete.to_zarr(folder, mode="w", consolidated=False)
     return target
 
 
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read a store written by `save`; refuses what is missing, foreign, unfinished or damaged."""
+    """Read a store written by `save`; refuses what is missing, foreign, unfinished, damaged or edited."""
+    target = _path(path)
+    place = stores.find(target)
+    if not place.exists():
+        raise StoreError(f"{target} does not exist")
+    layout = _format(place)
+    if layout is None:
+        raise StoreError(f"{target} is not a metastable store")
+    if layout not in FORMATS:
+        raise StoreError(
+            f"{target} has the format {layout!r}, and this version of metastable reads {' and '.join(FORMATS)}; it was written by a "
+            "newer version (install that one: pip install --upgrade metastable), is of another kind, or is damaged"
+        )
+    dataset = _read(place, target)
+    if "member" in dataset.dims and not set(_CHECKSUMS) & set(dataset.attrs):
+        raise StoreError(f"{target} holds an ensemble, not a run; open it with xarray.open_zarr")
+    _verify(dataset, target, layout)
+    try:
+        _check_run(dataset)
+    except InvalidInputError as reason:
+        raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
+    return dataset
+
+
+def _read(place: Path, target: Path) -> xr.Dataset:
     import xarray as xr
 
-    target = Path(path)
-    if not target.exists():
-        raise StoreError(f"{target} does not exist")
-    if not _is_store(target):
-        raise StoreError(f"{target} is not a metastable store")
     try:
-        with xr.open_zarr(target, consolidated=False, chunks=None) as stored:
-            dataset = stored.load()
-    except Exception as reason:
+        with xr.open_zarr(place, consolidated=False, chunks=None) as stored:
+            return stored.load()
+    except Exception as reason:  # zarr and its codecs raise whatever damaged bytes lead to
         raise IncompleteStoreError(
             f"{target} cannot be read and is probably unfinished or damaged: {reason}"
         ) from reason
-    try:
-        expected = json.loads(dataset.attrs.pop("checksums"))
-    except (KeyError, ValueError):
-        if "member" in dataset.dims:
-            raise StoreError(f"{target} holds an ensemble, not a run; open it with xarray.open_zarr") from None
-        raise IncompleteStoreError(f"{target} was not finished when it was written; run it again") from None
-    actual = checksums(dataset)
+
+
+def _verify(dataset: xr.Dataset, target: Path, layout: str) -> None:
+    """Compare with the checksums, which are taken out of the attributes."""
+    expected: dict[str, str] = {}
+    actual: dict[str, str] = {}
+    for name, compute in zip(_CHECKSUMS, (checksums, attribute_checksums)):
+        if name not in dataset.attrs and name == "attribute_checksums" and layout == FORMATS[0]:
+            continue
+        try:
+            expected |= dict(json.loads(dataset.attrs[name]))
+        except (KeyError, ValueError, TypeError):
+            raise IncompleteStoreError(
+                f"{target} was not finished when it was written, or its attribute {name} is damaged; run it again"
+            ) from None
+        actual |= compute(dataset)
     wrong = sorted(name for name in {*expected, *actual} if expected.get(name) != actual.get(name))
     if wrong:
         raise IncompleteStoreError(
             f"{target} is damaged: {', '.join(wrong)} differ from what was written; run it again"
         )
-    return dataset
+    for name in _CHECKSUMS:
+        dataset.attrs.pop(name, None)
+
+
+# ---------------------------------------------------------------------------------------- what a run must have
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{name} must be text, not {value!r}")
+    return value
+
+
+def _notes(value: Any, name: str) -> None:
+    try:
+        found = json.loads(_text(value, name))
+    except ValueError as reason:
+        raise InvalidInputError(f"{name} is not JSON: {reason}") from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(f"{name} must be a table, not {found!r}")
+
+
+_TALLY = partial(_checks.count, minimum=0)
+_SIZE = partial(_checks.number, minimum=0.0)
+ATTRIBUTES: dict[str, Callable[[Any, str], Any]] = {
+    "metastable_version": _text,
+    "model": _text,
+    "start_hash": _text,
+    "status": partial(_checks.choice, allowed=STATUSES),
+    "message": _text,
+    "accepted": _TALLY,
+    "rejected": _TALLY,
+    "evaluations": _TALLY,
+    "jacobians": _TALLY,
+    "notes": _notes,
+    "method": _text,
+    "engine": _text,
+    "interaction": _text,
+    "dtype": _text,
+    "until": _SIZE,
+    "rtol": lambda value, name: _checks.tolerance(value),
+    "atol": _SIZE,
+    "step": _SIZE,
+    "seed": partial(_checks.count, minimum=-1),
+    "max_steps": _checks.count,
+}
+"""Attributes that every stored run has, each with its check (value, name)."""
+
+
+def _check_run(dataset: xr.Dataset) -> None:
+    """Raise `InvalidInputError` for a dataset that is not a run: attributes, variables and shapes."""
+    missing = [name for name in ATTRIBUTES if name not in dataset.attrs]
+    if missing:
+        raise InvalidInputError(f"it lacks the attribute{'s' if missing[1:] else ''} {', '.join(missing)}")
+    for name, check in ATTRIBUTES.items():
+        check(dataset.attrs[name], f"the attribute {name}")
+    try:
+        models = models_from_json(dataset.attrs["model"])
+    except (ValueError, TypeError, AttributeError, KeyError) as reason:
+        raise InvalidInputError(f"the attribute model describes no model: {reason}") from None
+    if not models:
+        raise InvalidInputError("the attribute model describes no model")
+    dims = {"x": ("time", "token", "coord"), "start": ("token", "coord"), "time": ("time",)}
+    if models[0].norm.has_radius:
+        dims["radius"] = ("time", "token")
+    for name, wanted in dims.items():
+        if name not in dataset.variables:
+            raise InvalidInputError(f"it lacks the variable {name}")
+        if dataset[name].dims != wanted or dataset[name].dtype != np.float64:
+            raise InvalidInputError(f"the variable {name} must be float64 over {', '.join(wanted)}")
+    if dataset.sizes["coord"] != models[0].dim:
+        raise InvalidInputError(
+            f"tokens have {dataset.sizes['coord']} coordinates, but the model has dim={models[0].dim}"
+        )
+    if dataset.attrs["start_hash"] != fingerprint(dataset["start"].values):
+        raise InvalidInputError("the attribute start_hash is not that of the stored start")
+    _check_dense(dataset, models[0])
+
+
+def _check_dense(dataset: xr.Dataset, model: Attention) -> None:
+    """The same for dense output, where there is any."""
+    number, tokens = 0, 0
+    while f"dense{number}_coefficients" in dataset:
+        name = f"dense{number}"
+        coefficients = dataset[f"{name}_coefficients"]
+        _checks.choice(coefficients.attrs.get("chart"), f"the chart of {name}", get_args(Chart))
+        _checks.count(coefficients.attrs.get("dim"), f"the dimension of {name}", model.dim, model.dim)
+        for part in ("start", "width"):
+            if f"{name}_{part}" not in dataset or dataset[f"{name}_{part}"].shape != coefficients.shape[:1]:
+                raise InvalidInputError(f"{name}_{part} does not fit {name}_coefficients")
+        if coefficients.ndim != 4 or coefficients.shape[1] != DEGREE + 1:
+            raise InvalidInputError(f"{name}_coefficients has shape {coefficients.shape}")
+        tokens += coefficients.shape[2]
+        number += 1
+    if number and tokens != dataset.sizes["token"]:
+        raise InvalidInputError(f"the dense output has {tokens} tokens, the run {dataset.sizes['token']}")

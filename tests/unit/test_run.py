@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,7 +224,7 @@ def test_an_unwritable_folder_is_told(tmp_path, monkeypatch):
     def refused(*args, **options):  # what a user without rights would see
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(errors.StoreError, match="not writable"):
         run().save(tmp_path / "run.zarr")
     assert os.listdir(tmp_path) == []

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
+from typing import Any
 
+from metastable import stores
 from metastable.checkpoints.gguf_file import GgufFile
 from metastable.checkpoints.tensors import write_safetensors
-from metastable.errors import CheckpointError, UnsupportedError, missing_extra
+from metastable.errors import CheckpointError, StoreError, StoreExistsError, UnsupportedError, missing_extra
 
 CONVERSION = 1
 """Part of every key: raised when the conversion changes, so that old entries are not used."""
@@ -55,21 +55,25 @@ def convert_gguf(path: Path) -> Path:
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=target.parent))
-    except OSError as reason:
+        with stores.new_folder(target) as work:
+            (work / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+            write_safetensors(work / "model.safetensors", store.shapes, store.load)
+            _copy_tokenizer(AutoTokenizer, path, work)
+    except StoreExistsError:
+        pass  # another process finished the same conversion first: its result has the same content
+    except (StoreError, OSError) as reason:
+        if isinstance(reason, CheckpointError):
+            raise
         raise CheckpointError(
             f"the cache {target.parent} cannot be written ({reason}); set METASTABLE_CACHE to a folder that can"
         ) from reason
-    try:
-        (work / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-        write_safetensors(work / "model.safetensors", store.shapes, store.load)
-        AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).save_pretrained(str(work))
-        try:
-            work.rename(target)
-        except OSError:
-            # Another process finished the same conversion first: its result has the same content.
-            if not target.is_dir():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _copy_tokenizer(builder: Any, path: Path, folder: Path) -> None:
+    """The tokenizer inside a GGUF file as the files that transformers reads."""
+    try:
+        tokenizer = builder.from_pretrained(str(path.parent), gguf_file=path.name)
+    except Exception as reason:  # transformers' conversion trusts the file: anything can come out of a damaged one
+        raise CheckpointError(f"the tokenizer of {path} cannot be read: {type(reason).__name__}: {reason}") from reason
+    tokenizer.save_pretrained(str(folder))

@@ -188,7 +188,7 @@ def _read(path: Path | None) -> dict[str, dict[str, Any]]:
     if path is None:
         return tables
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as reason:
         raise StoreError(f"{path} cannot be read: {reason.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:

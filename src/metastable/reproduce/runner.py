@@ -91,7 +91,9 @@ def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...
 
 def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> Result:
     assert done.folder is not None
-    missing = [kind for kind in ("png", *kinds) if not (done.folder / f"figure.{kind}").is_file()]
+    # A picture that the marker does not name was being drawn when its process was killed.
+    whole = [kind for kind in done.formats if (done.folder / f"figure.{kind}").is_file()]
+    missing = [kind for kind in ("png", *kinds) if kind not in whole]
     if not missing:
         return done
     with store.explain_disk_errors(done.folder):

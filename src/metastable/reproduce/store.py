@@ -12,10 +12,8 @@ killed therefore leaves finished items whole and unfinished ones absent.
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -24,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import __version__
-from metastable.errors import IncompleteStoreError, StoreError
+from metastable import __version__, stores
+from metastable.errors import IncompleteStoreError, MetastableError, StoreError, StoreFullError
 from metastable.figures import style
 from metastable.reproduce.recipe import Finding, Recipe, Settings, overall
 
@@ -70,10 +68,10 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as reason:
-        if isinstance(reason, StoreError) and not isinstance(reason.__cause__, OSError):
-            raise
         cause = reason.__cause__ if isinstance(reason.__cause__, OSError) else reason
-        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(cause, MetastableError) and not isinstance(cause, StoreFullError):
+            raise
+        if isinstance(stores.storage_error(folder, cause), StoreFullError):
             raise StoreError(
                 f"the disk that holds {folder} is full; finished items are kept: free some space and run the same command "
                 "again, or choose another disk with --out"
@@ -91,21 +89,8 @@ def prepare(out: str | Path) -> Path:
         probe = folder / f".probe-{os.getpid()}"
         probe.write_bytes(b"\0" * 4096)
         probe.unlink()
-    for leftover in folder.glob(".partial-*"):
-        owner = leftover.name.rsplit("-", 1)[-1]
-        if not (owner.isdigit() and _is_running(int(owner))):
-            shutil.rmtree(leftover, ignore_errors=True)
+    stores.tidy(folder)
     return folder
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return process != os.getpid()
 
 
 def write_data(dataset: xr.Dataset, folder: Path) -> None:
@@ -150,8 +135,13 @@ def read_data(folder: Path) -> xr.Dataset:
     path = folder / "data.zarr"
     if not path.is_dir():
         raise IncompleteStoreError(f"{path} is missing; delete {folder} and run the item again")
-    with xr.open_zarr(path, consolidated=False) as dataset:
-        return dataset.load()
+    try:
+        with xr.open_zarr(path, consolidated=False) as dataset:
+            return dataset.load()
+    except Exception as reason:  # zarr and its codecs raise whatever damaged bytes lead to
+        raise IncompleteStoreError(
+            f"{path} cannot be read ({reason}); delete {folder} and run the item again"
+        ) from reason
 
 
 def store(
@@ -159,20 +149,11 @@ def store(
 ) -> Result:
     """Judge, draw and write one item, then move it into place in one step."""
     final = out / recipe.name
-    partial = out / f".partial-{recipe.name}-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with explain_disk_errors(out):
-            partial.mkdir()
-            write_data(dataset, partial)
-            kinds = draw(recipe, dataset, partial, formats)
-            result = _result(recipe, settings, recipe.judge(dataset), seconds, kinds)
-            write_marker(result, partial)
-            if final.exists():
-                shutil.rmtree(final)
-            partial.rename(final)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with explain_disk_errors(out), stores.new_folder(final, overwrite=True) as folder:
+        write_data(dataset, folder)
+        kinds = draw(recipe, dataset, folder, formats)
+        result = _result(recipe, settings, recipe.judge(dataset), seconds, kinds)
+        write_marker(result, folder)
     return replace(result, folder=final)
 
 
@@ -212,9 +193,7 @@ def write_marker(result: Result, folder: Path) -> None:
     content = asdict(replace(result, folder=None))
     content.pop("resumed")
     content.pop("folder")
-    partial = folder / f".{MARKER}"
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    partial.replace(folder / MARKER)
+    stores.write_file(folder / MARKER, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def finished(recipe: Recipe, settings: Settings, out: Path) -> Result | None:

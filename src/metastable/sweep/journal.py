@@ -7,8 +7,6 @@ changed. The journal is the truth; the zarr store of a sweep is a view of it.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 import time
 import uuid
@@ -18,15 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from metastable.errors import StoreError, StoreFullError
+from metastable.errors import StoreError
+from metastable.stores.files import PARTIAL, move, write_file
 from metastable.sweep import records
 from metastable.sweep.records import Damage, Record
 from metastable.sweep.tasks import Variable
 
 SUFFIX = ".segment"
-_PARTIAL = ".partial"
 DAMAGED = "damaged"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 Layout = tuple[tuple[str, tuple[str, ...], tuple[int, ...], bool], ...]
@@ -87,47 +84,6 @@ class Contents:
     damages: list[tuple[Path, str | None]]
 
 
-def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
-    """All of `data` at `path`, or nothing: written beside it, flushed, moved. Raises `StoreFullError` when there is no room."""
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(partial, path)
-        if durable:
-            _sync_folder(path.parent)
-    except OSError as reason:
-        partial.unlink(missing_ok=True)
-        raise storage_error(path, reason) from reason
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def storage_error(path: Path, reason: OSError) -> StoreError:
-    """The named error for a failed write."""
-    if reason.errno in _NO_ROOM:
-        return StoreFullError(
-            f"there is no room left to write {path}: {reason.strerror}; free some space and run the sweep again"
-        )
-    return StoreError(f"{path} could not be written: {reason}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable (where folders can be flushed)."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        # Some network filesystems refuse to flush folders; the file itself is flushed.
-        pass
-    finally:
-        os.close(descriptor)
-
-
 def append(folder: Path, data: bytes) -> dict[str, Entry]:
     """Write the records `data` as one new segment; returns its entries by key."""
     path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
@@ -135,7 +91,7 @@ def append(folder: Path, data: bytes) -> dict[str, Entry]:
     good = [item for item in found if isinstance(item, Record)]
     if len(good) != len(found):
         raise StoreError("a result was damaged on its way from the worker (wrong checksum) and was not stored")
-    write_atomically(path, data)
+    write_file(path, data)
     return {item.key: entry(path, item) for item in good}
 
 
@@ -175,10 +131,10 @@ def repair(folder: Path, damaged: Iterable[Path]) -> None:
         if good:
             append(folder, b"".join(good))
         (folder / DAMAGED).mkdir(exist_ok=True)
-        os.replace(path, folder / DAMAGED / path.name)
+        move(path, folder / DAMAGED / path.name)
 
 
 def sweep_up(folder: Path) -> None:
     """Remove what interrupted writes left behind (only the holder of the lock may)."""
-    for path in folder.glob(f".*{_PARTIAL}"):
+    for path in folder.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)

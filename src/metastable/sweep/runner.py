@@ -15,8 +15,8 @@ from typing import Any
 from metastable import _checks
 from metastable._progress import progress_bar
 from metastable.errors import MetastableError, SchedulerLostError, StoreError, SweepError
+from metastable.stores import locks
 from metastable.sweep import cluster as clusters
-from metastable.sweep import lock
 from metastable.sweep.executors import Executor, Here, Returned
 from metastable.sweep.specification import Sweep
 from metastable.sweep.store import Say, Store, open_results, prepare_folder
@@ -97,7 +97,7 @@ def run(
     sweep.task(0)
     folder = Path(out)
     prepare_folder(folder, sweep, extend)
-    with lock.exclusive(folder):
+    with locks.exclusive(folder):
         # Once more, now that nobody else can change it.
         prepare_folder(folder, sweep, extend)
         store = Store(folder, sweep, say)

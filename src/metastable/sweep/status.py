@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from metastable.sweep import journal, lock
+from metastable.stores import locks
+from metastable.sweep import journal
 from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description, unfinished_members
 
 OFFENDERS = 5
@@ -75,7 +76,7 @@ def status(folder: str | PathLike) -> Status:
     entries = index.select(contents.entries)
     done = [number for number, entry in entries.items() if entry.done]
     failed = sorted(number for number, entry in entries.items() if not entry.done)
-    process = lock.holder(place)
+    process = locks.holder(place)
     note = _note(place) if process is not None else {}
     running = tuple(number for number in note.get("running", ()) if number not in entries)
     rate = left = None
@@ -112,7 +113,7 @@ def _failure(number: int, where: str, entry: journal.Entry) -> Failure:
 
 def _note(folder: Path) -> dict[str, Any]:
     try:
-        note = dict(json.loads((folder / PROGRESS).read_text()))
+        note = dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
         return note if {"time", "started", "ran"} <= set(note) and time.time() >= note["started"] else {}
     except (OSError, ValueError):
         return {}

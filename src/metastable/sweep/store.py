@@ -4,7 +4,7 @@ DIR/sweep.toml       what is being swept
 DIR/journal/         finished and failed tasks (the truth; see `metastable.sweep.journal`)
 DIR/results.zarr     labelled arrays over the grid (a view of it; see `metastable.sweep.view`)
 DIR/progress.json    what the running process last said about itself
-DIR/lock             held by the one process that writes
+DIR/lock             held by the one process that writes (lock.json says which)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from metastable.errors import StoreError, StoreExistsError
+from metastable.stores import find, locks, write_file
 from metastable.sweep import journal
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
@@ -31,7 +32,7 @@ from metastable.sweep.view import View
 DESCRIPTION = "sweep.toml"
 JOURNAL = "journal"
 PROGRESS = "progress.json"
-_BEFORE_DESCRIPTION = (JOURNAL, "lock")
+_BEFORE_DESCRIPTION = (JOURNAL, locks.NAME, locks.NOTE)
 REFRESH_SECONDS = 5.0
 """The zarr store follows the journal at most this many seconds behind (more when refreshing it is slow)."""
 REFRESH_SHARE = 0.1
@@ -109,7 +110,7 @@ class Store:
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
         grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
-        journal.write_atomically(folder / DESCRIPTION, sweep.to_toml().encode())
+        write_file(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
         self._attributes = {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
         self._dirty: set[int] = set()
@@ -199,7 +200,7 @@ class Store:
         """Leave a note for `metastable sweep status`; losing it loses nothing."""
         text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
         with suppress(StoreError):
-            journal.write_atomically(self.folder / PROGRESS, text.encode(), durable=False)
+            write_file(self.folder / PROGRESS, text.encode(), durable=False)
 
 
 def unfinished_members(folder: Path) -> int:
@@ -214,7 +215,7 @@ def open_results(folder: str | os.PathLike) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
     import xarray as xr
 
-    path = Path(folder) / views.NAME
+    path = find(Path(folder) / views.NAME)
     if not path.exists():
         sweep = read_description(Path(folder))
         if any(entry.done for entry in journal.read(Path(folder) / JOURNAL).entries.values()):

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from metastable.errors import StoreError
+from metastable.stores import folders, storage_error
+from metastable.stores.files import PARTIAL
 from metastable.sweep.axes import Axis
-from metastable.sweep.journal import Entry, storage_error
+from metastable.sweep.journal import Entry
 
 NAME = "results.zarr"
 STATUS = "task_status"
@@ -155,9 +155,9 @@ class View:
     def sound(self, entries: Mapping[int, Entry]) -> bool:
         """True when the store at `path` has this grid and this layout, and its metadata is intact (data: see `refresh`)."""
         try:
-            stored = json.loads((self.path / ".zmetadata").read_text())["metadata"]
+            stored = json.loads((self.path / ".zmetadata").read_text(encoding="utf-8"))["metadata"]
             for name, content in stored.items():
-                if json.loads((self.path / name).read_text()) != content:
+                if json.loads((self.path / name).read_text(encoding="utf-8")) != content:
                     return False
             return stored == self._metadata() and self._coordinates_intact(entries)
         except (OSError, ValueError, KeyError, TypeError):
@@ -165,12 +165,9 @@ class View:
 
     def _metadata(self) -> dict[str, Any]:
         """The metadata that a new store would have."""
-        scratch = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.partial")
-        try:
+        with folders.scratch(self.path) as scratch:
             self._write_frame(scratch, {})
-            return json.loads((scratch / ".zmetadata").read_text())["metadata"]
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            return json.loads((scratch / ".zmetadata").read_text(encoding="utf-8"))["metadata"]
 
     def _coordinates_intact(self, entries: Mapping[int, Entry]) -> bool:
         import zarr
@@ -181,18 +178,10 @@ class View:
 
     def create(self, entries: Mapping[int, Entry]) -> None:
         """Write the whole store beside its place and put it there, instead of one that may be there."""
-        scratch = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.partial")
-        try:
-            self._write_frame(scratch, entries)
-            View(scratch, self.axes, self.layout, self.attributes).refresh(self.chunks(), entries)
-            if self.path.exists():
-                os.replace(self.path, scratch.with_name(f"{scratch.name}.old"))
-            os.replace(scratch, self.path)
-        except OSError as reason:
-            raise reason if isinstance(reason, StoreError) else storage_error(self.path, reason) from reason
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            shutil.rmtree(scratch.with_name(f"{scratch.name}.old"), ignore_errors=True)
+        # Not flushed: after a power failure it is made again from the journal.
+        with folders.new_folder(self.path, overwrite=True, durable=False) as place:
+            self._write_frame(place, entries)
+            View(place, self.axes, self.layout, self.attributes).refresh(self.chunks(), entries)
 
     def _write_frame(self, path: Path, entries: Mapping[int, Entry]) -> None:
         """Metadata and coordinates; variables are all NaN (no chunk is written for them)."""
@@ -292,7 +281,9 @@ def open_view(
 
 def sweep_up(folder: Path) -> None:
     """Remove what interrupted writes left behind (only the holder of the lock may)."""
-    for path in folder.glob(f".{NAME}.*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / NAME).rglob("*.partial"):
-        path.unlink(missing_ok=True)
+    folders.settle(folder / NAME)
+    for path in (*folder.glob(f".{NAME}.*"), *folder.glob(f".*{PARTIAL}"), *(folder / NAME).rglob(f"*{PARTIAL}")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

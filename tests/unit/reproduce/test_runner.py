@@ -145,10 +145,26 @@ def test_killing_while_writing_leaves_no_half_item(tmp_path):
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
-    leftover = tmp_path / ".partial-one-999999999"
-    leftover.mkdir()
-    run_recipes([make_recipe("one")], Settings(), tmp_path)
-    assert not leftover.exists()
+    """Also of items that are not asked for, and with the result that a killed process had moved away in its old place."""
+    run_recipes([make_recipe("one"), make_recipe("two")], Settings(), tmp_path)
+    for name in ("one", "two"):
+        leftover = tmp_path / f".{name}.0123456789ab.partial"
+        (leftover / "store").mkdir(parents=True)
+        leftover.with_suffix(".lock").touch()
+        (tmp_path / name).rename(leftover / "old")
+    calls = []
+    (result,) = run_recipes([make_recipe("one", calls)], Settings(), tmp_path)
+    assert result.resumed
+    assert not calls
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_a_picture_that_was_being_drawn_is_drawn_again(tmp_path):
+    recipe = make_recipe("one")
+    run_recipes([recipe], Settings(), tmp_path)
+    (tmp_path / "one" / "figure.svg").write_text("<svg")  # killed here: the marker does not name it
+    run_recipes([recipe], Settings(), tmp_path, formats=("svg",))
+    assert "</svg>" in (tmp_path / "one" / "figure.svg").read_text(encoding="utf-8")
 
 
 def test_a_damaged_marker_means_computing_again(tmp_path):

@@ -14,7 +14,8 @@ import xarray as xr
 import metastable
 from metastable import sweep as sweeps
 from metastable.errors import IncompleteStoreError, StoreError, StoreExistsError, StoreFullError, StoreLockedError
-from metastable.sweep import journal, lock, records, tasks, work
+from metastable.stores import locks
+from metastable.sweep import journal, records, tasks, work
 from metastable.sweep import view as views
 from tests.unit.sweep import toy
 from tests.unit.sweep.conftest import zarr_files
@@ -249,6 +250,7 @@ def test_damaged_segment_names_its_tasks_and_they_run_again(finished):
 def test_leftovers_of_a_crash_are_removed(finished):
     (finished / "journal" / ".x.segment.abc.partial").write_bytes(b"half")
     (finished / ".results.zarr.abc.partial").mkdir()
+    (finished / ".sweep.toml.0123456789abcdef.partial").write_bytes(b"half")
     sweeps.run(small_sweep(), finished, workers=0, execute=toy.execute)
     assert not list(finished.rglob("*.partial"))
 
@@ -292,7 +294,7 @@ def test_foreign_folders_are_left_alone(tmp_path):
 
 
 def _hold(folder, ready, leave):
-    with lock.exclusive(folder):
+    with locks.exclusive(folder):
         ready.set()
         leave.wait(30)
 
@@ -305,10 +307,10 @@ def test_second_process_is_refused_and_a_dead_one_forgotten(finished):
     assert ready.wait(30)
     with pytest.raises(StoreLockedError, match=f"process {process.pid} on "):
         small_sweep().run(finished, workers=0, execute=toy.execute)
-    assert lock.holder(finished)["pid"] == process.pid
+    assert locks.holder(finished)["pid"] == process.pid
     process.kill()
     process.join()
-    assert lock.holder(finished) is None
+    assert locks.holder(finished) is None
     assert small_sweep().run(finished, workers=0, execute=toy.execute).complete
 
 
