@@ -37,7 +37,7 @@ class Problem:
     observables: dict[str, Observable]
     draw: Start | None
     method: str
-    choice: select.Choice
+    choice: select.Backend
     rtol: float
     atol: float
     step: float

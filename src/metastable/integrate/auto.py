@@ -69,7 +69,7 @@ def solve(
     atol: float = 1e-9,
     max_steps: int = 100_000,
     settled: bool = False,
-    choice: select.Choice | None = None,
+    choice: select.Backend | None = None,
     progress: Report | None = None,
 ) -> Solution:
     """Integrate the packed state `start` from 0 to `until`, or until all tokens have `settled` (see `rodas.solve`).

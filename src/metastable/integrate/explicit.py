@@ -19,7 +19,7 @@ def solve(
     rtol: float,
     atol: float,
     max_steps: int,
-    choice: select.Choice,
+    choice: select.Backend,
     progress: Report | None = None,
 ) -> Solution:
     """Tsit5 from the packed state `start` to `until` with the engine and interaction of `choice`."""

@@ -10,7 +10,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import select
-from metastable.model import Attention
+from metastable.model import EVERY_PART, Attention, Support, why_not
 
 METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
 FIXED_STEP = ("layers", "sde")
@@ -19,12 +19,39 @@ SDE_STEP = 0.01
 """Default step of `method="sde"`."""
 
 
-def check_noise(model: Attention, method: str) -> None:
-    """Only `sde` has noise."""
-    if model.noise > 0 and method != "sde":
-        raise UnsupportedError(
-            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
-        )
+def _everything(method: str, but: frozenset[str] = frozenset()) -> Support:
+    """A method that leaves the right-hand side to the engines."""
+    return Support(
+        f"method={method!r}",
+        norms=None,
+        masks=None,
+        weights=None,
+        biases=None,
+        parts=EVERY_PART - but,
+        use="use method='auto'",
+    )
+
+
+SUPPORTS = {"tsit5": _everything("tsit5", frozenset({"noise"})), "sde": _everything("sde")}
+"""Methods that take whatever an engine evaluates. Rodas and layers look inside the model: they have lists of their own."""
+
+
+def refusal(model: Attention, method: str, tokens: int | None = None) -> str | None:
+    """Why a method cannot do the model, whatever the engine; None if it can. "auto" chooses among the methods: it never refuses."""
+    from metastable.integrate import layers, rodas
+
+    if method == "auto":
+        return None
+    if method == "rodas":
+        return rodas.refusal(model, tokens)
+    return why_not(model, layers.SUPPORT if method == "layers" else SUPPORTS[method], tokens)
+
+
+def check_method(model: Attention, method: str, tokens: int | None = None) -> None:
+    """Raise `UnsupportedError` where `refusal` has a reason."""
+    reason = refusal(model, method, tokens)
+    if reason is not None:
+        raise UnsupportedError(reason)
 
 
 def engine_for(method: str, engine: str) -> str:
@@ -65,7 +92,7 @@ class Solver(NamedTuple):
     """A method for the members of an ensemble with its engine and its control, checked against the model."""
 
     method: str
-    choice: select.Choice
+    choice: select.Backend
     rtol: float
     atol: float
     step: float
@@ -117,10 +144,7 @@ def _resolve(model: Attention, tokens: int, method: str, horizon: float) -> str:
             return "sde"
         long = horizon > select.LONG_HORIZON
         return "rodas" if long and auto.implicit_refusal(model, tokens, horizon, settled=False) is None else "tsit5"
-    check_noise(model, method)
+    check_method(model, method, tokens)
     if method == "rodas":
-        reason = rodas.refusal(model, tokens)
-        if reason is not None:
-            raise UnsupportedError(reason)
         rodas.check_range(model)
     return method

@@ -11,7 +11,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
-from metastable.integrate.methods import FIXED_STEP, METHODS, check_noise, check_step, engine_for, whole_steps
+from metastable.integrate.methods import FIXED_STEP, METHODS, check_method, check_step, engine_for, whole_steps
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -31,7 +31,7 @@ class Problem:
     until: float
     settled: bool
     times: FloatArray | None
-    choice: select.Choice
+    choice: select.Backend
     rtol: float
     atol: float
     step: float
@@ -87,7 +87,8 @@ def check(
     horizon, settled = _horizon(until, output, method)
     if method in FIXED_STEP:
         models = _layers(models, horizon, output, step, method)
-    _refuse(models[0], method, engine)
+    for item in {id(item): item for item in models}.values():
+        _refuse(item, method, engine, len(tokens))
     if method == "sde" and seed is None and models[0].noise > 0:
         raise InvalidInputError("a run with noise needs a seed, so that it can be repeated: seed=0")
     if output is None and tokens.size > KEEP_EVERYTHING_LIMIT:
@@ -169,9 +170,9 @@ def _layers(
     return models * steps if len(models) == 1 and method == "layers" else models
 
 
-def _refuse(model: Attention, method: str, engine: str) -> None:
+def _refuse(model: Attention, method: str, engine: str, tokens: int) -> None:
     """Combinations that a method cannot do."""
     _checks.choice(engine, "engine", select.ENGINES)
-    check_noise(model, method)
+    check_method(model, method, tokens)
     if method in ("auto", "rodas") and engine not in ("auto", "cpu"):
         raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")

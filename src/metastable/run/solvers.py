@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from metastable._progress import Report
-from metastable.errors import UnsupportedError
 from metastable.integrate.solution import Solution
 from metastable.kernels import select
 from metastable.run.problem import Problem
@@ -72,9 +71,6 @@ def _sde(problem: Problem, report: Report) -> Solution:
 def _rodas(problem: Problem, report: Report) -> Solution:
     from metastable.integrate import rodas
 
-    reason = rodas.refusal(problem.model, len(problem.start))
-    if reason is not None:
-        raise UnsupportedError(reason)
     return rodas.solve(
         problem.model,
         problem.start,

@@ -5,6 +5,7 @@ from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
     SETTLED,
+    SUPPORT,
     chart_jacobian,
     check_range,
     refusal,
@@ -15,6 +16,7 @@ from metastable.integrate.rodas.solver import (
 __all__ = [
     "DENSE_HORIZON",
     "SETTLED",
+    "SUPPORT",
     "MemberSolutions",
     "chart_jacobian",
     "check_range",
