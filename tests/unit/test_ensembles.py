@@ -119,7 +119,7 @@ def test_interruption_returns_what_is_finished(monkeypatch, overlap):
         times = plan.save.times
         return one_by_one(starts, 3, report, lambda x, _: layers.solve((MODEL,) * 10, x, 0.5, times=times), first)
 
-    monkeypatch.setitem(methods.METHODS, "tsit5", methods.Method(methods.METHODS["tsit5"].solve, interrupted))
+    monkeypatch.setitem(methods.METHODS, "tsit5", methods.METHODS["tsit5"]._replace(solve_members=interrupted))
     with pytest.warns(UserWarning, match="4 of 9 members"):
         stats = run(memory=8 * 3 * 12 * 2 * (4 if overlap else 2), interaction="direct")
     assert stats.attrs["members"] == 4

@@ -33,7 +33,7 @@ def test_single_head_round_trip_keeps_its_form():
 
 
 def test_models_are_frozen_and_their_arrays_too():
-    m = ms.Attention(dim=2, beta=1.0, value=np.eye(2))
+    m = ms.Attention(dim=2, beta=1.0, value=2 * np.eye(2))
     with pytest.raises(dataclasses.FrozenInstanceError):
         m.beta = 2.0
     with pytest.raises(ValueError):
@@ -41,10 +41,35 @@ def test_models_are_frozen_and_their_arrays_too():
 
 
 def test_a_matrix_given_is_copied():
-    given_ = np.eye(2)
+    given_ = 2 * np.eye(2)
     m = ms.Attention(dim=2, beta=1.0, value=given_)
     given_[0, 0] = 5.0
-    assert m.value[0, 0] == 1.0
+    assert m.value[0, 0] == 2.0
+
+
+def test_the_identity_has_one_form():
+    """np.eye(d) given as a matrix is the identity: equal, stored alike, and on the fast path."""
+    plain = ms.Attention(dim=3, beta=2.0)
+    for name in ("query", "key", "value"):
+        m = ms.Attention(dim=3, beta=2.0, **{name: np.eye(3)})
+        assert getattr(m, name) is None
+        assert m == plain
+        assert hash(m) == hash(plain)
+        assert m.to_dict() == plain.to_dict()
+        assert m.is_identity
+    heads = ms.Attention(dim=3, heads=(ms.Head(np.eye(3), np.eye(3), np.eye(3), 2.0), ms.Head(beta=1.0)))
+    assert heads == ms.Attention(dim=3, heads=(ms.Head(beta=2.0), ms.Head(beta=1.0)))
+    turned = np.array([[0.0, -1.0], [1.0, 0.0]])
+    assert ms.Attention(dim=2, beta=1.0, query=turned, key=turned).is_identity  # Q^T K = I exactly
+    almost = ms.Attention(dim=2, beta=1.0, value=np.eye(2) + np.array([[0.0, 1e-300], [0.0, 0.0]]))
+    assert almost.value is not None
+
+
+def test_stored_models_are_read_as_before():
+    """Tables as earlier versions wrote them: a bias without a kind, an identity written out."""
+    old = {"dim": 2, "beta": 3.0, "value": [[1.0, 0.0], [0.0, 1.0]], "bias": {"slope": 0.5}, "weights": "hardmax"}
+    assert ms.Attention.from_dict(old) == ms.Attention(dim=2, beta=3.0, bias=ms.ALiBi(0.5), weights="hardmax")
+    assert ms.Attention.from_dict(old).to_dict()["bias"] == {"slope": 0.5}
 
 
 @pytest.mark.parametrize("kind", variants.MASKS)

@@ -19,7 +19,7 @@ from metastable.analysis.clusters import cluster_labels, cluster_means, cluster_
 from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
 from metastable.analysis.trajectory import Trajectory, check_trajectory, distance_to_subspace
 from metastable.errors import InvalidInputError
-from metastable.model import Attention, Causal, PostLN
+from metastable.model import Attention, Rule, Support, why_not
 
 Basis = Literal["theorem", "conjecture", "none"]
 
@@ -93,31 +93,33 @@ def predict(model: Attention, *, tolerance: float = 1e-9) -> Prediction:
     heads = model.all_heads
     identity = np.eye(model.dim)
     value = np.sum([identity if head.value is None else head.value for head in heads], axis=0)
-    obstacle = _obstacle(model)
+    obstacle = why_not(model, SUPPORT)
     if obstacle is None:
         return predict_value(value, tolerance=tolerance)
-    return _prediction(
-        leading_eigenvalue(value, tolerance), None, OTHER, "none", f"the atlas does not cover it: {obstacle}"
+    return _prediction(leading_eigenvalue(value, tolerance), None, OTHER, "none", obstacle)
+
+
+def _forms_rule(model: Attention, tokens: int | None) -> str | None:
+    """Heads with one beta Q^T K are one head: their V add up."""
+    identity = np.eye(model.dim)
+    forms = [head.beta * (identity if head.bilinear is None else head.bilinear) for head in model.all_heads]
+    if all(np.array_equal(form, forms[0]) for form in forms[1:]):
+        return None
+    return (
+        "covers no heads with different Q, K or beta (the spectrum is that of the sum of their V, which moves token 1)"
     )
 
 
-def _obstacle(model: Attention) -> str | None:
-    """Why Table 1 is not about this model, or None."""
-    heads = model.all_heads
-    identity = np.eye(model.dim)
-    forms = [head.beta * (identity if head.bilinear is None else head.bilinear) for head in heads]
-    if any(not np.array_equal(form, forms[0]) for form in forms[1:]):
-        return "its heads have different Q, K or beta (the spectrum is that of the sum of their V, which moves token 1)"
-    checks = {
-        f"its mask is {model.mask!r}, not Causal()": not isinstance(model.mask, Causal),
-        f"its weights are {model.weights!r}, not 'softmax'": model.weights != "softmax",
-        f"its norm is {model.norm!r}, not PostLN()": not isinstance(model.norm, PostLN),
-        "it has a feed-forward drift": model.feedforward is not None,
-        "it has frozen tokens": model.frozen is not None,
-        "it has noise": model.noise > 0,
-        "it has a positional bias": model.bias is not None,
-    }
-    return next((reason for reason, holds in checks.items() if holds), None)
+SUPPORT = Support(
+    "the atlas",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"causal"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"heads", "bilinear", "value"}),
+    rules=(Rule("heads", _forms_rule),),
+    verb="covers",
+)
+"""The models that Table 1 is about."""
 
 
 def predict_value(value: ArrayLike, *, tolerance: float = 1e-9) -> Prediction:

@@ -9,34 +9,31 @@ from numpy.typing import ArrayLike
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import UnsupportedError
-from metastable.model import Attention, PostLN
+from metastable.model import Attention, Rule, Support, require
 
 COMPLEX_STEP = 1e-150
 """Step of complex-step differentiation: so small that its error is below rounding."""
 
 
+def _beta_rule(model: Attention, tokens: int | None) -> str | None:
+    return None if model.all_heads[0].beta > 0 else "needs beta > 0, but beta is 0"
+
+
+SUPPORT = Support(
+    "the energy of Lemma 5.3",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"causal", "full", "window", "sink", "prefix", "matrix"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"frozen", "blind"}),
+    rules=(Rule("beta", _beta_rule),),
+)
+"""The models that are sequential gradient flows."""
+
+
 def _check_gradient_flow(model: Attention) -> float:
     """beta of a model to which Lemma 5.3 applies; otherwise say what is in the way."""
-    head = model.all_heads[0]
-    identity = np.eye(model.dim)
-    obstacles = {
-        "it has several heads": len(model.all_heads) > 1,
-        "Q^T K is not the identity": head.bilinear is not None and not np.array_equal(head.bilinear, identity),
-        "V is not the identity": head.value is not None and not np.array_equal(head.value, identity),
-        f"its weights are {model.weights!r}, not 'softmax'": model.weights != "softmax",
-        f"its norm is {model.norm!r}, not PostLN()": not isinstance(model.norm, PostLN),
-        "it has a feed-forward drift": model.feedforward is not None,
-        "it has a positional bias": model.bias is not None,
-        "it has noise": model.noise > 0,
-        "beta is 0": head.beta == 0,
-    }
-    for reason, holds in obstacles.items():
-        if holds:
-            raise UnsupportedError(
-                f"the energies of Lemma 5.3 need softmax attention with Q = K = V = I and beta > 0, but {reason}"
-            )
-    return head.beta
+    require(model, SUPPORT)
+    return model.all_heads[0].beta
 
 
 def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:

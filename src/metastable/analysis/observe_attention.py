@@ -9,8 +9,18 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, UnsupportedError
-from metastable.model import Attention
+from metastable.errors import InvalidInputError
+from metastable.model import EVERY_PART, Attention, Support, require
+
+PROBABILITIES = Support(
+    "the entropy of attention",
+    norms=None,
+    masks=None,
+    weights=frozenset({"softmax", "hardmax"}),
+    biases=None,
+    parts=EVERY_PART,
+    use="use weights='softmax', whose rows are probabilities",
+)
 
 
 def _matrices(states: FloatArray, model: Attention, head: int) -> Iterator[FloatArray]:
@@ -56,8 +66,7 @@ class AttentionEntropy:
         return ("token",)
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
-        if model.weights == "unnormalized":
-            raise UnsupportedError("rows of unnormalized attention are no probabilities; use weights='softmax'")
+        require(model, PROBABILITIES)
         rows = []
         for matrix in _matrices(states, model, self.head):
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -20,7 +20,7 @@ from metastable._checks import FloatArray, number
 from metastable.checkpoints.temperature import acting_on_tokens, folded_logit_matrix
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
 from metastable.errors import InvalidInputError
-from metastable.model import Attention, Causal, FeedForward, Full, Head, PostLN, PreLN, Visibility, Window
+from metastable.model import Attention, Causal, FeedForward, Full, Head, Masking, PostLN, PreLN, Window
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -120,7 +120,7 @@ def _constant(drift: FloatArray) -> FeedForward:
     return FeedForward(np.zeros((1, dim)), np.zeros(1), np.zeros((dim, 1)), drift, "identity")
 
 
-def _mask(weights: AttentionWeights) -> Visibility:
+def _mask(weights: AttentionWeights) -> Masking:
     """Who sees whom."""
     if weights.window is not None:
         return Window(weights.window)

@@ -13,7 +13,8 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.errors import InvalidInputError
-from metastable.integrate.plan import Plan, Wishes, horizon, make
+from metastable.integrate.plan import Plan, Wishes
+from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from metastable.analysis import cluster_labels, cluster_leaders, consumed, predi
 from metastable.explorer.protocol import finite
 from metastable.explorer.setting import Setting
 from metastable.kernels.reference import attention_weights
-from metastable.model import Attention, Causal, PostLN
+from metastable.model import Attention, Support, why_not
 
 CONSUMED_FRACTION = 0.1
 """A token is consumed when it is within 0.1 delta of a center, as in the paper's Figure 3."""
@@ -100,11 +100,18 @@ def expected_centers(setting: Setting) -> dict[str, float | None]:
     return {"strong": float(theory.strong_centers(delta, dim, tokens)), "renyi": renyi}
 
 
+SECTION_5 = Support(
+    "section 5 of the paper",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"causal"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"frozen"}),
+)
+
+
 def theorem_applies(setting: Setting) -> bool:
     """True for causal softmax attention with Q = K = V = I and `PostLN`, the setting of the paper's section 5."""
-    model = setting.model
-    plain = model.is_identity and model.mask == Causal() and model.weights == "softmax" and model.norm == PostLN()
-    return plain and not (model.noise or model.feedforward or model.bias) and setting.beta > 0
+    return why_not(setting.model, SECTION_5) is None and setting.beta > 0
 
 
 def law(setting: Setting, times: FloatArray) -> list[float | None] | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from metastable.explorer import limits
 from metastable.explorer.setting import MATRICES, Clock, Setting
-from metastable.model.serialize import MASKS, NORMS, PARTS
+from metastable.model.declare import REGISTRY
+from metastable.model.serialize import PARTS, UNNAMED
 
 NAMES = ("left", "right")
 
@@ -72,10 +73,8 @@ def _arguments(table: Any, dim: int) -> str:
 def _value(name: str, value: Any, dim: int) -> str:
     if name in MATRICES:
         return _matrix(value, dim)
-    if name == "mask":
-        return _kind(MASKS, value)
-    if name == "norm":
-        return _kind(NORMS, value)
+    if name in REGISTRY:
+        return _variant(name, value)
     if name in PARTS:
         return _call(PARTS[name].__name__, value)
     if name == "heads":
@@ -84,10 +83,14 @@ def _value(name: str, value: Any, dim: int) -> str:
     return repr(value)
 
 
-def _kind(kinds: dict[str, type], value: Any) -> str:
+def _variant(family: str, value: Any) -> str:
+    """A norm, mask or bias as a call; weights by their name."""
+    if family == "weights" and isinstance(value, str):
+        return repr(value)
     table = {"kind": value} if isinstance(value, str) else value
     rest = {name: item for name, item in table.items() if name != "kind"}
-    return _call(kinds[table["kind"]].__name__, rest)
+    kind = table["kind"] if "kind" in table else UNNAMED[family]
+    return _call(REGISTRY[family][kind].__name__, rest)
 
 
 def _call(name: str, fields: dict[str, Any]) -> str:

@@ -15,16 +15,35 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate.solution import Solution, Statistics, Status
 from metastable.kernels import reference
-from metastable.model import Attention, MixLN, PeriLN, PreLN, SqrtScaling
-from metastable.model.norms import NGPT, Norm
+from metastable.model import EVERY_PART, Attention, Rule, Support, require
+
+
+def _law_rule(model: Attention, tokens: int | None) -> str | None:
+    """A layer either leaves the residual stream as it is (PreLN) or normalises it (PostLN); other laws of the radius are flows only."""
+    fits = all((law.radius_power, law.radial) in ((0.0, 0.0), (1.0, 1.0)) for law in model.norm.laws)
+    return None if fits else f"does not know what a layer of {model.norm!r} does with the radius"
+
+
+SUPPORT = Support(
+    "method='layers'",
+    norms=None,
+    masks=None,
+    weights=None,
+    biases=None,
+    parts=EVERY_PART - {"noise"},
+    use="use method='tsit5'",
+    rules=(Rule("radius", _law_rule),),
+)
+"""Everything that the reference engine does, step by step."""
 
 
 def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     """One layer on a packed state (tokens, width): the packed state after it."""
     dim = model.dim
     x = y[:, :dim]
-    update = _update(model.norm, reference.attention_sum(model, x), t)
-    if not keeps_length(model.norm, t):
+    law, A = model.norm.law(t), reference.attention_sum(model, x)
+    update = law.amplitude * A / reference.divisor(law, A, t)
+    if law.radial == 0:
         moved = x + step * update
         new = y.copy()
         new[:, :dim] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
@@ -32,20 +51,6 @@ def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     stream = y[:, dim:] * x + step * update
     radius = np.linalg.norm(stream, axis=1, keepdims=True)
     return np.concatenate([stream / radius, radius], axis=1)
-
-
-def keeps_length(norm: Norm, t: float) -> bool:
-    """True when the residual stream is not normalised after the layer at depth t."""
-    return isinstance(norm, (PreLN, PeriLN)) or (isinstance(norm, MixLN) and t >= norm.tau)
-
-
-def _update(norm: Norm, A: FloatArray, t: float) -> FloatArray:
-    """What a layer of this norm adds to the residual stream, per unit of step."""
-    if isinstance(norm, (PeriLN, NGPT)):
-        length = np.linalg.norm(A, axis=1, keepdims=True)
-        size = norm.alpha if isinstance(norm, NGPT) else 1.0
-        return size * A / np.where(length == 0, 1.0, length)
-    return A / np.sqrt(t + 1.0) if isinstance(norm, SqrtScaling) else A
 
 
 def solve(
@@ -61,6 +66,8 @@ def solve(
     Layer i takes depth i step to (i + 1) step. `times` None saves after every layer; else the depths nearest to `times`
     (which the caller has checked to be multiples of the step) are saved.
     """
+    for model in {id(model): model for model in models}.values():
+        require(model, SUPPORT, len(start))
     y = np.array(start)
     wanted = None if times is None else set(np.rint(times / step).astype(int).tolist())
     saved_times, saved_states = [], []

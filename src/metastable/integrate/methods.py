@@ -17,11 +17,14 @@ from metastable.integrate import auto, explicit, layers, rodas, sde
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import MEMBER_STATUSES, Members, Solution, one_by_one
 from metastable.kernels import select
+from metastable.model import EVERY_PART, Attention, Support, why_not
 
 
 class Method(NamedTuple):
-    """How a method solves one system, and how it solves many (None: it is not for members)."""
+    """Why a method cannot do a model on so many tokens, whatever the engine (None: it can); how it solves one system; and how it
+    solves many (None: it is not for members)."""
 
+    refusal: Callable[[Attention, int], str | None]
     solve: Callable[[Plan, FloatArray, Report], Solution]
     solve_members: Callable[[Plan, FloatArray, int, Report], Members] | None
 
@@ -97,10 +100,20 @@ def _each(
     return one_by_one(starts, size, report, lambda start, member: solve(plan.packed(start), member), first)
 
 
+def _left_to_engines(method: str, *but: str) -> Support:
+    """A method that takes whatever an engine evaluates, `but` some parts. (Rodas and layers look inside the model: they have
+    lists of their own.)"""
+    parts = EVERY_PART - {*but}
+    return Support(f"method={method!r}", None, None, None, None, parts, use="use method='auto'")
+
+
+TSIT5, SDE = _left_to_engines("tsit5", "noise"), _left_to_engines("sde")
+
 METHODS: dict[str, Method] = {
-    "auto": Method(auto.solve, None),
-    "tsit5": Method(explicit.solve, explicit.solve_members),
-    "rodas": Method(_rodas, _rodas_members),
-    "layers": Method(_layers, _layers_members),
-    "sde": Method(_sde, _sde_members),
+    # It chooses among the others, and refuses nothing by itself.
+    "auto": Method(lambda model, tokens: None, auto.solve, None),
+    "tsit5": Method(lambda model, tokens: why_not(model, TSIT5, tokens), explicit.solve, explicit.solve_members),
+    "rodas": Method(rodas.refusal, _rodas, _rodas_members),
+    "layers": Method(lambda model, tokens: why_not(model, layers.SUPPORT, tokens), _layers, _layers_members),
+    "sde": Method(lambda model, tokens: why_not(model, SDE, tokens), _sde, _sde_members),
 }

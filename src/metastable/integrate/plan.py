@@ -2,20 +2,17 @@
 
     Plan(models, method, save, accuracy, backend, seed)
 
-`Wishes` are the same things as the user said them; `make` checks them as a whole, before any work starts, and turns every "auto"
-into a name. Defaults are written here and nowhere else.
+`Wishes` are the same things as the user said them; `planning.make` turns them into a plan. Defaults are written here and nowhere
+else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -24,12 +21,6 @@ ATOL = 1e-9
 MAX_STEPS = 100_000
 SDE_STEP = 0.01
 """Default step of `method="sde"`."""
-SETTLED_HORIZON = 1e300
-"""How far `until="settled"` may go: double precision ends near here."""
-
-METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
-FIXED_STEP = ("layers", "sde")
-"""Methods that take a step."""
 SHORT = 1e3
 """Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
 
@@ -67,7 +58,7 @@ class Plan:
     method: str
     save: Save
     accuracy: Accuracy = Accuracy()
-    backend: select.Choice = select.Choice("reference")
+    backend: select.Backend = select.Backend("reference")
     seed: int | None = None
 
     @property
@@ -106,64 +97,6 @@ class Wishes:
     dtype: str = "float64"
 
 
-def make(
-    models: tuple[Attention, ...],
-    tokens: int,
-    save: Save,
-    wishes: Wishes,
-    *,
-    members: int | None = None,
-    seed: int | None = None,
-) -> Plan:
-    """The plan for one system of this many tokens (`members` None) or many, or a named exception that says what cannot be done."""
-    model = models[0]
-    _checks.choice(wishes.engine, "engine", select.ENGINES)
-    method = _resolve(model, tokens, save, wishes, members is not None)
-    step = _step(wishes.step, method)
-    if method in FIXED_STEP:
-        models = _layers(models, save, step, method)
-    _check_noise(model, method, seed)
-    _check_rodas(model, tokens, method, wishes.engine)
-    backend = select.choose(
-        model,
-        tokens,
-        _engine_for(method, wishes.engine),
-        wishes.interaction,
-        save.until,
-        wishes.threads,
-        members=members or 1,
-        method=method,
-        dtype=wishes.dtype,
-    )
-    accuracy = Accuracy(
-        _checks.tolerance(wishes.rtol),
-        _checks.number(wishes.atol, "atol", 0.0),
-        _checks.count(wishes.max_steps, "max_steps"),
-        step,
-    )
-    return Plan(models, method, save, accuracy, backend, None if seed is None else _checks.seed(seed))
-
-
-def _resolve(model: Attention, tokens: int, save: Save, wishes: Wishes, many: bool) -> str:
-    """What "auto" stands for.
-
-    "sde" with noise; "tsit5" for short horizons and on engines that have nothing else. Beyond that implicit steps pay: a single
-    system keeps "auto", which begins explicitly and switches (`integrate.auto`); members are implicit from the start.
-    """
-    method = _checks.choice(wishes.method, "method", METHODS)
-    if method != "auto":
-        return method
-    if model.noise > 0:
-        return "sde"
-    if not save.settled and (wishes.engine in ("reference", "cuda") or short(model, save.until)):
-        return "tsit5"
-    if not many:
-        return "auto"
-    from metastable.integrate import rodas
-
-    return "rodas" if rodas.horizon_refusal(model, tokens, save.until, save.settled) is None else "tsit5"
-
-
 def size_of_value(model: Attention) -> float:
     """Sum over the heads of the norms of V: the inverse of the shortest time scale."""
     return sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads)
@@ -172,97 +105,3 @@ def size_of_value(model: Attention) -> float:
 def short(model: Attention, until: float) -> bool:
     """True for horizons that explicit steps reach easily."""
     return until * size_of_value(model) <= SHORT
-
-
-def _step(step: float | None, method: str) -> float:
-    """The step of a fixed-step method; 0 for the others, which choose their own."""
-    if method not in FIXED_STEP:
-        if step is not None:
-            raise InvalidInputError(f"method={method!r} chooses its own steps; leave step out (or use method='layers')")
-        return 0.0
-    if step is not None:
-        return _checks.number(step, "step", 0.0, strict=True)
-    if method == "layers":
-        raise InvalidInputError("method='layers' needs step=, for example step=0.1")
-    return SDE_STEP
-
-
-def whole_steps(times: FloatArray, step: float, method: str) -> int:
-    """Steps to the last of `times`, after checking that all of them are whole numbers of steps."""
-    count = times / step
-    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
-    if off.any():
-        raise TimeError(
-            f"method={method!r} moves in steps of {step:g}, and {times[off][0]:g} is not one of its multiples; "
-            "change step, until or times"
-        )
-    return int(np.rint(count[-1]))
-
-
-def _layers(models: tuple[Attention, ...], save: Save, step: float, method: str) -> tuple[Attention, ...]:
-    """One model per step, after checking that the horizon and the output times are whole numbers of steps."""
-    steps = whole_steps(np.append([] if save.times is None else save.times, save.until), step, method)
-    if len(models) not in (1, steps):
-        raise TimeError(
-            f"{len(models)} layers of step {step:g} end at {len(models) * step:g}, not at until={save.until:g}"
-        )
-    return models
-
-
-def _engine_for(method: str, engine: str) -> str:
-    """`engine`, or the one that a method insists on."""
-    if method != "layers":
-        return engine
-    if engine not in ("auto", "reference"):
-        raise UnsupportedError(f"method='layers' runs on engine='reference', not {engine!r}; use engine='auto'")
-    return "reference"
-
-
-def _check_noise(model: Attention, method: str, seed: int | None) -> None:
-    """Only `sde` has noise, and noise needs a seed."""
-    if model.noise > 0 and method != "sde":
-        raise UnsupportedError(
-            f"method={method!r} has no noise (the model has noise={model.noise:g}); use method='sde'"
-        )
-    if model.noise > 0 and seed is None:
-        raise InvalidInputError("a run with noise needs a seed, so that it can be repeated: seed=0")
-
-
-def _check_rodas(model: Attention, tokens: int, method: str, engine: str) -> None:
-    """What the implicit method cannot do; "auto" falls back on explicit steps where it may."""
-    if method not in ("auto", "rodas"):
-        return
-    if engine not in ("auto", "cpu"):
-        raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
-    if method == "rodas":
-        from metastable.integrate import rodas
-
-        reason = rodas.refusal(model, tokens)
-        if reason is not None:
-            raise UnsupportedError(reason)
-        rodas.check_range(model)
-
-
-def horizon(until: Any, times: Any, method: str) -> Save:
-    """`until` (a time, "settled" or None) and `times` (or None) as a `Save`; named exceptions where they contradict."""
-    output = None if times is None else _checks.output_times(times)
-    if isinstance(until, str) and until == "settled":
-        if method not in ("auto", "rodas"):
-            raise UnsupportedError(f"until='settled' needs method='rodas' or 'auto', not {method!r}")
-        return Save(SETTLED_HORIZON if output is None else float(output[-1]), output, True)
-    if isinstance(until, str):
-        raise TimeError(f"until must be a time or 'settled', not {until!r}")
-    if until is None:
-        if output is None:
-            raise TimeError("say how far to go: until=200.0, until='settled' or times=[...]")
-        if output[-1] == 0:
-            raise TimeError("times holds only 0, which is the start; give later times")
-        return Save(float(output[-1]), output)
-    end = _checks.horizon(until)
-    if output is not None and output[-1] > end:
-        raise TimeError(f"the last of times, {output[-1]:g}, is beyond until={end:g}; raise until or drop it")
-    if output is not None and output[-1] < end:
-        raise TimeError(
-            f"times ends at {output[-1]:g}, so the state at until={end:g} would not be kept; add it to times, or leave until out"
-        )
-    return Save(end, output)

@@ -1,20 +1,21 @@
 """The readable engine: every variant of the dynamics in NumPy. The oracle that the fast engines are tested against.
 
 Notation: `x` (n, d) unit tokens, `A` (n, d) the attention sum, P the tangent projection. With M = Q^T K the logit of tokens k, j
-is `beta x_k^T M x_j - slope |k - j|`. The row maximum is subtracted before exponentials, so nothing overflows.
+is `beta x_k^T M x_j` plus the bias. The row maximum is subtracted before exponentials, so nothing overflows. A token that sees
+nobody feels nothing: A = 0.
+
+Norms, masks and biases are read by their declared laws alone, so new ones need nothing here.
 """
 
 from __future__ import annotations
 
-from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.model import NGPT, Attention, Head, MixLN, PeriLN, PostLN, PreLN, SqrtScaling
-from metastable.model.norms import Norm
+from metastable.model import EVERY_PART, Attention, Head, Law, Rule, Support, require, why_not
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import RightHandSide
@@ -23,21 +24,46 @@ LOG_MAX = 709.0
 """exp of anything larger leaves double precision."""
 
 
+def _weights_rule(model: Attention, tokens: int | None) -> str | None:
+    known = model.weighting.law is not None
+    return None if known else f"does not know the weights {model.weighting!r}: they declare no law"
+
+
+SUPPORT = Support(
+    "engine='reference'",
+    norms=None,
+    masks=None,
+    weights=None,
+    biases=None,
+    parts=EVERY_PART,
+    use="give the class a law",
+    rules=(Rule("weights", _weights_rule),),
+)
+"""Everything that declares its law."""
+
+JACOBIAN = Support(
+    "the analytic Jacobian",
+    norms=frozenset({"post_ln"}),
+    masks=None,
+    weights=frozenset({"softmax"}),
+    biases=None,
+    parts=EVERY_PART - {"feedforward"},
+    use="for other variants difference metastable.velocity numerically",
+)
+
+
 def refusal(model: Attention, tokens: int) -> str | None:
-    """Why this engine cannot do the model: never, it does them all."""
-    return None
+    """Why this engine cannot do the model, or None."""
+    return why_not(model, SUPPORT, tokens)
 
 
 # ---------------------------------------------------------------------------------------------------- attention
 
 
-def logits(head: Head, slope: float, queries: FloatArray, keys: FloatArray, rows: FloatArray) -> FloatArray:
-    """`beta <Q x_k, K x_j> - slope |k - j|`, shape (queries, keys); `rows` holds the positions k of the queries."""
+def logits(head: Head, queries: FloatArray, keys: FloatArray) -> FloatArray:
+    """`beta <Q x_k, K x_j>`, shape (queries, keys)."""
     projected = queries if head.bilinear is None else queries @ head.bilinear
-    result = head.beta * (projected @ keys.T)
-    if slope:
-        result -= slope * np.abs(rows[:, None] - np.arange(len(keys)))
-    return result
+    return head.beta * (projected @ keys.T)
 
 
 def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[tuple[FloatArray, FloatArray]]:
@@ -47,13 +73,17 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
     the most attended for "hardmax".
     """
     visible = model.mask.matrix(len(x))[first:]
-    rows = np.arange(first, len(x), dtype=float)
+    place = np.arange(len(x), dtype=float)
+    heads = model.all_heads
     anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
     mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
     result = []
-    for head, slope in zip(model.all_heads, model.slopes):
-        moving = np.where(visible, logits(head, slope, x[first:], x, rows), -np.inf)
-        fixed = np.where(mass > 0, logits(head, 0.0, x[first:], anchors, rows), -np.inf)
+    for number, head in enumerate(heads):
+        moving = logits(head, x[first:], x)
+        if model.bias is not None:
+            moving += model.bias.logits(number, len(heads), place[first:], place)
+        moving = np.where(visible, moving, -np.inf)
+        fixed = np.where(mass > 0, logits(head, x[first:], anchors), -np.inf)
         result.append(_normalise(model, visible, moving, fixed, mass))
     return result
 
@@ -61,23 +91,30 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
 def _normalise(
     model: Attention, visible: np.ndarray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Turn logits (minus infinity where invisible) into the weights of `model.weights`."""
+    """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares."""
+    law = model.weighting.law
+    if law is None:
+        raise UnsupportedError(refusal(model, len(visible)) or "")
     top = np.maximum(moving.max(axis=1), fixed.max(axis=1, initial=-np.inf))[:, None]
-    if model.weights == "hardmax":
+    # Where nobody is seen, any finite number will do: all weights are zero.
+    top = np.where(np.isneginf(top), 0.0, top)
+    if law.score == "largest":
         least = top - model.tie_tolerance * np.maximum(1.0, np.abs(top))
         moving, fixed = (moving >= least).astype(float), (fixed >= least) * mass
     else:
         moving, fixed = np.exp(moving - top), np.exp(fixed - top) * mass
-    if model.weights == "unnormalized":
-        if top.max() > LOG_MAX:
-            raise NumericalRangeError(
-                f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
-                "double precision; lower beta or use weights='softmax'"
-            )
-        scale = np.exp(top) / (visible.sum(axis=1, keepdims=True) + mass.sum())
-        return scale * moving, scale * fixed
-    total = moving.sum(axis=1, keepdims=True) + fixed.sum(axis=1, keepdims=True)
-    return moving / total, fixed / total
+    if law.total == "weights":
+        total = moving.sum(axis=1, keepdims=True) + fixed.sum(axis=1, keepdims=True)
+        total = np.where(total == 0, 1.0, total)
+        return moving / total, fixed / total
+    if law.score == "exponential" and top.max() > LOG_MAX:
+        raise NumericalRangeError(
+            f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
+            "double precision; lower beta or use weights='softmax'"
+        )
+    count = visible.sum(axis=1, keepdims=True) + mass.sum()
+    scale = (np.exp(top) if law.score == "exponential" else 1.0) / np.where(count == 0, 1.0, count)
+    return scale * moving, scale * fixed
 
 
 def _apply(matrix: FloatArray | None, x: FloatArray) -> FloatArray:
@@ -120,43 +157,21 @@ def _lengths(A: FloatArray) -> FloatArray:
     return np.where(length == 0, 1.0, length)
 
 
-@singledispatch
-def scaling(norm: Norm, A: FloatArray, x: FloatArray, radius: FloatArray | None, t: float) -> tuple:
-    """`(1/s, dr/dt)` of a norm, as columns (n, 1); dr/dt is None for norms without radius. See `metastable.model.norms`."""
-    raise UnsupportedError(f"the reference engine does not know the norm {norm!r}")
+def divisor(law: Law, A: FloatArray, t: float) -> Any:
+    """(t + 1)^decay |A|^length_power: what the attention sum is divided by, a number or a column (n, 1)."""
+    return law.depth(t) * _lengths(A) ** law.length_power if law.length_power else law.depth(t)
 
 
-@scaling.register
-def _(norm: PostLN, A, x, radius, t):
-    return 1.0, None
-
-
-@scaling.register
-def _(norm: PreLN, A, x, radius, t):
-    return 1.0 / radius, np.einsum("ij,ij->i", x, A)[:, None]
-
-
-@scaling.register
-def _(norm: MixLN, A, x, radius, t):
-    if t < norm.tau:
-        return 1.0, np.zeros_like(radius)
-    return scaling(PreLN(), A, x, radius, t)
-
-
-@scaling.register
-def _(norm: PeriLN, A, x, radius, t):
-    length = _lengths(A)
-    return 1.0 / (radius * length), np.einsum("ij,ij->i", x, A)[:, None] / length
-
-
-@scaling.register
-def _(norm: NGPT, A, x, radius, t):
-    return norm.alpha / _lengths(A), None
-
-
-@scaling.register
-def _(norm: SqrtScaling, A, x, radius, t):
-    return 1.0 / np.sqrt(t + 1.0), None
+def scaling(law: Law, A: FloatArray, x: FloatArray, radius: FloatArray | None, t: float) -> tuple:
+    """`(1/s, dr/dt)` of a norm with d theta/dt = P A / s, as columns (n, 1) or numbers; dr/dt is None without radius."""
+    divided = divisor(law, A, t)
+    if radius is None:
+        return law.amplitude / divided, None
+    if law.radial == 0:
+        rate = np.zeros_like(radius)
+    else:
+        rate = law.radial * law.amplitude * np.einsum("ij,ij->i", x, A)[:, None] / divided
+    return law.amplitude / (radius**law.radius_power * divided), rate
 
 
 # ----------------------------------------------------------------------------------------------- right-hand side
@@ -165,14 +180,15 @@ def _(norm: SqrtScaling, A, x, radius, t):
 def right_hand_side(model: Attention, tokens: int, first: int = 0) -> RightHandSide:
     """The velocity on packed states as a callable `f(t, y, out)`; rows of `out` below `first` are left alone."""
     model.mask.check(tokens)
-    dim = model.dim
+    require(model, SUPPORT, tokens)
+    dim, has_radius = model.dim, model.norm.has_radius
 
     def velocity(t: float, y: FloatArray, out: FloatArray) -> None:
         x = y[:, :dim] / np.sqrt(np.einsum("ij,ij->i", y[:, :dim], y[:, :dim]))[:, None]
-        radius = y[first:, dim:] if model.norm.has_radius else None
+        radius = y[first:, dim:] if has_radius else None
         A = attention_sum(model, x, first)
         moving = x[first:]
-        inverse_speed, radial = scaling(model.norm, A, moving, radius, t)
+        inverse_speed, radial = scaling(model.norm.law(t), A, moving, radius, t)
         tangent = A - np.einsum("ij,ij->i", moving, A)[:, None] * moving
         out[first:, :dim] = inverse_speed * tangent
         if radial is not None:
@@ -194,11 +210,7 @@ def jacobian(model: Attention, x: FloatArray) -> FloatArray:
     and the velocity's derivative is `P_k J_kj P_j - delta_kj (<x_k, A_k> P_k + x_k (P_k A_k)^T)`: as for the right-hand
     side, x is normalised first, so moving a token along itself changes nothing.
     """
-    if model.weights != "softmax" or not isinstance(model.norm, PostLN) or model.feedforward is not None:
-        raise UnsupportedError(
-            "the analytic Jacobian covers softmax weights with PostLN() and no feed-forward; "
-            "for other variants difference metastable.velocity numerically"
-        )
+    require(model, JACOBIAN, len(x))
     n, d = x.shape
     anchors = np.empty((0, d)) if model.frozen is None else model.frozen.tokens
     everyone = np.concatenate([x, anchors])

@@ -12,7 +12,7 @@ from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.kernels import reference
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide
-from metastable.model import Attention
+from metastable.model import Attention, require
 
 Engine = Literal["reference", "cpu", "cuda"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
@@ -24,7 +24,7 @@ LONG_HORIZON = 1e3
 
 
 @dataclass(frozen=True)
-class Choice:
+class Backend:
     """What does the work: the engine, how it sums interactions, on how many threads (None: all), in which precision."""
 
     engine: Engine
@@ -49,7 +49,7 @@ def choose(
     members: int = 1,
     method: str = "tsit5",
     dtype: str = "float64",
-) -> Choice:
+) -> Backend:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
     `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`. "auto"
@@ -66,7 +66,7 @@ def choose(
     if dtype == "float32" and chosen != "cuda":
         raise UnsupportedError(f"dtype='float32' is for engine='cuda', not {chosen!r}; use dtype='float64'")
     summed = _choose_interaction(model, tokens, chosen, interaction, horizon)
-    return Choice(chosen, summed, threads, dtype)  # type: ignore[arg-type]
+    return Backend(chosen, summed, threads, dtype)  # type: ignore[arg-type]
 
 
 def _choose_engine(model: Attention, tokens: int, engine: str, members: int, explicit: bool) -> str:
@@ -77,7 +77,10 @@ def _choose_engine(model: Attention, tokens: int, engine: str, members: int, exp
         return engine
     if explicit and engine_module("cuda").wins(model, tokens, members):
         return "cuda"
-    return "reference" if engine_module("cpu").refusal(model, tokens) is not None else "cpu"
+    if engine_module("cpu").refusal(model, tokens) is None:
+        return "cpu"
+    require(model, reference.SUPPORT, tokens)
+    return "reference"
 
 
 def _choose_interaction(model: Attention, tokens: int, engine: str, interaction: str, horizon: float) -> str:
@@ -100,7 +103,7 @@ def _choose_interaction(model: Attention, tokens: int, engine: str, interaction:
     return "series" if wins else "direct"
 
 
-def right_hand_side(model: Attention, tokens: int, choice: Choice, first: int = 0) -> RightHandSide:
+def right_hand_side(model: Attention, tokens: int, choice: Backend, first: int = 0) -> RightHandSide:
     """The velocity on packed states from the chosen engine; rows below `first` are inputs only."""
     if choice.engine == "reference":
         return reference.right_hand_side(model, tokens, first)

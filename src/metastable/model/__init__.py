@@ -1,28 +1,40 @@
-"""What is simulated: models, heads, masks, norms and parts. Frozen, checked, no loops."""
+"""What is simulated: models, heads, masks, norms, weights and parts, each declaring itself. Frozen, checked, no loops."""
 
 from metastable.model.attention import Attention, Head
-from metastable.model.masks import Causal, Full, Mask, Prefix, Sink, Visibility, Window
-from metastable.model.norms import NGPT, MixLN, Norm, PeriLN, PostLN, PreLN, SqrtScaling
-from metastable.model.parts import ALiBi, FeedForward, Frozen
+from metastable.model.biases import ALiBi, Bias
+from metastable.model.masks import Causal, Full, Mask, Masking, Prefix, Sink, Window
+from metastable.model.norms import NGPT, Law, MixLN, Norm, PeriLN, PostLN, PreLN, SqrtScaling
+from metastable.model.parts import FeedForward, Frozen
+from metastable.model.support import EVERY_PART, Rule, Support, require, why_not
+from metastable.model.weights import Weights, WeightsLaw
 
 __all__ = [
+    "EVERY_PART",
     "NGPT",
     "ALiBi",
     "Attention",
+    "Bias",
     "Causal",
     "FeedForward",
     "Frozen",
     "Full",
     "Head",
+    "Law",
     "Mask",
+    "Masking",
     "MixLN",
     "Norm",
     "PeriLN",
     "PostLN",
     "PreLN",
     "Prefix",
+    "Rule",
     "Sink",
     "SqrtScaling",
-    "Visibility",
+    "Support",
+    "Weights",
+    "WeightsLaw",
     "Window",
+    "require",
+    "why_not",
 ]

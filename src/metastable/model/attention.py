@@ -4,23 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import ModelError
-from metastable.model.masks import Causal, Visibility
+from metastable.errors import ModelError, UnsupportedError
+from metastable.model import declare
+from metastable.model.biases import ALiBi, Bias
+from metastable.model.declare import parameter, parameters
+from metastable.model.masks import Causal, Masking
 from metastable.model.norms import Norm, PostLN
-from metastable.model.parts import ALiBi, ArrayFields, FeedForward, Frozen
+from metastable.model.parts import ArrayFields, FeedForward, Frozen
+from metastable.model.weights import Weights
 
-Weights = Literal["softmax", "unnormalized", "hardmax"]
-WEIGHTS: tuple[str, ...] = get_args(Weights)
+EXAMPLES = {
+    "mask": "an object such as Causal(), Full(), Window(8)",
+    "norm": "an object such as PostLN(), PreLN(), NGPT(0.5)",
+    "bias": "None or an object such as ALiBi(0.1)",
+}
+MATRICES = ("query", "key", "value")
+
+
+def _is_identity(matrix: FloatArray) -> bool:
+    """True for exactly the identity."""
+    return bool(np.array_equal(matrix, np.eye(len(matrix))))
 
 
 def _matrix_or_identity(value: Any, name: str, dim: int) -> FloatArray | None:
-    return None if value is None else _checks.readonly(_checks.square(value, name, dim, error=ModelError))
+    """`value` as a dim x dim matrix; the identity, however it was given, is None: one thing has one form."""
+    if value is None:
+        return None
+    matrix = _checks.square(value, name, dim, error=ModelError)
+    return None if _is_identity(matrix) else _checks.readonly(matrix)
+
+
+def _weights(value: Any) -> str | Weights:
+    """Weights as users see them: the name of a kind without fields, else the object."""
+    if isinstance(value, str):
+        return _checks.choice(value, "weights", tuple(declare.kinds("weights")), error=ModelError)
+    if not declare.is_declared(value, "weights"):
+        names = ", ".join(repr(kind) for kind in declare.kinds("weights"))
+        raise ModelError(f"weights must be one of {names}, not {value!r}")
+    return value if parameters(value) else value.kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +57,11 @@ class Head(ArrayFields):
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None
-    beta: float = 1.0
+    beta: float = parameter("inverse temperature", default=1.0, symbol="β", minimum=0.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", _checks.number(self.beta, "beta", 0.0, error=ModelError))
-        for name in ("query", "key", "value"):
+        object.__setattr__(self, "beta", parameters(Head)["beta"].check(self.beta, "beta"))
+        for name in MATRICES:
             given = getattr(self, name)
             if given is not None:
                 array = _checks.matrix(given, name, error=ModelError)
@@ -45,16 +72,16 @@ class Head(ArrayFields):
     @cached_property
     def bilinear(self) -> FloatArray | None:
         """`M = Q^T K` with `<Q x, K y> = x^T M y`; None for the identity. Only M matters, never Q and K alone."""
-        if self.query is None and self.key is None:
-            return None
         if self.query is None:
-            return self.key
-        return _checks.readonly(np.ascontiguousarray(self.query.T if self.key is None else self.query.T @ self.key))
+            form = self.key
+        else:
+            form = np.ascontiguousarray(self.query.T if self.key is None else self.query.T @ self.key)
+        return None if form is None or _is_identity(form) else _checks.readonly(form)
 
     @property
     def is_identity(self) -> bool:
-        """True for Q = K = V = I given as None."""
-        return self.query is None and self.key is None and self.value is None
+        """True for Q^T K = I and V = I, exactly."""
+        return self.bilinear is None and self.value is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,34 +108,34 @@ class Attention(ArrayFields):
     tie_tolerance : "hardmax" only: logits within `tie_tolerance * max(1, |largest|)` of the largest count as ties.
     """
 
-    dim: int
-    beta: float | None = None
+    dim: int = parameter("dimension", symbol="d", suggestion=2, minimum=2, whole=True)
+    beta: float | None = parameter("inverse temperature", default=None, symbol="β", suggestion=64.0, minimum=0.0)
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None
     heads: tuple[Head, ...] | None = None
-    mask: Visibility = Causal()
-    weights: Weights = "softmax"
+    mask: Masking = Causal()
+    weights: str | Weights = "softmax"
     norm: Norm = PostLN()
     feedforward: FeedForward | None = None
     frozen: Frozen | None = None
-    noise: float = 0.0
-    bias: ALiBi | None = None
-    tie_tolerance: float = 1e-12
+    noise: float = parameter("noise", default=0.0, symbol="σ", minimum=0.0)
+    bias: Bias | None = None
+    tie_tolerance: float = parameter("tie tolerance", default=1e-12, minimum=0.0)
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "dim", _checks.count(self.dim, "dim", minimum=2, error=ModelError))
+        for name in ("dim", "noise", "tie_tolerance"):
+            self._check_number(name)
         if self.heads is None:
             self._check_single_head()
         else:
             self._check_heads()
-        _checks.choice(self.weights, "weights", WEIGHTS, error=ModelError)
-        for name, kind in (("mask", Visibility), ("norm", Norm)):
-            if not isinstance(getattr(self, name), kind):
-                known = "Causal(), Full(), Window(8)" if kind is Visibility else "PostLN(), PreLN(), NGPT(0.5)"
-                raise ModelError(f"{name} must be an object such as {known}, not {getattr(self, name)!r}")
-        for name, kind in (("feedforward", FeedForward), ("frozen", Frozen), ("bias", ALiBi)):
+        object.__setattr__(self, "weights", _weights(self.weights))
+        for name, example in EXAMPLES.items():
+            part = getattr(self, name)
+            if not (declare.is_declared(part, name) or (name == "bias" and part is None)):
+                raise ModelError(f"{name} must be {example}, not {part!r}")
+        for name, kind in (("feedforward", FeedForward), ("frozen", Frozen)):
             part = getattr(self, name)
             if part is not None and not isinstance(part, kind):
                 raise ModelError(f"{name} must be None or a {kind.__name__}, not {part!r}")
@@ -116,22 +143,22 @@ class Attention(ArrayFields):
             raise ModelError(f"feedforward acts on dimension {self.feedforward.dim}, but dim={self.dim}")
         if self.frozen is not None and self.frozen.tokens.shape[1] != self.dim:
             raise ModelError(f"frozen tokens have dimension {self.frozen.tokens.shape[1]}, but dim={self.dim}")
-        if self.bias is not None and len(self.bias.slopes(len(self.all_heads))) != len(self.all_heads):
-            raise ModelError(
-                f"bias has {len(self.bias.slopes(0))} slopes for {len(self.all_heads)} heads; give one each"
-            )
-        put(self, "noise", _checks.number(self.noise, "noise", 0.0, error=ModelError))
-        put(self, "tie_tolerance", _checks.number(self.tie_tolerance, "tie_tolerance", 0.0, error=ModelError))
+        if self.bias is not None:
+            self.bias.check(len(self.all_heads))
+
+    def _check_number(self, name: str) -> None:
+        """Check a field as it is declared."""
+        object.__setattr__(self, name, parameters(Attention)[name].check(getattr(self, name), name))
 
     def _check_single_head(self) -> None:
         if self.beta is None:
             raise ModelError("beta is missing: Attention(dim=2, beta=64.0), or give heads=(Head(...), ...)")
-        object.__setattr__(self, "beta", _checks.number(self.beta, "beta", 0.0, error=ModelError))
-        for name in ("query", "key", "value"):
+        self._check_number("beta")
+        for name in MATRICES:
             object.__setattr__(self, name, _matrix_or_identity(getattr(self, name), name, self.dim))
 
     def _check_heads(self) -> None:
-        if any(getattr(self, name) is not None for name in ("beta", "query", "key", "value")):
+        if any(getattr(self, name) is not None for name in ("beta", *MATRICES)):
             raise ModelError("give either heads=(Head(...), ...) or beta, query, key, value, not both")
         try:
             heads = tuple(self.heads or ())
@@ -139,10 +166,11 @@ class Attention(ArrayFields):
             raise ModelError(f"heads must be a tuple of Head, not {self.heads!r}") from None
         if not heads or not all(isinstance(head, Head) for head in heads):
             raise ModelError("heads must be a tuple of at least one metastable.Head(query, key, value, beta)")
-        for number, head in enumerate(heads):
-            for name in ("query", "key", "value"):
-                _matrix_or_identity(getattr(head, name), f"heads[{number}].{name}", self.dim)
-        object.__setattr__(self, "heads", heads)
+        checked = [
+            replace(head, **{m: _matrix_or_identity(getattr(head, m), f"heads[{i}].{m}", self.dim) for m in MATRICES})
+            for i, head in enumerate(heads)
+        ]
+        object.__setattr__(self, "heads", tuple(checked))
 
     @cached_property
     def all_heads(self) -> tuple[Head, ...]:
@@ -152,11 +180,20 @@ class Attention(ArrayFields):
         assert self.beta is not None
         return (Head(self.query, self.key, self.value, self.beta),)
 
+    @cached_property
+    def weighting(self) -> Weights:
+        """The declared object behind `weights`."""
+        return declare.build("weights", self.weights) if isinstance(self.weights, str) else self.weights
+
     @property
     def slopes(self) -> tuple[float, ...]:
         """ALiBi slope of each head (0 without bias)."""
         heads = len(self.all_heads)
-        return (0.0,) * heads if self.bias is None else self.bias.slopes(heads)
+        if self.bias is None:
+            return (0.0,) * heads
+        if not isinstance(self.bias, ALiBi):
+            raise UnsupportedError(f"{self.bias!r} is not a bias with slopes; use engine='reference'")
+        return self.bias.slopes(heads)
 
     @property
     def is_identity(self) -> bool:

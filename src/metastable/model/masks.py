@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastable import _checks
 from metastable.errors import ModelError
+from metastable.model.declare import Declared, parameter
 
 IntArray = NDArray[np.int64]
 
 
-class Visibility(ABC):
-    """Base of the masks."""
+class Masking(Declared, ABC, family="mask"):
+    """Base of the masks: who sees whom, as ranges where it is made of ranges, else as a matrix."""
 
     @abstractmethod
     def intervals(self, tokens: int) -> IntArray | None:
@@ -44,6 +45,19 @@ class Visibility(ABC):
             return not np.triu(self.matrix(tokens), 1).any()
         return bool((ranges[:, :, 1].max(axis=1) <= np.arange(1, tokens + 1)).all())
 
+    @property
+    def fixed_length(self) -> int | None:
+        """The one length of sequence that the mask is made for; None: any."""
+        return None
+
+    def sees_self(self, tokens: int) -> bool:
+        """True when every token sees itself. Read off the ranges, so that nothing a class says can be wrong."""
+        ranges = self.intervals(tokens)
+        if ranges is None:
+            return bool(self.matrix(tokens).diagonal().all())
+        own = np.arange(tokens)[:, None]
+        return bool(((ranges[:, :, 0] <= own) & (own < ranges[:, :, 1])).any(axis=1).all())
+
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
         short, long = self.intervals(before), self.intervals(after)
@@ -64,29 +78,35 @@ def _ranges(first: Any, second: Any = None, tokens: int = 0) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Causal(Visibility):
+class Causal(Masking):
     """Token k sees tokens 1..k (the paper's (CSA))."""
+
+    kind: ClassVar[str] = "causal"
+    label: ClassVar[str] = "causal"
 
     def intervals(self, tokens: int) -> IntArray:
         return _ranges((0, np.arange(1, tokens + 1)), tokens=tokens)
 
 
 @dataclass(frozen=True)
-class Full(Visibility):
+class Full(Masking):
     """Everybody sees everybody (the paper's (SA))."""
+
+    kind: ClassVar[str] = "full"
+    label: ClassVar[str] = "full"
 
     def intervals(self, tokens: int) -> IntArray:
         return _ranges((0, tokens), tokens=tokens)
 
 
 @dataclass(frozen=True)
-class Window(Visibility):
+class Window(Masking):
     """Token k sees itself and the `width` - 1 tokens before it."""
 
-    width: int
+    kind: ClassVar[str] = "window"
+    label: ClassVar[str] = "window"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "width", _checks.count(self.width, "Window.width", error=ModelError))
+    width: int = parameter("width", symbol="w", suggestion=16, minimum=1, whole=True)
 
     def intervals(self, tokens: int) -> IntArray:
         stop = np.arange(1, tokens + 1)
@@ -94,15 +114,14 @@ class Window(Visibility):
 
 
 @dataclass(frozen=True)
-class Sink(Visibility):
+class Sink(Masking):
     """Token k sees the first `sinks` tokens (attention sinks) and the last `width` tokens up to itself."""
 
-    sinks: int
-    width: int
+    kind: ClassVar[str] = "sink"
+    label: ClassVar[str] = "sinks and window"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sinks", _checks.count(self.sinks, "Sink.sinks", error=ModelError))
-        object.__setattr__(self, "width", _checks.count(self.width, "Sink.width", error=ModelError))
+    sinks: int = parameter("sinks", symbol="s", suggestion=1, minimum=1, whole=True)
+    width: int = parameter("width", symbol="w", suggestion=16, minimum=1, whole=True)
 
     def intervals(self, tokens: int) -> IntArray:
         stop = np.arange(1, tokens + 1)
@@ -112,13 +131,13 @@ class Sink(Visibility):
 
 
 @dataclass(frozen=True)
-class Prefix(Visibility):
+class Prefix(Masking):
     """The first `length` tokens see each other fully; later tokens are causal."""
 
-    length: int
+    kind: ClassVar[str] = "prefix"
+    label: ClassVar[str] = "prefix"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "length", _checks.count(self.length, "Prefix.length", error=ModelError))
+    length: int = parameter("length", symbol="p", suggestion=16, minimum=1, whole=True)
 
     def intervals(self, tokens: int) -> IntArray:
         stop = np.maximum(np.arange(1, tokens + 1), min(self.length, tokens))
@@ -126,8 +145,11 @@ class Prefix(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
-class Mask(Visibility):
+class Mask(Masking):
     """Any boolean matrix: row k says whom token k sees. Every token must see at least one token."""
+
+    kind: ClassVar[str] = "matrix"
+    label: ClassVar[str] = "own mask"
 
     allowed: NDArray[np.bool_]
 
@@ -149,6 +171,10 @@ class Mask(Visibility):
 
     def __hash__(self) -> int:
         return hash((self.allowed.shape, self.allowed.tobytes()))
+
+    @property
+    def fixed_length(self) -> int:
+        return len(self.allowed)
 
     def intervals(self, tokens: int) -> None:
         return None

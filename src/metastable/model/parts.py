@@ -1,4 +1,4 @@
-"""Optional parts of a model: feed-forward drift, frozen tokens, positional bias."""
+"""Optional parts of a model: feed-forward drift and frozen tokens."""
 
 from __future__ import annotations
 
@@ -78,23 +78,3 @@ class Frozen(ArrayFields):
                 raise ModelError(f"Frozen.weights must not be negative, but entry {int(weights.argmin())} is")
         object.__setattr__(self, "tokens", _checks.readonly(tokens))
         object.__setattr__(self, "weights", _checks.readonly(weights))
-
-
-@dataclass(frozen=True)
-class ALiBi:
-    """Linear positional bias: `-slope |k - j|` added to the logit of tokens k and j (one slope, or one per head)."""
-
-    slope: float | tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if isinstance(self.slope, (tuple, list, np.ndarray)):
-            slope = tuple(_checks.number(s, "ALiBi.slope", 0.0, error=ModelError) for s in self.slope)
-            if not slope:
-                raise ModelError("ALiBi.slope must hold at least one slope")
-        else:
-            slope = _checks.number(self.slope, "ALiBi.slope", 0.0, error=ModelError)
-        object.__setattr__(self, "slope", slope)
-
-    def slopes(self, heads: int) -> tuple[float, ...]:
-        """One slope per head."""
-        return self.slope if isinstance(self.slope, tuple) else (self.slope,) * heads

@@ -13,20 +13,14 @@ import numpy as np
 
 from metastable.errors import InvalidInputError, ModelError
 from metastable.model.attention import Attention, Head
-from metastable.model.masks import Causal, Full, Mask, Prefix, Sink, Window
-from metastable.model.norms import NGPT, MixLN, PeriLN, PostLN, PreLN, SqrtScaling
-from metastable.model.parts import ALiBi, FeedForward, Frozen
+from metastable.model.declare import REGISTRY
+from metastable.model.parts import FeedForward, Frozen
 
-MASKS = {"causal": Causal, "full": Full, "window": Window, "sink": Sink, "prefix": Prefix, "matrix": Mask}
-NORMS = {
-    "post_ln": PostLN,
-    "pre_ln": PreLN,
-    "mix_ln": MixLN,
-    "peri_ln": PeriLN,
-    "ngpt": NGPT,
-    "sqrt_scaling": SqrtScaling,
-}
-PARTS = {"feedforward": FeedForward, "frozen": Frozen, "bias": ALiBi}
+FAMILIES = tuple(REGISTRY)
+"""Fields of a model that hold a declared variant."""
+UNNAMED = {"bias": "alibi"}
+"""Kinds that are written without their name: what a table without `kind` means."""
+PARTS = {"feedforward": FeedForward, "frozen": Frozen}
 
 
 def _plain(value: Any) -> Any:
@@ -38,11 +32,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _table(part: Any, kinds: dict[str, type] | None = None) -> dict[str, Any]:
+def _table(part: Any) -> dict[str, Any]:
     """A dataclass as a table of its fields that differ from their default."""
     table: dict[str, Any] = {}
-    if kinds is not None:
-        table["kind"] = next(kind for kind, cls in kinds.items() if type(part) is cls)
     for field in fields(part):
         value = getattr(part, field.name)
         default = field.default
@@ -52,24 +44,29 @@ def _table(part: Any, kinds: dict[str, type] | None = None) -> dict[str, Any]:
     return table
 
 
+def variant(part: Any) -> dict[str, Any] | str:
+    """A declared variant as a table with its `kind`; kinds of weights without fields are their name."""
+    table = _table(part)
+    if part.family == "weights" and not table:
+        return part.kind
+    return table if part.kind == UNNAMED.get(part.family) else {"kind": part.kind, **table}
+
+
 def to_dict(model: Attention) -> dict[str, Any]:
     """`model` as a dictionary of plain Python values."""
     table = {
         field.name: _plain(getattr(model, field.name))
         for field in fields(model)
-        if field.name not in ("heads", "mask", "norm", *PARTS)
-        and getattr(model, field.name) is not None
+        if field.name not in ("heads", *FAMILIES, *PARTS)
         and not (field.default is not MISSING and getattr(model, field.name) is field.default)
         and not (isinstance(field.default, (int, float, str)) and getattr(model, field.name) == field.default)
     }
-    if model.mask != Causal():
-        table["mask"] = _table(model.mask, MASKS)
-    if model.norm != PostLN():
-        table["norm"] = _table(model.norm, NORMS)
-    for name in PARTS:
-        part = getattr(model, name)
-        if part is not None:
-            table[name] = _table(part)
+    for field in fields(model):
+        part = getattr(model, field.name)
+        if field.name in FAMILIES and part is not None and part != field.default:
+            table[field.name] = part if isinstance(part, str) else variant(part)
+        if field.name in PARTS and part is not None:
+            table[field.name] = _table(part)
     if model.heads is not None:
         # `beta` is always written: a head without it reads as an accident.
         table["heads"] = [{**_table(head), "beta": head.beta} for head in model.heads]
@@ -91,15 +88,16 @@ def _build(cls: type, data: Any, where: str) -> Any:
     return cls(**data)
 
 
-def _build_kind(kinds: dict[str, type], data: Any, where: str) -> Any:
-    """Make the object that a table with a `kind` (or a bare name) describes."""
+def build_variant(family: str, data: Any) -> Any:
+    """The variant that a table with a `kind` (or a bare name) describes."""
+    kinds = REGISTRY[family]
     if isinstance(data, str):
         data = {"kind": data}
-    if not isinstance(data, dict) or data.get("kind") not in kinds:
-        got = data.get("kind") if isinstance(data, dict) else data
-        raise ModelError(f"{where}: unknown kind {got!r}; known kinds are: {', '.join(kinds)}")
+    kind = data.get("kind", UNNAMED.get(family)) if isinstance(data, dict) else data
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in kinds:
+        raise ModelError(f"{family}: unknown kind {kind!r}; known kinds are: {', '.join(kinds)}")
     rest = {name: value for name, value in data.items() if name != "kind"}
-    return _build(kinds[data["kind"]], rest, f"{where} {data['kind']!r}")
+    return _build(kinds[kind], rest, f"{family} {kind!r}")
 
 
 def from_dict(data: Any) -> Attention:
@@ -108,10 +106,9 @@ def from_dict(data: Any) -> Attention:
         raise ModelError(f"a model must be a table of fields, not {data!r}")
     data = dict(data)
     try:
-        if "mask" in data:
-            data["mask"] = _build_kind(MASKS, data["mask"], "mask")
-        if "norm" in data:
-            data["norm"] = _build_kind(NORMS, data["norm"], "norm")
+        for family in FAMILIES:
+            if data.get(family) is not None:
+                data[family] = build_variant(family, data[family])
         for name, cls in PARTS.items():
             if data.get(name) is not None:
                 data[name] = _build(cls, data[name], name)

@@ -12,7 +12,8 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes, horizon, make
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
+from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
 from metastable.run.handle import Run, from_solution
 

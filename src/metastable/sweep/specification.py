@@ -14,7 +14,8 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import MetastableError, ModelError, StoreError, SweepError
-from metastable.integrate.plan import Wishes, horizon, make
+from metastable.integrate.plan import Wishes
+from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
 from metastable.sweep import axes, expressions, points, tasks
 from metastable.sweep.axes import Axis

@@ -28,8 +28,9 @@ from metastable.integrate.solution import (
     unchart,
 )
 from metastable.kernels import cpu
+from metastable.kernels.cpu.support import FUSED
 from metastable.kernels.protocol import Interaction
-from metastable.model import Attention
+from metastable.model import Attention, why_not
 
 WATCH_INTERVAL = 0.1
 """Seconds between looks at a running computation."""
@@ -40,7 +41,7 @@ FIRST_ROOM = 64
 
 def supports(model: Attention, tokens: int, interaction: str = "direct") -> bool:
     """True when `solve` and `solve_members` can integrate the model."""
-    if cpu.refusal(model, tokens) is not None or model.norm.breakpoints:
+    if why_not(model, FUSED, tokens) is not None:
         return False
     return interaction == "direct" or cpu.series_refusal(model, tokens) is None
 

@@ -5,6 +5,7 @@ from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
     SETTLED,
+    SUPPORT,
     chart_jacobian,
     check_range,
     horizon_refusal,
@@ -16,6 +17,7 @@ from metastable.integrate.rodas.solver import (
 __all__ = [
     "DENSE_HORIZON",
     "SETTLED",
+    "SUPPORT",
     "MemberSolutions",
     "chart_jacobian",
     "check_range",

@@ -22,10 +22,10 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.errors import NumericalRangeError
 from metastable.integrate.rodas.prepare import Prepared, dense_tokens, prepare, sphere_system
 from metastable.integrate.solution import DENSE_LIMIT, Dense, Solution, Statistics, Status, dense_overflow, unchart
-from metastable.model import Attention, PostLN
+from metastable.model import Attention, Rule, Support, require, why_not
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
@@ -41,23 +41,29 @@ CHUNK_BYTES = 2**26
 # ------------------------------------------------------------------------------------------------------ questions
 
 
-def refusal(model: Attention, tokens: int) -> str | None:
+def _size_rule(model: Attention, tokens: int | None) -> str | None:
+    """A dense leading block is factored as a whole."""
+    size = 0 if tokens is None else dense_tokens(model, tokens) * (model.dim - 1)
+    if size <= DENSE_SIZE:
+        return None
+    return f"factors a dense matrix of order {size} for this mask, more than {DENSE_SIZE}"
+
+
+SUPPORT = Support(
+    "method='rodas'",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"causal", "full", "window", "sink", "prefix", "matrix"}),
+    weights=frozenset({"softmax"}),
+    biases=frozenset({"alibi"}),
+    parts=frozenset({"heads", "bilinear", "value", "frozen", "blind"}),
+    use="use method='tsit5'",
+    rules=(Rule("size", _size_rule, "use a causal mask or method='tsit5'"),),
+)
+
+
+def refusal(model: Attention, tokens: int | None = None) -> str | None:
     """Why Rodas cannot do this model (with the fix), or None."""
-    if model.weights != "softmax":
-        return f"method='rodas' integrates softmax attention, not weights={model.weights!r}; use method='tsit5'"
-    if not isinstance(model.norm, PostLN):
-        return f"method='rodas' integrates PostLN(), not {type(model.norm).__name__}; use method='tsit5'"
-    if model.feedforward is not None:
-        return "method='rodas' has no feed-forward layer; use method='tsit5'"
-    if model.noise > 0:
-        return f"method='rodas' has no noise (the model has noise={model.noise:g}); use method='sde'"
-    size = dense_tokens(model, tokens) * (model.dim - 1)
-    if size > DENSE_SIZE:
-        return (
-            f"method='rodas' factors a dense matrix of order {size} for this mask, more than {DENSE_SIZE}; "
-            "use a causal mask or method='tsit5'"
-        )
-    return None
+    return why_not(model, SUPPORT, tokens)
 
 
 def check_range(model: Attention) -> None:
@@ -103,9 +109,7 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
     """
     from metastable.integrate.rodas.dense import DenseSystem, bases
 
-    reason = refusal(model, len(x))
-    if reason is not None:
-        raise UnsupportedError(reason)
+    require(model, SUPPORT, len(x))
     dense = DenseSystem(sphere_system(model, x, len(x)))
     dense.begin(1.0)
     return bases(dense.system.tokens, model.dim), dense.jacobian()
@@ -138,9 +142,7 @@ def solve(
     stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
     the rest that a Newton step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest.
     """
-    reason = refusal(model, len(start))
-    if reason is not None:
-        raise UnsupportedError(reason)
+    require(model, SUPPORT, len(start))
     check_range(model)
     horizon = float(until)
     if dense_tokens(model, len(start)):

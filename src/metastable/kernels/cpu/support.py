@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from metastable.model import NGPT, Attention, Causal
+from metastable.model import Attention, Head, Rule, Support, why_not
 
 EPSILON = 2.0**-52
 LOG_MAX = 700.0
@@ -22,26 +23,40 @@ SPHERE_CROSSOVER = 1.5
 """On the sphere a series wins from this many tokens per harmonic."""
 
 
+def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
+    """Weights that are not divided by their sum must stay within double precision."""
+    if model.weighting.kind != "unnormalized":
+        return None
+    size = max(logit_scale(head) for head in model.all_heads)
+    if size <= LOG_MAX:
+        return None
+    return f"keeps unnormalized weights below exp({LOG_MAX:.0f}), but beta |Q^T K| is {size:.4g}"
+
+
+def logit_scale(head: Head) -> float:
+    """beta |Q^T K|, the largest logit of a head."""
+    return head.beta * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+
+
+DIRECT = Support(
+    "engine='cpu'",
+    norms=frozenset({"post_ln", "ngpt", "sqrt_scaling"}),
+    masks=frozenset({"causal", "full", "window", "sink", "prefix"}),
+    weights=frozenset({"softmax", "unnormalized"}),
+    biases=frozenset({"alibi"}),
+    parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "depth"}),
+    use="use engine='reference'",
+    rules=(Rule("range", _unnormalized_rule, "use engine='reference' or lower beta"),),
+)
+"""Direct sums."""
+
+FUSED = replace(DIRECT, who="the compiled integration")
+"""Whole integrations in compiled code: a list of its own, the same today."""
+
+
 def refusal(model: Attention, tokens: int) -> str | None:
     """Why the CPU engine cannot do the model, with the engine that can; None if it can."""
-    use = "use engine='reference'"
-    if model.norm.has_radius:
-        return f"engine='cpu' has no norm with a radius ({type(model.norm).__name__}); {use}"
-    if model.weights == "hardmax":
-        return f"engine='cpu' has no hardmax weights; {use}"
-    if model.feedforward is not None:
-        return f"engine='cpu' has no feed-forward layer; {use}"
-    if model.mask.intervals(1) is None:
-        return f"engine='cpu' has no arbitrary Mask(matrix), only masks made of ranges; {use}"
-    if model.weights == "unnormalized":
-        for head in model.all_heads:
-            scale = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
-            if head.beta * scale > LOG_MAX:
-                return (
-                    f"engine='cpu' keeps unnormalized weights below exp({LOG_MAX:.0f}), but beta |Q^T K| is "
-                    f"{head.beta * scale:.4g}; {use} or lower beta"
-                )
-    return None
+    return why_not(model, DIRECT, tokens)
 
 
 def misalignment(bilinear: np.ndarray) -> float:
@@ -52,45 +67,45 @@ def misalignment(bilinear: np.ndarray) -> float:
     return float((np.sqrt((query * query).sum(axis=0)) - (query * x).sum(axis=0)).max())
 
 
-def series_refusal(model: Attention, tokens: int) -> str | None:
-    """Why the interaction cannot be summed as a series, with the fix; None if it can."""
-    use = "use interaction='direct'"
-    if model.dim not in (2, 3):
-        return (
-            f"interaction='series' exists on the circle and on the sphere (dim 2 and 3), not for dim={model.dim}; {use}"
-        )
-    heads = len(model.all_heads)
-    if heads > 1:
-        return f"interaction='series' handles one head, not {heads}; {use}"
-    if not isinstance(model.mask, Causal):
-        return f"interaction='series' sums over all earlier tokens, which is Causal(), not {model.mask!r}; {use}"
-    if model.weights != "softmax":
-        return f"interaction='series' handles softmax weights, not {model.weights!r}; {use}"
-    if any(model.slopes):
-        return f"interaction='series' has no positional bias; {use}"
-    if model.dim == 3:
-        return _sphere_refusal(model, use)
+def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
+    """A series with a general Q^T K loses what a token's own logit lies below the largest possible one."""
     head = model.all_heads[0]
-    if head.bilinear is None:
+    if head.bilinear is None or model.dim != 2:
         return None
     loss = math.exp(min(LOG_MAX, head.beta * misalignment(head.bilinear)))
-    error = tokens * EPSILON * loss
-    if loss > 4.0 and error > SERIES_TOLERANCE:
-        return (
-            f"interaction='series' would lose accuracy: with this Q^T K the weights of a token can be {loss:.1e} times smaller "
-            f"than the terms of the series, which leaves an error of {error:.1e}; {use}"
-        )
-    return None
+    error = (tokens or 1) * EPSILON * loss
+    if loss <= 4.0 or error <= SERIES_TOLERANCE:
+        return None
+    return (
+        f"would lose accuracy: with this Q^T K the weights of a token can be {loss:.1e} times smaller than the terms of the "
+        f"series, which leaves an error of {error:.1e}"
+    )
 
 
-def _sphere_refusal(model: Attention, use: str) -> str | None:
-    if not model.is_identity:
-        return f"interaction='series' in dimension 3 needs Q = K = V = I; {use}"
-    if model.frozen is not None:
-        return f"interaction='series' in dimension 3 has no frozen tokens; {use}"
-    if isinstance(model.norm, NGPT):
-        return f"interaction='series' in dimension 3 has no NGPT norm; {use}"
-    return None
+CIRCLE_SERIES = Support(
+    "interaction='series'",
+    norms=DIRECT.norms,
+    masks=frozenset({"causal"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"bilinear", "value", "frozen", "noise", "depth"}),
+    dims=frozenset({2, 3}),
+    use="use interaction='direct'",
+    rules=(Rule("accuracy", _accuracy_rule),),
+)
+"""Fourier series on the circle."""
+
+SPHERE_SERIES = replace(
+    CIRCLE_SERIES,
+    who="interaction='series' in dimension 3",
+    norms=frozenset({"post_ln", "sqrt_scaling"}),
+    parts=frozenset({"noise", "depth"}),
+)
+"""Spherical harmonics."""
+
+
+def series_refusal(model: Attention, tokens: int) -> str | None:
+    """Why the interaction cannot be summed as a series, with the fix; None if it can."""
+    return why_not(model, SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES, tokens)
 
 
 def expected_modes(beta: float) -> float:

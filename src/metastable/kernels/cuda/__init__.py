@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metastable.kernels.cuda.support import refusal, series_refusal, series_wins, wins
-from metastable.model import Attention
+from metastable.model import Attention, require
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import Interaction, Precision, RightHandSide
@@ -31,6 +31,7 @@ def right_hand_side(
     Rows of `out` below `first` are left alone. `threads` is for engines on the CPU and means nothing here. `dtype` is the
     precision of the sums; "float32" has a relative error of about 1e-6 and is for statistics (see docs/performance-gpu.md).
     """
-    from metastable.kernels.cuda import engine
+    from metastable.kernels.cuda import engine, support
 
+    require(model, support.SERIES if interaction == "series" else support.DIRECT[dtype], tokens)
     return engine.make(model, tokens, first, interaction, dtype)

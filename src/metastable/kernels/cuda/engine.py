@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cuda import device, pairs, resident, rows, series, support, tiles, vectors
 from metastable.kernels.cuda.intrinsics import cuda
-from metastable.model import NGPT, Attention, MixLN, PeriLN, PreLN, SqrtScaling
+from metastable.model import Attention
 
 REALS: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
@@ -113,18 +112,9 @@ class _Launcher:
 
     def _norm(self, t: float) -> tuple[int, float]:
         """How the model's norm acts at depth t (see `rows.py`)."""
-        norm = self.model.norm
-        if isinstance(norm, MixLN):
-            return (rows.PLAIN, 1.0) if t < norm.tau else (rows.PRE, 1.0)
-        if isinstance(norm, PreLN):
-            return rows.PRE, 1.0
-        if isinstance(norm, PeriLN):
-            return rows.PERI, 1.0
-        if isinstance(norm, NGPT):
-            return rows.UNIT, norm.alpha
-        if isinstance(norm, SqrtScaling):
-            return rows.PLAIN, 1.0 / math.sqrt(t + 1.0)
-        return rows.PLAIN, 1.0
+        law = self.model.norm.law(t)
+        kind = rows.KINDS[law.radius_power, law.length_power, law.radial]
+        return kind, law.amplitude / law.depth(t)
 
     def __call__(self, t: float, y: FloatArray, out: FloatArray) -> None:
         """The velocity on host arrays: copied to the device and back."""

@@ -14,6 +14,8 @@ from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single
 
 PLAIN, PRE, PERI, UNIT = 0, 1, 2, 3
 """How a norm turns the attention sum A into a velocity: `factor P A`, `PreLN`, `PeriLN`, `factor P A / |A|` (NGPT)."""
+KINDS = {(0.0, 0.0, 0.0): PLAIN, (1.0, 0.0, 1.0): PRE, (1.0, 1.0, 1.0): PERI, (0.0, 1.0, 0.0): UNIT}
+"""The same by `radius_power`, `length_power` and `radial` of the norm's law."""
 
 
 def make_prepare(real, dim: int, pad: int):

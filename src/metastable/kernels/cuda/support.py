@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from metastable.kernels.cuda import device
-from metastable.model import Attention, Causal, Head, PostLN
+from metastable.model import Attention, Causal, Head, Rule, Support, why_not
 
 LOG2E = math.log2(math.e)
 
@@ -36,27 +36,55 @@ CALL_SECONDS = 4e-4
 
 def refusal(model: Attention, tokens: int) -> str | None:
     """Why the CUDA engine cannot do the model on this machine, with the fix; None if it can."""
-    return variant_refusal(model) or device.missing()
+    return why_not(model, DIRECT["float64"], tokens) or device.missing()
 
 
 def variant_refusal(model: Attention, dtype: str = "float64") -> str | None:
     """Why the CUDA engine cannot do the model on any machine; None if it can."""
-    use = "use engine='cpu' or 'reference'"
-    if model.weights == "hardmax":
-        return f"engine='cuda' has no hardmax weights; {use}"
-    if model.feedforward is not None:
-        return f"engine='cuda' has no feed-forward layer; {use}"
-    if model.mask.intervals(1) is None:
-        return f"engine='cuda' has no arbitrary Mask(matrix), only masks made of ranges; {use}"
-    if model.weights == "unnormalized":
-        for head in model.all_heads:
-            size = head.beta * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
-            if size > LOG_MAX[dtype]:
-                return (
-                    f"engine='cuda' keeps unnormalized weights below exp({LOG_MAX[dtype]:.0f}) in {dtype}, but "
-                    f"beta |Q^T K| is {size:.4g}; use engine='reference' or lower beta"
-                )
-    return None
+    return why_not(model, DIRECT[dtype])
+
+
+def _range_rule(dtype: str) -> Rule:
+    """Weights that are not divided by their sum must stay within the range of the precision."""
+
+    def broken(model: Attention, tokens: int | None) -> str | None:
+        if model.weighting.kind != "unnormalized":
+            return None
+        forms = [head.bilinear for head in model.all_heads]
+        norms = [1.0 if form is None else float(np.linalg.norm(form, 2)) for form in forms]
+        size = max(head.beta * norm for head, norm in zip(model.all_heads, norms))
+        if size <= LOG_MAX[dtype]:
+            return None
+        return f"keeps unnormalized weights below exp({LOG_MAX[dtype]:.0f}) in {dtype}, but beta |Q^T K| is {size:.4g}"
+
+    return Rule("range", broken, "use engine='reference' or lower beta")
+
+
+DIRECT = {
+    dtype: Support(
+        "engine='cuda'",
+        norms=frozenset({"post_ln", "pre_ln", "mix_ln", "peri_ln", "ngpt", "sqrt_scaling"}),
+        masks=frozenset({"causal", "full", "window", "sink", "prefix"}),
+        weights=frozenset({"softmax", "unnormalized"}),
+        biases=frozenset({"alibi"}),
+        parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "radius", "depth", "jumps"}),
+        use="use engine='cpu' or 'reference'",
+        rules=(_range_rule(dtype),),
+    )
+    for dtype in LOG_MAX
+}
+"""Direct sums, by precision."""
+
+SERIES = Support(
+    "interaction='series' on engine='cuda'",
+    norms=DIRECT["float64"].norms,
+    masks=frozenset({"causal"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"noise", "radius", "depth", "jumps"}),
+    dims=frozenset({2}),
+    use="use interaction='direct' or engine='cpu'",
+)
+"""Fourier series on the circle."""
 
 
 def weight_gap(head: Head) -> float:
@@ -107,24 +135,41 @@ def shared_bytes(model: Attention, tokens: int, itemsize: int) -> int:
     return (coordinates(model) * even + block_threads(tokens)) * itemsize
 
 
+def _fused_rule(dtype: str) -> Rule:
+    """What of a member must fit into a thread block and into the precision."""
+
+    def broken(model: Attention, tokens: int | None) -> str | None:
+        if model.dim > FUSED_DIM:
+            return f"goes up to dimension {FUSED_DIM}, not {model.dim}"
+        if max(weight_gap(head) for head in model.all_heads) > LARGEST_GAP[dtype]:
+            return f"cannot have this Q^T K: the weights of a token can leave the range of {dtype}"
+        size = np.dtype(dtype).itemsize
+        if tokens and (
+            block_threads(tokens) > FUSED_THREADS or shared_bytes(model, tokens, size) > device.SHARED_BYTES
+        ):
+            return f"has no room for {tokens} tokens"
+        return None
+
+    return Rule("room", broken)
+
+
+FUSED = {
+    dtype: Support(
+        "the integration inside one thread block",
+        norms=frozenset({"post_ln"}),
+        masks=frozenset({"causal"}),
+        weights=frozenset({"softmax"}),
+        parts=frozenset({"heads", "bilinear", "value", "noise"}),
+        rules=(_fused_rule(dtype),),
+    )
+    for dtype in LARGEST_GAP
+}
+"""Members integrated inside a thread block, by precision."""
+
+
 def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str | None:
     """Why a member cannot be integrated inside one thread block (it is then integrated launch by launch); None if it can."""
-    if not isinstance(model.mask, Causal):
-        return f"members are integrated inside a thread block under Causal(), not under {model.mask!r}"
-    if model.weights != "softmax" or not isinstance(model.norm, PostLN):
-        return "members are integrated inside a thread block with softmax weights and PostLN()"
-    if model.frozen is not None or any(model.slopes):
-        return "members are integrated inside a thread block without frozen tokens and without positional bias"
-    if model.dim > FUSED_DIM:
-        return f"members are integrated inside a thread block up to dimension {FUSED_DIM}, not {model.dim}"
-    if max(weight_gap(head) for head in model.all_heads) > LARGEST_GAP[dtype]:
-        return f"with this Q^T K the weights of a token can leave the range of {dtype}"
-    if (
-        block_threads(tokens) > FUSED_THREADS
-        or shared_bytes(model, tokens, np.dtype(dtype).itemsize) > device.SHARED_BYTES
-    ):
-        return f"{tokens} tokens do not fit into one thread block"
-    return None
+    return why_not(model, FUSED[dtype], tokens)
 
 
 # ----------------------------------------------------------------------------------------------------- cost model
@@ -148,17 +193,7 @@ def wins(model: Attention, tokens: int, members: int = 1) -> bool:
 
 def series_refusal(model: Attention, tokens: int) -> str | None:
     """Why the interaction cannot be summed as a Fourier series on the GPU; None if it can."""
-    use = "use interaction='direct'"
-    if model.dim != 2 or not model.is_identity:
-        return f"engine='cuda' has the series on the circle with Q = K = V = I; {use} or engine='cpu'"
-    if (
-        not isinstance(model.mask, Causal)
-        or model.weights != "softmax"
-        or any(model.slopes)
-        or model.frozen is not None
-    ):
-        return f"interaction='series' on engine='cuda' needs Causal(), softmax weights, no bias and no frozen tokens; {use}"
-    return None
+    return why_not(model, SERIES, tokens)
 
 
 SERIES_TOKENS = 10_000

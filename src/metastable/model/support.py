@@ -1,0 +1,184 @@
+"""Who can do what: allow-lists, and the one function that reads them.
+
+Whoever computes something for a model (an engine, a series, a method, the atlas, the energies) holds a `Support`: the kinds and
+parts that it knows. `why_not` compares a model with it. Whatever is not on a list is refused, so a variant that was added
+yesterday is never taken for one that was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from metastable.errors import UnsupportedError
+from metastable.model.attention import Attention
+from metastable.model.declare import Declared, kinds
+from metastable.model.norms import Norm
+
+PROBE = 4
+"""Length of the sequence at which a mask is asked where nobody said how long it is."""
+
+
+class Part(NamedTuple):
+    """A part of a model that not everybody can do: `present` says whether a model has it (tokens None: length unknown), `words` how
+    it is called behind "has no", `fix` what to use instead where that is the same for everybody."""
+
+    present: Callable[[Attention, int | None], bool]
+    words: Callable[[Attention], str]
+    fix: str = ""
+
+
+def _blind(model: Attention, tokens: int | None) -> bool:
+    """True when some token does not see itself."""
+    return not model.mask.sees_self(tokens or model.mask.fixed_length or PROBE)
+
+
+IDENTITY = "is not I, and it needs Q = K = V = I"
+
+
+PARTS: dict[str, Part] = {
+    "heads": Part(
+        lambda model, tokens: len(model.all_heads) > 1,
+        lambda model: f"sum over several heads, only one head (the model has {len(model.all_heads)})",
+    ),
+    "bilinear": Part(
+        lambda model, tokens: any(head.bilinear is not None for head in model.all_heads),
+        lambda model: f"query and key: Q^T K {IDENTITY}",
+    ),
+    "value": Part(
+        lambda model, tokens: any(head.value is not None for head in model.all_heads),
+        lambda model: f"value matrix: V {IDENTITY}",
+    ),
+    "feedforward": Part(lambda model, tokens: model.feedforward is not None, lambda model: "feed-forward layer"),
+    "frozen": Part(lambda model, tokens: model.frozen is not None, lambda model: "frozen tokens"),
+    "noise": Part(
+        lambda model, tokens: model.noise > 0,
+        lambda model: f"noise (the model has noise={model.noise:g})",
+        fix="use method='sde'",
+    ),
+    "radius": Part(
+        lambda model, tokens: model.norm.has_radius,
+        lambda model: f"norm with a radius ({type(model.norm).__name__})",
+    ),
+    "depth": Part(
+        lambda model, tokens: any(law.decay != 0 for law in model.norm.laws),
+        lambda model: f"norm that depends on depth ({type(model.norm).__name__})",
+    ),
+    "jumps": Part(
+        lambda model, tokens: bool(model.norm.breakpoints),
+        lambda model: f"norm that changes at a depth ({type(model.norm).__name__})",
+    ),
+    "blind": Part(_blind, lambda model: f"mask under which a token does not see itself ({_shown(model.mask)})"),
+}
+"""Every part that somebody may lack. Kinds of norms, masks, weights and biases are on lists of their own."""
+
+EVERY_PART = frozenset(PARTS)
+
+FIELDS = {
+    "dim": "dims",
+    "beta": None,
+    "query": "bilinear",
+    "key": "bilinear",
+    "value": "value",
+    "heads": "heads",
+    "mask": "masks",
+    "weights": "weights",
+    "norm": "norms",
+    "feedforward": "feedforward",
+    "frozen": "frozen",
+    "noise": "noise",
+    "bias": "biases",
+    "tie_tolerance": None,
+}
+"""Every field of `Attention` and `Head` with the list or part that guards it (None: everybody reads it). A test holds it complete."""
+
+
+class Rule(NamedTuple):
+    """A further condition: `broken` says in what way a model (and a number of tokens) breaks it, or None; `fix` what to use instead
+    where that differs from the `Support`'s own."""
+
+    name: str
+    broken: Callable[[Attention, int | None], str | None]
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What somebody can do: an allow-list.
+
+    Fields
+    ------
+    who : who says so, as the subject of a sentence: "engine='cpu'".
+    norms, masks, weights, biases : kinds; None means every kind, for who reads nothing but the declared law. A model without a
+        bias needs no kind of bias.
+    parts : names of `PARTS`.
+    dims : dimensions; None means all.
+    use : what to use instead, "use engine='reference'"; empty where there is nothing.
+    rules : further conditions, asked last.
+    verb : between `who` and what is missing.
+    """
+
+    who: str
+    norms: frozenset[str] | None = frozenset()
+    masks: frozenset[str] | None = frozenset()
+    weights: frozenset[str] | None = frozenset()
+    biases: frozenset[str] | None = frozenset()
+    parts: frozenset[str] = frozenset()
+    dims: frozenset[int] | None = None
+    use: str = ""
+    rules: tuple[Rule, ...] = ()
+    verb: str = "has"
+
+
+def why_not(model: Attention, support: Support, tokens: int | None = None) -> str | None:
+    """Why `support` does not cover the model (on so many tokens), as a sentence that ends with the fix; None if it does."""
+    use = support.use
+    if support.dims is not None and model.dim not in support.dims:
+        listed = " and ".join(str(dim) for dim in sorted(support.dims))
+        return _sentence(f"{support.who} exists in dimension {listed}, not for dim={model.dim}", use)
+    for variant, allowed in (
+        (model.weighting, support.weights),
+        (model.norm, support.norms),
+        (model.mask, support.masks),
+        (model.bias, support.biases),
+    ):
+        if variant is not None and allowed is not None and variant.kind not in allowed:
+            return _sentence(f"{support.who} {support.verb} no {_missing(variant, allowed, support)}", use)
+    for name, part in PARTS.items():
+        if name not in support.parts and part.present(model, tokens):
+            return _sentence(f"{support.who} {support.verb} no {part.words(model)}", use and (part.fix or use))
+    for rule in support.rules:
+        broken = rule.broken(model, tokens)
+        if broken is not None:
+            return _sentence(f"{support.who} {broken}", use and (rule.fix or use))
+    return None
+
+
+def require(model: Attention, support: Support, tokens: int | None = None) -> None:
+    """Raise `UnsupportedError` with the sentence of `why_not` where there is one."""
+    reason = why_not(model, support, tokens)
+    if reason is not None:
+        raise UnsupportedError(reason)
+
+
+def _sentence(reason: str, fix: str) -> str:
+    return f"{reason}; {fix}" if fix else reason
+
+
+def _shown(variant: Declared) -> str:
+    """A variant in a sentence: as it is written in Python, but no matrices."""
+    return "Mask(matrix)" if variant.kind == "matrix" else repr(variant)
+
+
+def _missing(variant: Declared, allowed: frozenset[str], support: Support) -> str:
+    """'hardmax weights (only softmax)', 'mask Full() (only Causal)', 'positional bias'."""
+    if variant.family == "bias" and not allowed:
+        return "positional bias"
+    known = kinds(variant.family)
+    if variant.family == "weights":
+        return f"{variant.kind} weights (only {', '.join(kind for kind in known if kind in allowed)})"
+    word = variant.family
+    if isinstance(variant, Norm) and variant.has_radius and "radius" not in support.parts:
+        word = "norm with a radius:"
+    return f"{word} {_shown(variant)} (only {', '.join(known[kind].__name__ for kind in known if kind in allowed)})"
