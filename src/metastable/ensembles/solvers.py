@@ -81,12 +81,12 @@ def _sde(problem: Problem, starts: FloatArray, first: int, report: Report) -> Ba
     from metastable.integrate import sde
 
     model = problem.model
-    steps = whole_steps(problem.times, problem.step, "sde")
+    steps = whole_steps(problem.times, problem.step, "sde", problem.max_steps)
     rhs = select.right_hand_side(model, problem.tokens, problem.choice)
 
     def solve(start: FloatArray, member: int) -> Any:
-        increments = sde.brownian(problem.noise_seed(member), steps, problem.tokens, model.dim, problem.step)
-        return sde.solve(rhs, start, model.dim, model.noise, problem.step, increments, times=problem.times)
+        noise = sde.normals(problem.noise_seed(member), problem.tokens, model.dim)
+        return sde.solve(rhs, start, model.dim, model.noise, problem.step, steps, noise, times=problem.times)
 
     return _one_by_one(problem, starts, first, report, solve)
 
@@ -94,7 +94,7 @@ def _sde(problem: Problem, starts: FloatArray, first: int, report: Report) -> Ba
 def _layers(problem: Problem, starts: FloatArray, first: int, report: Report) -> Batch:
     from metastable.integrate import layers
 
-    models = (problem.model,) * whole_steps(problem.times, problem.step, "layers")
+    models = (problem.model,) * whole_steps(problem.times, problem.step, "layers", problem.max_steps)
     return _one_by_one(
         problem,
         starts,

@@ -27,10 +27,10 @@ def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     if not keeps_length(model.norm, t):
         moved = x + step * update
         new = y.copy()
-        new[:, :dim] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        new[:, :dim] = moved / reference.lengths(moved)
         return new
     stream = y[:, dim:] * x + step * update
-    radius = np.linalg.norm(stream, axis=1, keepdims=True)
+    radius = reference.lengths(stream)
     return np.concatenate([stream / radius, radius], axis=1)
 
 
@@ -42,9 +42,8 @@ def keeps_length(norm: Norm, t: float) -> bool:
 def _update(norm: Norm, A: FloatArray, t: float) -> FloatArray:
     """What a layer of this norm adds to the residual stream, per unit of step."""
     if isinstance(norm, (PeriLN, NGPT)):
-        length = np.linalg.norm(A, axis=1, keepdims=True)
         size = norm.alpha if isinstance(norm, NGPT) else 1.0
-        return size * A / np.where(length == 0, 1.0, length)
+        return size * (A / reference.lengths(A))
     return A / np.sqrt(t + 1.0) if isinstance(norm, SqrtScaling) else A
 
 

@@ -28,6 +28,17 @@ def refusal(model: Attention, tokens: int) -> str | None:
     return None
 
 
+def check_range(model: Attention) -> None:
+    """Refuse logits that no engine can hold."""
+    for number, head in enumerate(model.all_heads):
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = head.beta * (1.0 if head.bilinear is None else np.abs(head.bilinear).sum())
+        if not np.isfinite(size):
+            raise NumericalRangeError(
+                f"the logits beta <Q x, K y> of head {number} leave double precision (1.8e308); lower beta, query or key"
+            )
+
+
 # ---------------------------------------------------------------------------------------------------- attention
 
 
@@ -114,9 +125,15 @@ def activate(name: str, z: FloatArray) -> FloatArray:
 # --------------------------------------------------------------------------------------------------------- norms
 
 
-def _lengths(A: FloatArray) -> FloatArray:
-    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion."""
-    length = np.sqrt(np.einsum("ij,ij->i", A, A))[:, None]
+def lengths(A: FloatArray) -> FloatArray:
+    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion.
+
+    Scaled by the largest entry, so that squares neither overflow nor underflow.
+    """
+    largest = np.abs(A).max(axis=1, keepdims=True)
+    largest = np.where(largest == 0, 1.0, largest)
+    scaled = A / largest
+    length = largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
     return np.where(length == 0, 1.0, length)
 
 
@@ -145,13 +162,13 @@ def _(norm: MixLN, A, x, radius, t):
 
 @scaling.register
 def _(norm: PeriLN, A, x, radius, t):
-    length = _lengths(A)
+    length = lengths(A)
     return 1.0 / (radius * length), np.einsum("ij,ij->i", x, A)[:, None] / length
 
 
 @scaling.register
 def _(norm: NGPT, A, x, radius, t):
-    return norm.alpha / _lengths(A), None
+    return norm.alpha / lengths(A), None
 
 
 @scaling.register

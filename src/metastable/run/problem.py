@@ -11,7 +11,15 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
-from metastable.integrate.methods import FIXED_STEP, METHODS, check_noise, check_step, engine_for, whole_steps
+from metastable.integrate.methods import (
+    FIXED_STEP,
+    METHODS,
+    check_engine,
+    check_noise,
+    check_step,
+    engine_for,
+    whole_steps,
+)
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -80,13 +88,14 @@ def check(
     tokens = models[0].check_tokens(start)
     if method == "layers" and step is None and not single:
         step = 1.0  # one layer after the other, as they are
-    step = check_step(step, method)
+    step = check_step(step, method, models[0])
+    max_steps = _checks.count(max_steps, "max_steps")
     output = None if times is None else _checks.output_times(times)
     if until is None and not single:
         until = len(models) * step
     horizon, settled = _horizon(until, output, method)
     if method in FIXED_STEP:
-        models = _layers(models, horizon, output, step, method)
+        models = _layers(models, horizon, output, step, method, max_steps)
     _refuse(models[0], method, engine)
     if method == "sde" and seed is None and models[0].noise > 0:
         raise InvalidInputError("a run with noise needs a seed, so that it can be repeated: seed=0")
@@ -115,7 +124,7 @@ def check(
         _checks.number(atol, "atol", 0.0),
         step,
         None if seed is None else _checks.seed(seed),
-        _checks.count(max_steps, "max_steps"),
+        max_steps,
     )
 
 
@@ -158,10 +167,10 @@ def _horizon(until: float | str | None, times: FloatArray | None, method: str) -
 
 
 def _layers(
-    models: tuple[Attention, ...], horizon: float, times: FloatArray | None, step: float, method: str
+    models: tuple[Attention, ...], horizon: float, times: FloatArray | None, step: float, method: str, max_steps: int
 ) -> tuple[Attention, ...]:
     """One model per step, after checking that the horizon and the output times are whole numbers of steps."""
-    steps = whole_steps(np.append([] if times is None else times, horizon), step, method)
+    steps = whole_steps(np.array([horizon]) if times is None else times, step, method, max_steps)
     if len(models) not in (1, steps):
         raise TimeError(
             f"{len(models)} layers of step {step:g} end at {len(models) * step:g}, not at until={horizon:g}"
@@ -173,5 +182,4 @@ def _refuse(model: Attention, method: str, engine: str) -> None:
     """Combinations that a method cannot do."""
     _checks.choice(engine, "engine", select.ENGINES)
     check_noise(model, method)
-    if method in ("auto", "rodas") and engine not in ("auto", "cpu"):
-        raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
+    check_engine("rodas" if method == "auto" else method, engine)  # "auto" may turn to it

@@ -63,7 +63,8 @@ def _sde(problem: Problem, report: Report) -> Solution:
         model.dim,
         model.noise,
         problem.step,
-        sde.brownian(problem.seed or 0, steps, len(problem.start), model.dim, problem.step),
+        steps,
+        sde.normals(problem.seed or 0, len(problem.start), model.dim),
         times=problem.times,
         progress=report,
     )

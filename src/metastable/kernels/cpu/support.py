@@ -21,6 +21,9 @@ CIRCLE_CROSSOVER = 1.6
 SPHERE_CROSSOVER = 1.5
 """On the sphere a series wins from this many tokens per harmonic."""
 
+LARGEST_SERIES = {2: 50_000.0, 3: 1200.0}
+"""Dimension -> modes (degrees) that "auto" goes up to: safely below what `fourier` and `harmonics` refuse."""
+
 
 def refusal(model: Attention, tokens: int) -> str | None:
     """Why the CPU engine cannot do the model, with the engine that can; None if it can."""
@@ -103,6 +106,8 @@ def series_wins(model: Attention, tokens: int) -> bool:
     if series_refusal(model, tokens) is not None:
         return False
     head = model.all_heads[0]
+    if expected_modes(head.beta) > LARGEST_SERIES[model.dim]:
+        return False
     if model.dim == 3:
         degree = expected_modes(head.beta)
         return tokens > SPHERE_CROSSOVER * 0.5 * degree * degree
