@@ -198,7 +198,7 @@ ANGLES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     beta=BETAS, rho=st.floats(-0.2, 1.0), tokens=st.sampled_from([2, 5, 10**6, 10**18]), time=BETAS, kind=st.booleans()
 )
@@ -223,7 +223,7 @@ def test_equiangular_flow_at_the_end_of_time():
     assert theory.equiangular_flow(0.0, 2, 800.0, [1e308])[0] == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(beta=BETAS, angle=ANGLES, end=ANGLES, time=BETAS, c=BETAS)
 def test_formulas_of_anything(beta, angle, end, time, c):
     """A number that is not NaN, or a named exception."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -158,7 +159,7 @@ def _occupation(rate: float, variance: float, m: float) -> float:
     spread = math.sqrt(_chain_variance(rate, m)) / leaving + 1.0 / leaving
     period = abs(when - variance) + 12.0 * spread + 40.0 / leaving
 
-    def characteristic(u: FloatArray) -> np.ndarray:
+    def characteristic(u: Any) -> Any:
         root = np.sqrt(rate * rate - 8j * u)
         sum_ = loggamma(m + 0.5 * (rate + root)) + loggamma(m + 0.5 * (rate - root))
         return np.exp(sum_ - loggamma(m) - loggamma(m + rate))
@@ -166,6 +167,7 @@ def _occupation(rate: float, variance: float, m: float) -> float:
     end = 8.0 / spread
     while abs(characteristic(np.array([end]))[0]) > 1e-17:
         end *= 1.5
-    u = np.arange(1, math.ceil(end * period / (2.0 * math.pi)) + 1) * (2.0 * math.pi / period)
-    density = (0.5 + np.sum((np.exp(1j * u * variance) * characteristic(u)).real)) * 2.0 / period
+    count = math.ceil(end * period / (2.0 * math.pi))
+    u = (2.0 * math.pi / period) * np.arange(1.0, count + 1.0)
+    density = (0.5 + np.sum(np.real(np.exp(1j * variance * u) * characteristic(u)))) * 2.0 / period
     return density / leaving

@@ -100,7 +100,10 @@ def _by_squaring(matrix: FloatArray, rows: FloatArray, time: float) -> FloatArra
     flow = linalg.expm(shifted * math.ldexp(time, -squarings))
     for _ in range(squarings):
         flow = flow @ flow
-        flow /= np.abs(flow).max()
+        largest = np.abs(flow).max()
+        if not 0 < largest < np.inf:
+            raise NumericalRangeError(f"exp(tV) of this Jordan block cannot be held at t = {time:g}; take a smaller t")
+        flow /= largest
     moved = rows @ flow.T
     return moved / np.linalg.norm(moved, axis=1, keepdims=True)
 
