@@ -25,6 +25,12 @@ UNIT_TOLERANCE = 1e-6
 UNIT_ROUNDING = 1e-15
 """Deviation from unit length that is rounding and nothing else."""
 
+LARGEST_COUNT = 2**62
+"""Counts beyond this overflow 64-bit integers when something is added to them."""
+
+LARGEST_SEED = 2**128 - 1
+"""Generators are seeded with 128 bits."""
+
 TOLERANCE_FLOOR = 1e-14
 """Relative tolerances below this ask for more than double precision can hold."""
 
@@ -123,7 +129,10 @@ def number(
     """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise error(f"{name} must be a number, not {value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        raise error(f"{name} must fit into double precision, up to 1.8e308") from None
     if not math.isfinite(result):
         raise error(f"{name} must be finite, not {result}")
     if minimum is not None and (result < minimum or (strict and result == minimum)):
@@ -148,7 +157,7 @@ def count(
     maximum: int | None = None,
     error: type[MetastableError] = InvalidInputError,
 ) -> int:
-    """`value` as a whole number of at least `minimum`."""
+    """`value` as a whole number from `minimum` to `maximum` (None: as large as arrays and compiled code can count)."""
     if isinstance(value, (bool, np.bool_)):
         raise error(f"{name} must be a whole number, not {value!r}")
     try:
@@ -157,13 +166,20 @@ def count(
         raise error(f"{name} must be a whole number, not {value!r}") from None
     if result < minimum or (maximum is not None and result > maximum):
         limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-        raise error(f"{name} must be {limit}, not {result}")
+        raise error(f"{name} must be {limit}, not {_shown(result)}")
+    if maximum is None and result > LARGEST_COUNT:
+        raise error(f"{name} must be at most {LARGEST_COUNT}, not {_shown(result)}")
     return result
+
+
+def _shown(value: int) -> str:
+    """A whole number for a message, however long (Python refuses to print more than a few thousand digits)."""
+    return str(value) if abs(value) < 10**40 else f"a number of {value.bit_length()} bits"
 
 
 def seed(value: Any, name: str = "seed") -> int:
     """`value` as the integer seed of a random generator."""
-    return count(value, name, minimum=0)
+    return count(value, name, minimum=0, maximum=LARGEST_SEED)
 
 
 def choice(value: Any, name: str, allowed: Sequence[str], error: type[MetastableError] = InvalidInputError) -> str:

@@ -151,13 +151,9 @@ def test_layers_with_weights_of_their_own():
     assert run.models == tuple(models)
 
 
-def _paths(rng, level: int, n: int, d: int, horizon: float) -> np.ndarray:
-    return rng.standard_normal((2**level, n, d)) * np.sqrt(horizon / 2**level)
-
-
-@pytest.mark.parametrize("dim", [2, 3])
-def test_noise_has_strong_order_one_half(dim):
-    """Coupled Brownian paths, mean distance to a fine solution falls like the square root of the step."""
+@pytest.mark.parametrize(("dim", "order"), [(2, 0.5), (3, 0.5)])
+def test_strong_order_of_noise(dim, order):
+    """Coupled increments, mean distance to a fine solution: order 1/2, since the increments are those of the ambient space."""
     m = ms.Attention(dim=dim, beta=2.0, noise=0.7)
     horizon, n, finest = 0.5, 20, 9
     rng = np.random.default_rng(0)
@@ -167,14 +163,22 @@ def test_noise_has_strong_order_one_half(dim):
     members = 6
     for _ in range(members):
         x = variants.tokens(rng, n, dim)
-        fine = _paths(rng, finest, n, dim, horizon)
-        truth = sde.solve(f, x, dim, m.noise, horizon / 2**finest, fine, times=np.array([horizon])).states[-1]
+        fine = rng.standard_normal((2 ** (finest + 1), n, dim))  # two halves a step
+
+        def end_of(level, fine=fine, x=x):
+            halves = fine.reshape(2 ** (level + 1), -1, n, dim).sum(axis=1) * np.sqrt(2.0 ** (level - finest))
+
+            def draw(number):
+                return halves[2 * number : 2 * number + 2].transpose(1, 0, 2)
+
+            return sde.solve(f, x, dim, m.noise, horizon / 2**level, 2**level, draw).states[-1]
+
+        truth = end_of(finest)
         for i, level in enumerate(levels):
-            coarse = fine.reshape(2**level, -1, n, dim).sum(axis=1)
-            end = sde.solve(f, x, dim, m.noise, horizon / 2**level, coarse, times=np.array([horizon])).states[-1]
+            end = end_of(level)
             errors[i] += np.linalg.norm(end - truth, axis=1).mean() / members
     steps = horizon / 2.0 ** np.array(levels)
-    assert 0.4 < slope(steps, errors) < 0.75
+    assert order - 0.1 < slope(steps, errors) < order + 0.25, errors
 
 
 def test_brownian_motion_decays_like_the_laplacian():
@@ -194,3 +198,26 @@ def test_noise_is_reproducible():
     first, second, other = (ms.simulate(m, x, 1.0, seed=s, engine="reference") for s in (1, 1, 2))
     np.testing.assert_array_equal(first.states, second.states)
     assert np.abs(first.final - other.final).max() > 1e-3
+
+
+def test_noise_depends_on_seed_step_and_token_alone():
+    """A longer run and one with more tokens behind go through the same states, bit for bit; steps can be drawn in any order."""
+    m = ms.Attention(dim=3, beta=4.0, noise=0.3)
+    x = variants.tokens(np.random.default_rng(0), 10, 3)
+    short, long = (ms.simulate(m, x, t, seed=1, engine="reference") for t in (0.5, 1.0))
+    np.testing.assert_array_equal(long.states[: len(short.times)], short.states)
+    fewer = ms.simulate(m, x[:6], 0.5, seed=1, engine="reference")
+    np.testing.assert_allclose(fewer.states, short.states[:, :6], atol=1e-13)
+    draw = sde.normals(7, 4, 3)
+    forwards = [draw(i) for i in range(5)]
+    for i in (3, 0, 4, 1, 2):
+        np.testing.assert_array_equal(draw(i), forwards[i])
+    assert np.abs(forwards[0] - forwards[1]).max() > 0.1
+
+
+def test_noise_moves_directions_and_leaves_radii_to_the_drift():
+    """PreLN under noise alone (V = 0): the radius stays one, the directions move."""
+    m = ms.Attention(dim=3, beta=1.0, value=np.zeros((3, 3)), noise=0.5, norm=ms.PreLN())
+    run = ms.simulate(m, variants.tokens(np.random.default_rng(0), 5, 3), 0.1, seed=0)
+    np.testing.assert_array_equal(run.radius, 1.0)
+    assert np.abs(run.final - run.start).max() > 1e-2

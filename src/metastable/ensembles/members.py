@@ -62,7 +62,7 @@ def ensemble(
     seed : one integer; member i uses the i-th child of `numpy.random.SeedSequence(seed)`.
     observe : name -> observable of `metastable.observe` (None: keep the states as `x`).
     start : "uniform" on the sphere, or a function of a `numpy.random.Generator` that returns unit tokens (tokens, dim).
-    method : "tsit5", "rodas", "layers" (needs `step`), "sde" (`step`: 0.01), or "auto" (by noise and horizon).
+    method : "tsit5", "rodas", "layers" (needs `step`), "sde" (`step` as in `simulate`), or "auto" (by noise and horizon).
     memory : bound in bytes on the states held at a time; batches are sized to it.
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 

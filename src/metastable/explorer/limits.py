@@ -18,7 +18,6 @@ FRAMES = 361
 MAX_STEPS = 20_000
 DENSE_BYTES = 512 * 2**20
 """Dense output that one run may keep: bounds the number of steps of large systems."""
-NOISE_STEP = 0.01
 MAX_NOISE_STEPS = 20_000
 MESSAGE_BYTES = 256 * 1024
 """Size of one message from a page."""

@@ -19,6 +19,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, ModelError, TokenError
 from metastable.explorer import limits
+from metastable.integrate.sde import default_step
 from metastable.model import Attention
 
 Projection = Literal["auto", "leading", "principal", "coordinates"]
@@ -225,7 +226,7 @@ class Setting:
     @property
     def step(self) -> float | None:
         """The fixed step of a run with noise; None for the adaptive methods."""
-        return limits.NOISE_STEP if self.model.noise > 0 else None
+        return default_step(self.model) if self.model.noise > 0 else None
 
     def check_clock(self, clock: Clock) -> None:
         """Refuse what only this combination of model and horizon makes impossible."""

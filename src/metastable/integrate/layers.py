@@ -46,10 +46,10 @@ def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     if law.radial == 0:
         moved = x + step * update
         new = y.copy()
-        new[:, :dim] = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        new[:, :dim] = moved / reference.lengths(moved)
         return new
     stream = y[:, dim:] * x + step * update
-    radius = np.linalg.norm(stream, axis=1, keepdims=True)
+    radius = reference.lengths(stream)
     return np.concatenate([stream / radius, radius], axis=1)
 
 

@@ -72,9 +72,11 @@ def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) 
 def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> Solution:
     """One system with the noise of a seed."""
     model, step = plan.model, plan.accuracy.step
-    increments = sde.brownian(seed, plan.steps, len(start), model.dim, step)
+    noise = sde.normals(seed, len(start), model.dim)
     rhs = select.right_hand_side(model, len(start), plan.backend)
-    return sde.solve(rhs, start, model.dim, model.noise, step, increments, times=plan.save.times, progress=report)
+    return sde.solve(
+        rhs, start, model.dim, model.noise, step, plan.steps, noise, times=plan.save.times, progress=report
+    )
 
 
 def _sde(plan: Plan, start: FloatArray, report: Report) -> Solution:

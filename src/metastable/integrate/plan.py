@@ -20,7 +20,7 @@ RTOL = 1e-6
 ATOL = 1e-9
 MAX_STEPS = 100_000
 SDE_STEP = 0.01
-"""Default step of `method="sde"`."""
+"""Default step of `method="sde"`; shorter for strong noise in high dimension (`sde.default_step`)."""
 SHORT = 1e3
 """Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
 

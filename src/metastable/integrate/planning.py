@@ -9,9 +9,9 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
-from metastable.integrate import rodas
+from metastable.integrate import rodas, sde
 from metastable.integrate.methods import METHODS
-from metastable.integrate.plan import SDE_STEP, Accuracy, Plan, Save, Wishes, short
+from metastable.integrate.plan import Accuracy, Plan, Save, Wishes, short
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -34,9 +34,14 @@ def make(
     model = models[0]
     _checks.choice(wishes.engine, "engine", select.ENGINES)
     method = _resolve(model, tokens, save, wishes, members is not None)
-    step = _step(wishes.step, method)
+    accuracy = Accuracy(
+        _checks.tolerance(wishes.rtol),
+        _checks.number(wishes.atol, "atol", 0.0),
+        _checks.count(wishes.max_steps, "max_steps"),
+        step_size(wishes.step, method, model),
+    )
     if method in FIXED_STEP:
-        models = _layers(models, save, step, method)
+        _check_layers(models, save, accuracy, method)
     for item in {id(item): item for item in models}.values():
         _check(item, tokens, method, wishes.engine, seed)
     backend = select.choose(
@@ -49,12 +54,6 @@ def make(
         members=members or 1,
         method=method,
         dtype=wishes.dtype,
-    )
-    accuracy = Accuracy(
-        _checks.tolerance(wishes.rtol),
-        _checks.number(wishes.atol, "atol", 0.0),
-        _checks.count(wishes.max_steps, "max_steps"),
-        step,
     )
     return Plan(models, method, save, accuracy, backend, None if seed is None else _checks.seed(seed))
 
@@ -77,39 +76,56 @@ def _resolve(model: Attention, tokens: int, save: Save, wishes: Wishes, many: bo
     return "rodas" if rodas.horizon_refusal(model, tokens, save.until, save.settled) is None else "tsit5"
 
 
-def _step(step: float | None, method: str) -> float:
+def step_size(step: float | None, method: str, model: Attention) -> float:
     """The step of a fixed-step method; 0 for the others, which choose their own."""
     if method not in FIXED_STEP:
         if step is not None:
             raise InvalidInputError(f"method={method!r} chooses its own steps; leave step out (or use method='layers')")
         return 0.0
     if step is not None:
-        return _checks.number(step, "step", 0.0, strict=True)
+        step = _checks.number(step, "step", 0.0, strict=True)
+        if method == "sde":
+            sde.check_step(model, step)
+        return step
     if method == "layers":
         raise InvalidInputError("method='layers' needs step=, for example step=0.1")
-    return SDE_STEP
+    return sde.default_step(model)
 
 
-def whole_steps(times: FloatArray, step: float, method: str) -> int:
-    """Steps to the last of `times`, after checking that all of them are whole numbers of steps."""
-    count = times / step
-    off = np.abs(count - np.rint(count)) > 1e-6 * np.maximum(1.0, count)
+def whole_steps(times: FloatArray, step: float, method: str, max_steps: int) -> int:
+    """Steps to the last of `times`, after checking that all of them are different whole numbers of steps and not too many."""
+    with np.errstate(over="ignore"):
+        count = times / step
+    if count[-1] > max_steps + 0.5:
+        raise TimeError(
+            f"method={method!r} would take {count[-1]:.6g} steps of {step:g} to t = {times[-1]:g}, more than "
+            f"max_steps={max_steps}; raise max_steps, or change step or until"
+        )
+    whole = np.rint(count)
+    off = np.abs(count - whole) > 1e-6 * np.maximum(1.0, count)
+    off |= (whole == 0) & (times > 0)
     if off.any():
         raise TimeError(
             f"method={method!r} moves in steps of {step:g}, and {times[off][0]:g} is not one of its multiples; "
             "change step, until or times"
         )
-    return int(np.rint(count[-1]))
+    same = np.flatnonzero(np.diff(whole) == 0)
+    if same.size:
+        raise TimeError(
+            f"method={method!r} moves in steps of {step:g}, and {times[same[0]]:.17g} and {times[same[0] + 1]:.17g} are the same step; "
+            "leave one of them out"
+        )
+    return int(whole[-1])
 
 
-def _layers(models: tuple[Attention, ...], save: Save, step: float, method: str) -> tuple[Attention, ...]:
-    """One model per step, after checking that the horizon and the output times are whole numbers of steps."""
-    steps = whole_steps(np.append([] if save.times is None else save.times, save.until), step, method)
+def _check_layers(models: tuple[Attention, ...], save: Save, accuracy: Accuracy, method: str) -> None:
+    """The horizon and the output times are whole numbers of steps, and there is one model, or one for each of them."""
+    times = np.array([save.until]) if save.times is None else save.times
+    steps = whole_steps(times, accuracy.step, method, accuracy.max_steps)
     if len(models) not in (1, steps):
         raise TimeError(
-            f"{len(models)} layers of step {step:g} end at {len(models) * step:g}, not at until={save.until:g}"
+            f"{len(models)} layers of step {accuracy.step:g} end at {len(models) * accuracy.step:g}, not at until={save.until:g}"
         )
-    return models
 
 
 def _engine_for(method: str, engine: str) -> str:

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, fill, load, spread, store
 from metastable.kernels.fourier import SMALLEST_BETA, pair_tolerance
 
-DEGREE_LIMIT = 4096
+DEGREE_LIMIT = 1500
+"""q_lm(z) reaches (1 + sqrt(2))^(l/2) at the poles, its derivative l^2 times that: beyond this degree they leave double precision."""
 
 
 def degree_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
@@ -34,9 +36,16 @@ def degree_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
         # |d/dt P_l(cos t)| <= l (Bernstein), and the force is the gradient over beta.
         size = g * np.maximum(1.0, l / beta)
         tail = np.cumsum(size[::-1])[::-1]
-        if size[-1] < 1e-6 * tolerance or top >= DEGREE_LIMIT:
+        if size[-1] < 1e-6 * tolerance:
             degree = max(1, int(np.argmax(tail < tolerance)) - 1)
-            return degree, g[: degree + 1]
+            if degree <= DEGREE_LIMIT:
+                return degree, g[: degree + 1]
+        if (
+            not size[-1] >= 1e-6 * tolerance or top > DEGREE_LIMIT
+        ):  # too high, or not a number: Bessel functions of huge beta
+            raise NumericalRangeError(
+                f"a series for beta = {beta:g} would need a degree above {DEGREE_LIMIT}; use interaction='direct'"
+            )
         top *= 2
 
 

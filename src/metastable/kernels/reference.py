@@ -57,6 +57,17 @@ def refusal(model: Attention, tokens: int) -> str | None:
     return why_not(model, SUPPORT, tokens)
 
 
+def check_range(model: Attention) -> None:
+    """Refuse logits that no engine can hold."""
+    for number, head in enumerate(model.all_heads):
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = head.beta * (1.0 if head.bilinear is None else np.abs(head.bilinear).sum())
+        if not np.isfinite(size):
+            raise NumericalRangeError(
+                f"the logits beta <Q x, K y> of head {number} leave double precision (1.8e308); lower beta, query or key"
+            )
+
+
 # ---------------------------------------------------------------------------------------------------- attention
 
 
@@ -151,15 +162,21 @@ def activate(name: str, z: FloatArray) -> FloatArray:
 # --------------------------------------------------------------------------------------------------------- norms
 
 
-def _lengths(A: FloatArray) -> FloatArray:
-    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion."""
-    length = np.sqrt(np.einsum("ij,ij->i", A, A))[:, None]
+def lengths(A: FloatArray) -> FloatArray:
+    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion.
+
+    Scaled by the largest entry, so that squares neither overflow nor underflow.
+    """
+    largest = np.abs(A).max(axis=1, keepdims=True)
+    largest = np.where(largest == 0, 1.0, largest)
+    scaled = A / largest
+    length = largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
     return np.where(length == 0, 1.0, length)
 
 
 def divisor(law: Law, A: FloatArray, t: float) -> Any:
     """(t + 1)^decay |A|^length_power: what the attention sum is divided by, a number or a column (n, 1)."""
-    return law.depth(t) * _lengths(A) ** law.length_power if law.length_power else law.depth(t)
+    return law.depth(t) * lengths(A) ** law.length_power if law.length_power else law.depth(t)
 
 
 def scaling(law: Law, A: FloatArray, x: FloatArray, radius: FloatArray | None, t: float) -> tuple:

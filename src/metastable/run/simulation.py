@@ -52,9 +52,11 @@ def simulate(
     engine : "reference" (NumPy), "cpu" (Numba), "cuda", or "auto".
     interaction : "direct" sums over pairs, "series" (Fourier or harmonic expansions, O(n) in the tokens), or "auto".
     rtol, atol : tolerances of the adaptive methods; tokens have length one, so they add up.
-    step : step of "layers" (required with a single model) and of "sde" (default 0.01).
+    step : step of "layers" (required with a single model) and of "sde" (default 0.01, shorter for strong noise in high dimension;
+        noise alone is exact at any step, with drift the weak order is 2).
     seed : seed of the noise.
-    max_steps : give up after this many steps; the part that was computed is kept.
+    max_steps : give up after this many steps; the part that was computed is kept. "layers" and "sde", which know their number of
+        steps beforehand, refuse to start instead.
     threads : CPU threads (None: all). Results do not depend on it.
     dtype : "float64", or "float32" on the GPU for statistics (never for long horizons).
     progress : show a progress bar; None shows one on a terminal.

@@ -21,6 +21,12 @@ COSINE_ROUNDING = 1e-9
 LARGEST_EXPONENT = 700.0
 """Beyond it exp leaves the range of double precision."""
 
+REST_EXPONENT = 746.0
+"""exp of this, times the rounding of v, is longer than any time of double precision: nothing moves."""
+
+TIME_SCALE = 40.0
+"""Softmax clocks tick in units of exp(40), so that exp(REST_EXPONENT) of them can be counted."""
+
 
 def _check(tokens: int, beta: float, weights: str) -> tuple[int, float]:
     tokens = _checks.count(tokens, "tokens", minimum=2)
@@ -122,14 +128,15 @@ class _Clock:
     def __init__(self, tokens: int, beta: float, weights: str, start: float) -> None:
         self.tokens, self.beta, self.weights = tokens, beta, weights
         self.edges, self.elapsed = [start], [0.0]
+        self.unit = math.exp(-TIME_SCALE) if weights == "softmax" else 1.0
         self.node, self.weight = np.polynomial.legendre.leggauss(20)
 
     def slowness(self, variable: Any) -> Any:
-        """-dt/dv."""
+        """-dt/dv, in units of this clock."""
         gap = _gap(variable, self.tokens)
         if self.weights == "softmax":
-            # Beyond the largest exponent nothing moves in any representable time, so capping it changes no digit.
-            return (np.exp(np.minimum(self.beta * gap, LARGEST_EXPONENT)) + self.tokens - 1) / (2.0 * self.tokens)
+            waiting = np.exp(self.beta * gap - math.log(2.0 * self.tokens) - TIME_SCALE)
+            return waiting + self.unit * (self.tokens - 1) / (2.0 * self.tokens)
         return 0.5 * np.exp(-self.beta * (1.0 - gap))
 
     def between(self, low: float, high: float) -> float:
@@ -139,9 +146,12 @@ class _Clock:
 
     def variable_at(self, time: float) -> float:
         """v at the given time; times must be asked for in increasing order."""
+        time *= self.unit
         while self.elapsed[-1] < time:
             edge = self.edges[-1]
             gap = float(_gap(edge, self.tokens))
+            if self.weights == "softmax" and self.beta * gap - math.log(2.0 * self.tokens) > REST_EXPONENT:
+                return edge
             if max(self.beta, 1.0) * gap < 1e-18:  # from here on the rate is constant
                 return edge - (time - self.elapsed[-1]) / float(self.slowness(edge))
             slope = self.beta * gap * (self.tokens - (self.tokens - 1) * gap) / self.tokens

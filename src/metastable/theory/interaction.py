@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastable import _checks
+from metastable.errors import NumericalRangeError
 
 
 def interaction(angle: ArrayLike, beta: float) -> Any:
@@ -28,7 +29,8 @@ def interaction(angle: ArrayLike, beta: float) -> Any:
     """
     beta = _checks.number(beta, "beta", 0.0)
     x = _checks.real_array(angle, "angle")
-    force = np.exp(-2.0 * beta * np.sin(0.5 * x) ** 2) * np.sin(x)
+    with np.errstate(over="ignore"):
+        force = np.exp(-2.0 * (beta * np.sin(0.5 * x) ** 2)) * np.sin(x)
     return float(force) if x.ndim == 0 else force
 
 
@@ -42,6 +44,8 @@ def interaction_peak(beta: float) -> float:
     Reference: the paper, Lemma A.1.
     """
     beta = _checks.number(beta, "beta", 0.0)
+    if beta > 1e100:  # to all digits, and 2 beta may overflow
+        return 1.0 / math.sqrt(beta)
     root = 1.0 + math.hypot(1.0, 2.0 * beta)
     return math.atan2(math.sqrt(2.0 / root), 2.0 * beta / root)
 
@@ -56,4 +60,7 @@ def initial_inverse_temperature(sigma: float, dim: int) -> float:
     Reference: elementary; for comparison with beta of a `Attention` with Q = K = I, where |beta I|_F/sqrt(dim) = beta.
     """
     sigma = _checks.number(sigma, "sigma", 0.0)
-    return sigma**2 * _checks.count(dim, "dim") ** 1.5
+    temperature = sigma * sigma * _checks.count(dim, "dim") ** 1.5
+    if not math.isfinite(temperature):
+        raise NumericalRangeError(f"sigma={sigma:g} is too large: sigma^2 dim^(3/2) leaves double precision")
+    return temperature

@@ -38,7 +38,7 @@ def strong_center_displacement(position: int, beta: float, c: float, time: float
     Reference: the paper, Lemma 5.1.
     """
     position, beta, c = _check(position, beta, c)
-    return _checks.number(time, "time", 0.0) * position * interaction(c / math.sqrt(beta), beta)
+    return _checks.number(time, "time", 0.0) * (position * interaction(c / math.sqrt(beta), beta))
 
 
 def strong_center_time(position: int, beta: float, c: float, eps: float) -> float:
@@ -67,5 +67,5 @@ def strong_center_sufficient_time(position: int, beta: float, c: float, eps: flo
     """
     position, beta, c = _check(position, beta, c)
     eps = _checks.number(eps, "eps", 0.0, strict=True)
-    exponent = 0.5 * c**2 - c**4 / (24.0 * beta)
+    exponent = 0.5 * c * c * (1.0 - c * (c / (12.0 * beta)))
     return math.inf if exponent > 709.0 else eps * math.exp(exponent) / position

@@ -23,16 +23,26 @@ def log_pair_collapse_time(end: float, beta: float, start: float | None = None, 
         raise InvalidInputError("give exactly one of start (the angle at t = 0) and gap (pi minus that angle)")
     if gap is not None:
         gap = _checks.number(gap, "gap", 0.0, math.pi, strict=True)
-        first = -math.log(math.tan(0.5 * gap))
+        first = -_log_tangent(gap)
     else:
         start = _checks.number(start, "start", 0.0, math.pi, strict=True)
-        first = math.log(math.tan(0.5 * start))
-    last = math.log(math.tan(0.5 * end))
+        first = _log_tangent(start)
+    last = _log_tangent(end)
     if last >= first:
         raise InvalidInputError("end must be smaller than the angle at t = 0: the angle decreases")
     integral = _scaled_integral(last, first, beta)
-    leading = beta * (1.0 + math.tanh(first)) + math.log(integral)
+    # 1 + tanh(first) without cancellation.
+    leading = beta * (2.0 / (1.0 + math.exp(min(-2.0 * first, 700.0)))) + math.log(integral)
+    if not math.isfinite(leading):
+        raise NumericalRangeError(
+            f"beta={beta:g} is too large: the logarithm of the time, 2 beta, leaves double precision"
+        )
     return float(np.logaddexp(math.log(first - last), leading))
+
+
+def _log_tangent(angle: float) -> float:
+    """ln tan(angle/2), also where half the angle underflows."""
+    return math.log(math.tan(0.5 * angle)) if angle > 1e-300 else math.log(angle) - math.log(2.0)
 
 
 def pair_collapse_time(end: float, beta: float, start: float | None = None, gap: float | None = None) -> float:
@@ -65,26 +75,30 @@ def pair_collapse_time(end: float, beta: float, start: float | None = None, gap:
 
 
 def _scaled_integral(low: float, high: float, beta: float) -> float:
-    """Integral over [low, high] of exp(-beta (tanh(high) - tanh(w))) dw by Gauss-Legendre on panels.
+    """Integral over [low, high] of exp(-beta (tanh(high) - tanh(w))) dw by Gauss-Legendre on panels in s = high - w.
 
     The panels end where the exponent reaches powers of sqrt(2) and are at most half a unit long, so each holds a smooth
-    function of moderate variation. What lies beyond the last power is negligible and left out.
+    function of moderate variation. What lies beyond the last power is negligible and left out. tanh(high) - tanh(high - s) = E
+    has the solution tanh(s) = E/(1 - tanh(high)^2 + tanh(high) E), which keeps its digits however large beta is.
     """
-    cuts = np.empty(0)
-    if beta > 0:
-        heights = math.tanh(high) - NEGLIGIBLE_EXPONENT * 2.0 ** np.arange(-10.0, 0.5, 0.5) / beta
-        cuts = np.arctanh(heights[(heights > -1) & (heights < 1)])
-        if heights[-1] > math.tanh(low):
-            low = float(cuts.min())
-    regular = np.linspace(low, high, max(2, math.ceil(2.0 * (high - low)) + 1))
-    edges = np.unique(np.concatenate([regular, cuts[(cuts > low) & (cuts < high)]]))
+    length = high - low
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        heights = NEGLIGIBLE_EXPONENT * 2.0 ** np.arange(-10.0, 0.5, 0.5) / beta
+        reached = heights / (math.cosh(min(abs(high), 350.0)) ** -2.0 + math.tanh(high) * heights)
+    found = (reached > 0) & (reached < 1)
+    cuts = np.arctanh(reached[found])
+    if found[-1]:
+        length = min(length, float(cuts[-1]))
+    regular = np.linspace(0.0, length, max(2, math.ceil(2.0 * length) + 1))
+    edges = np.unique(np.concatenate([regular, cuts[cuts < length]]))
     node, weight = np.polynomial.legendre.leggauss(24)
     half = 0.5 * np.diff(edges)[:, None]
     points = edges[:-1, None] + half * (node + 1.0)
-    return math.fsum((half * weight * np.exp(-beta * _tanh_difference(high, points))).ravel())
+    with np.errstate(over="ignore"):
+        return math.fsum((half * weight * np.exp(-beta * _tanh_difference(high, points))).ravel())
 
 
-def _tanh_difference(a: float, b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """tanh(a) - tanh(b) for b <= a, as a quotient of positive terms: neither cancels nor overflows."""
-    growth = (1.0 + math.exp(min(-2.0 * a, 700.0))) * (1.0 + np.exp(np.minimum(2.0 * b, 600.0)))
-    return -2.0 * np.expm1(-2.0 * (a - b)) / growth
+def _tanh_difference(a: float, s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """tanh(a) - tanh(a - s) for s >= 0, as a quotient of positive terms: neither cancels nor overflows."""
+    growth = (1.0 + math.exp(min(-2.0 * a, 700.0))) * (1.0 + np.exp(np.minimum(2.0 * (a - s), 600.0)))
+    return -2.0 * np.expm1(-2.0 * s) / growth

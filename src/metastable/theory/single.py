@@ -10,12 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import linalg
 
 from metastable import _checks
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, NumericalRangeError
 
 FloatArray = NDArray[np.float64]
 
 EIGENBASIS_CONDITION = 1e6
 """Up to this condition number of the eigenvectors the solution is summed over eigenvectors, otherwise by squaring."""
+
+
+LARGEST_TURN = 1e15
+"""Radians beyond which a turn is not known to a radian."""
 
 
 def single_token(value: ArrayLike | None, x: ArrayLike, t: ArrayLike) -> FloatArray:
@@ -68,11 +72,20 @@ def _eigenbasis(matrix: FloatArray) -> tuple[Any, Any, Any] | None:
 def _by_eigenvectors(eigenvalues: Any, vectors: Any, inverse: Any, rows: FloatArray, time: float) -> FloatArray:
     """Sum of c_i exp(t lambda_i) v_i, with the largest |c_i exp(t lambda_i)| of each row divided out."""
     coefficients = rows @ inverse.T
-    with np.errstate(divide="ignore"):
-        size = np.log(np.abs(coefficients)) + time * eigenvalues.real
-    shift = size.max(axis=1, keepdims=True)
-    modulus = np.exp(size - shift)
-    phase = np.exp(1j * (np.angle(coefficients) + time * np.imag(eigenvalues)))
+    present = coefficients != 0
+    # Relative to the fastest growth that is there, so that nothing overflows but towards minus infinity.
+    growth = np.where(present, eigenvalues.real, -np.inf)
+    growth = np.where(present, growth - growth.max(axis=1, keepdims=True), 0.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        size = np.log(np.abs(coefficients)) + time * growth
+        turns = time * np.imag(eigenvalues)
+    modulus = np.exp(size - size.max(axis=1, keepdims=True))
+    lost = np.abs(turns) > LARGEST_TURN
+    if lost.any() and modulus[:, lost].max() > np.finfo(np.float64).eps:
+        raise NumericalRangeError(
+            f"at t = {time:g} the token has turned by {np.abs(turns).max():.3g} radians, too many to know where it is; take a smaller t"
+        )
+    phase = np.exp(1j * (np.angle(coefficients) + np.where(lost, 0.0, turns)))
     moved = ((modulus * phase) @ vectors.T).real
     return moved / np.linalg.norm(moved, axis=1, keepdims=True)
 
@@ -81,11 +94,16 @@ def _by_squaring(matrix: FloatArray, rows: FloatArray, time: float) -> FloatArra
     """exp(tV) by repeated squaring of a small exponential, normalised after each squaring so that it cannot overflow."""
     shifted = matrix - np.max(np.linalg.eigvals(matrix).real) * np.eye(len(matrix))
     norm = time * float(np.linalg.norm(shifted, 2))
+    if not math.isfinite(norm):
+        raise NumericalRangeError(f"t |V| leaves double precision at t = {time:g}; take a smaller t")
     squarings = max(0, math.ceil(math.log2(norm))) if norm > 0 else 0
-    flow = linalg.expm(shifted * (time / 2.0**squarings))
+    flow = linalg.expm(shifted * math.ldexp(time, -squarings))
     for _ in range(squarings):
         flow = flow @ flow
-        flow /= np.abs(flow).max()
+        largest = np.abs(flow).max()
+        if not 0 < largest < np.inf:
+            raise NumericalRangeError(f"exp(tV) of this Jordan block cannot be held at t = {time:g}; take a smaller t")
+        flow /= largest
     moved = rows @ flow.T
     return moved / np.linalg.norm(moved, axis=1, keepdims=True)
 

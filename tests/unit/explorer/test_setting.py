@@ -119,7 +119,7 @@ def test_clock_runs_from_start_to_horizon(log):
 
 def test_noise_takes_whole_steps_and_has_a_limit():
     noisy = setting({"noise": 0.1})
-    steps = noisy.times(Clock(5.0)) / limits.NOISE_STEP
+    steps = noisy.times(Clock(5.0)) / noisy.step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-9)
     with pytest.raises(limits.LimitError, match="with noise"):
         noisy.check_clock(Clock(1e6))

@@ -22,6 +22,9 @@ CIRCLE_CROSSOVER = 1.6
 SPHERE_CROSSOVER = 1.5
 """On the sphere a series wins from this many tokens per harmonic."""
 
+LARGEST_SERIES = {2: 50_000.0, 3: 1200.0}
+"""Dimension -> modes (degrees) that "auto" goes up to: safely below what `fourier` and `harmonics` refuse."""
+
 
 def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
     """Weights that are not divided by their sum must stay within double precision."""
@@ -118,6 +121,8 @@ def series_wins(model: Attention, tokens: int) -> bool:
     if series_refusal(model, tokens) is not None:
         return False
     head = model.all_heads[0]
+    if expected_modes(head.beta) > LARGEST_SERIES[model.dim]:
+        return False
     if model.dim == 3:
         degree = expected_modes(head.beta)
         return tokens > SPHERE_CROSSOVER * 0.5 * degree * degree
