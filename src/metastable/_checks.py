@@ -123,7 +123,10 @@ def number(
     """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise error(f"{name} must be a number, not {value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        raise error(f"{name} must be finite, not a whole number of {value.bit_length()} bits") from None
     if not math.isfinite(result):
         raise error(f"{name} must be finite, not {result}")
     if minimum is not None and (result < minimum or (strict and result == minimum)):
@@ -159,6 +162,13 @@ def count(
         limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
         raise error(f"{name} must be {limit}, not {result}")
     return result
+
+
+def flag(value: Any, name: str) -> bool:
+    """`value` as True or False (0 and 1 count)."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+        return bool(value)
+    raise InvalidInputError(f"{name} must be True or False, not {value!r}")
 
 
 def seed(value: Any, name: str = "seed") -> int:

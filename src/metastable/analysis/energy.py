@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import UnsupportedError
+from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.model import Attention, PostLN
 
 COMPLEX_STEP = 1e-150
@@ -18,6 +18,8 @@ COMPLEX_STEP = 1e-150
 
 def _check_gradient_flow(model: Attention) -> float:
     """beta of a model to which Lemma 5.3 applies; otherwise say what is in the way."""
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {type(model).__name__}")
     head = model.all_heads[0]
     identity = np.eye(model.dim)
     obstacles = {

@@ -77,7 +77,7 @@ def cloud_width(ratios: ArrayLike, beta: float, rank: int = 1) -> CloudWidth:
 
     Args:
         ratios: r_i = lambda_i/lambda_max > 1, one for each direction across L, shape (d - rank,).
-        beta: inverse temperature > 0.
+        beta: inverse temperature, 1e-6 to 1e12.
         rank: dim L >= 1.
 
     Measured error of the median: over random V (symmetric and not, r_i - 1 from 0.15 to 6, beta from 6 to 100, d from 2 to 8,
@@ -91,8 +91,8 @@ def cloud_width(ratios: ArrayLike, beta: float, rank: int = 1) -> CloudWidth:
         raise InvalidInputError(
             "ratios must hold a number above 1 for each direction across L: lambda_i/lambda_max, both negative"
         )
-    beta = _checks.number(beta, "beta", 0.0, strict=True)
-    rank = _checks.count(rank, "rank")
+    beta = _checks.number(beta, "beta", 1e-6, 1e12)
+    rank = _checks.count(rank, "rank", 1, 10**6)
     c = (rank - 1 + float((1.0 / r).sum())) / (2.0 * beta)
     cosine = 1.0 / (np.hypot(1.0, c) + c)
     angle, cumulative = _angles(beta / cosine * (r - 1.0), rank)
