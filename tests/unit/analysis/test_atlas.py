@@ -262,7 +262,8 @@ def test_caveats_and_widths() -> None:
     assert got.width.median == pytest.approx(ms.theory.cloud_width([2.0, 3.0], 9.0).median, rel=1e-6)
     assert f"{got.width.median:.3g} rad" in got.caveat
     doubled = predict(ms.Attention(dim=3, beta=4.5, query=2.0 * np.eye(3), value=value))
-    assert doubled.width is not None and doubled.width.median == pytest.approx(got.width.median, rel=1e-9)
+    assert doubled.width is not None
+    assert doubled.width.median == pytest.approx(got.width.median, rel=1e-9)
     skewed = np.array([[-1.0, 0.3, 0.2], [0.0, -2.0, 1.0], [0.0, -0.5, -3.0]])
     assert predict(ms.Attention(dim=3, beta=9.0, value=skewed)).width is not None
     query = np.random.default_rng(0).standard_normal((3, 3))
