@@ -190,8 +190,8 @@ def cloud_covariance(ratio: ArrayLike) -> FloatArray:
     if r.shape[0] != r.shape[1] or r.shape[0] == 0 or np.linalg.eigvals(r).real.min() <= 1.0:
         raise InvalidInputError("ratio must be a square matrix whose eigenvalues have real parts above 1")
     if np.allclose(r, r.T, rtol=0.0, atol=SYMMETRIC * np.abs(r).max()):
-        return np.linalg.inv(0.5 * (r + r.T) - np.eye(len(r)))
-    t = np.eye(len(r)) / (np.linalg.eigvals(r).real.mean() - 1.0)
+        return np.asarray(np.linalg.inv(0.5 * (r + r.T) - np.eye(len(r))), dtype=np.float64)
+    t: Any = np.eye(len(r)) / (np.linalg.eigvals(r).real.mean() - 1.0)
     for _ in range(ROUNDS):
         # Lyapunov for N at this T, then T from N = T^2 (T + I)^(-1); the error falls by r/(2 r - 1) each time.
         sizes, vectors = np.linalg.eigh(_symmetric(linalg.solve_continuous_lyapunov(r, 2.0 * t)))

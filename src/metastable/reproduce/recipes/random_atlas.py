@@ -41,7 +41,8 @@ def random_value(row: int, dim: int, seed: int, gaps: tuple[float, float], symme
         return float(np.exp(generator.uniform(-1.0, 1.0))) * np.eye(dim)
     leading = 1.0 if row < 4 else -1.0
     size = 1 if row in (3, 5) else int(generator.integers(2, dim))
-    below = leading - np.exp(generator.uniform(*np.log(gaps), dim - size))
+    low, high = float(np.log(gaps[0])), float(np.log(gaps[1]))
+    below = leading - np.exp(generator.uniform(low, high, dim - size))
     diagonal = np.diag([*np.full(size, leading), *below])
     if symmetric:
         return diagonal
