@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import metastable as ms
 from metastable import errors, theory
-from metastable.integrate import brownian
+from metastable.integrate import brownian, planning, sde
 from metastable.kernels import harmonics
 
 MODEL = ms.Attention(dim=3, beta=4.0)

@@ -258,3 +258,46 @@ def test_unnormalised_weights_beyond_double_precision_are_refused() -> None:
     with pytest.raises(NumericalRangeError, match="softmax"):
         theory.equiangular_rate(0.5, 3, 1000.0, "unnormalized")
     assert theory.equiangular_rate(0.5, 3, 1000.0) > 0
+
+
+# -------------------------------------------------------------------------------------------------------------- clouds
+
+
+def test_the_mean_exponential_over_a_sphere_is_exact():
+    """Against I_0 (m = 2), the uniform law of w_1^2 + w_2^2 (m = 4, equal pairs) and equal exponents in any dimension."""
+    from scipy.special import ive
+
+    from metastable.theory.clouds import log_mean_exponential
+
+    for a, b in ((0.0, 3.0), (2.0, 50.0), (400.0, 1.0)):
+        exact = np.log(ive(0, abs(a - b) / 2)) + abs(a - b) / 2 - (a + b) / 2
+        assert log_mean_exponential([a, b]) == pytest.approx(exact, abs=1e-10)
+        exact = np.log((np.exp(-a) - np.exp(-b)) / (b - a)) if a < 100 else np.log(1 / (a - b)) - b
+        assert log_mean_exponential([a, a, b, b]) == pytest.approx(exact, abs=1e-10)
+    for size in (1, 3, 50, 400):
+        assert log_mean_exponential(np.full(size, 2.5)) == pytest.approx(-2.5, abs=1e-10)
+
+
+def test_the_width_of_a_cloud_has_its_limits():
+    """Gaussian for large beta (median of a Rayleigh law), uniform for ratios of 1 (median pi/3 on the sphere)."""
+    got = theory.cloud_width([3.0, 3.0], 1e6)
+    assert got.median == pytest.approx(np.sqrt(2 * np.log(2)) / np.sqrt(1e6 * 2.0), rel=1e-3)
+    assert got.rms == pytest.approx(np.sqrt(2.0) / np.sqrt(1e6 * 2.0), rel=1e-3)
+    np.testing.assert_allclose(got.deviations, (1e6 * 2.0) ** -0.5)
+    assert got.share == pytest.approx(0.5 * (2 / 3), rel=1e-6)
+    assert theory.cloud_width([1 + 1e-9, 1 + 1e-9], 4.0).median == pytest.approx(np.pi / 3, abs=2e-3)
+    assert theory.cloud_width([1 + 1e-9], 4.0, rank=2).median == pytest.approx(np.pi / 6, abs=2e-3)
+    widths = [theory.cloud_width([r, 2 * r], 9.0).median for r in (1.2, 2.0, 4.0)]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_the_covariance_of_a_cloud_rests():
+    generator = np.random.default_rng(0)
+    for size in (2, 3, 5):
+        r = np.diag(generator.uniform(1.5, 4.0, size)) + np.triu(generator.standard_normal((size, size)), 1)
+        t = theory.cloud_covariance(r)
+        n = t @ t @ np.linalg.inv(t + np.eye(size))
+        np.testing.assert_allclose(r @ n + n @ r.T, 2 * t, atol=1e-7 * np.abs(t).max())
+        assert np.linalg.eigvalsh(t).min() > 0
+    symmetric = np.array([[3.0, 0.5], [0.5, 2.0]])
+    np.testing.assert_allclose(theory.cloud_covariance(symmetric), np.linalg.inv(symmetric - np.eye(2)), atol=1e-12)

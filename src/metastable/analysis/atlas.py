@@ -1,170 +1,73 @@
 """The atlas (Table 1): where everything ends, predicted from V alone, and where a run did end.
 
-`predict` reads the row off the leading eigenvalue of V. `classify` looks at the end of a run in three separate steps:
-`features` (distances and speed), `group` (clusters), `match` (the configuration that those fit).
+`predict` reads the row off the leading eigenvalue of V (see `metastable.analysis.prediction`). `classify` looks at the end of a
+run in three separate steps: `features` (distances and speed), `group` (clusters), `match` (the configuration that those fit).
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
+from metastable.analysis import _html
 from metastable.analysis.clusters import cluster_labels, cluster_means, cluster_sizes, cluster_spread
-from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
-from metastable.analysis.trajectory import Trajectory, check_trajectory, distance_to_subspace
+from metastable.analysis.prediction import (
+    CLOUD,
+    CLOUD_ANGLE,
+    FIRST_TOKEN,
+    ONE_POINT,
+    OTHER,
+    ROTATION,
+    ROWS,
+    TWO_CLOUDS,
+    TWO_POINTS,
+    Prediction,
+    check_prediction,
+    predict,
+    predict_value,
+)
+from metastable.analysis.trajectory import Trajectory, check_trajectory, distance_to_subspace, subspace_basis
 from metastable.errors import InvalidInputError
-from metastable.model import Attention, Rule, Support, why_not
+from metastable.model import Attention
 
-Basis = Literal["theorem", "conjecture", "none"]
+__all__ = [
+    "CLOUD",
+    "FIRST_TOKEN",
+    "ONE_POINT",
+    "OTHER",
+    "ROTATION",
+    "ROWS",
+    "TWO_CLOUDS",
+    "TWO_POINTS",
+    "UNSETTLED",
+    "Classification",
+    "Features",
+    "Groups",
+    "Prediction",
+    "classify",
+    "features",
+    "group",
+    "match",
+    "predict",
+    "predict_value",
+]
 
-FIRST_TOKEN = "one point, x_1(0)"
-ONE_POINT = "one point in L"
-TWO_POINTS = "two points, xi and -xi"
-CLOUD = "a cloud of points around L"
-TWO_CLOUDS = "two clouds, around xi and -xi"
-ROTATION = "one point rotating in L"
-OTHER = "none of the atlas"
 UNSETTLED = "unsettled"
+
+ONE_OF_TWO_POINTS = "one point, xi or -xi"
+ONE_OF_TWO_CLOUDS = "one cloud, around xi or -xi"
+"""Rows 3 and 5 when all tokens are on one side: each token chooses, and all may choose alike."""
 
 REFERENCE_LIMIT = 1000
 """Up to this many tokens the final velocity comes from the reference kernel."""
 
-ROWS = {1: FIRST_TOKEN, 2: ONE_POINT, 3: TWO_POINTS, 4: CLOUD, 5: TWO_CLOUDS}
-"""Table 1: final configuration of each row."""
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """Table 1's row for a model, before running it.
-
-    Fields
-    ------
-    row : 1 to 5 as in Table 1, None when no row applies (`reason` says why).
-    configuration : the expected final set, in words.
-    eigenvalue : leading eigenvalue of V (largest real part), complex for a pair.
-    multiplicity, geometric_multiplicity, longest_block : of that eigenvalue.
-    subspace : (d, k) orthonormal columns spanning L.
-    basis : "theorem" (row 1, Theorem 4.1), "conjecture" (rows 2 to 5) or "none".
-    reason : a sentence on why.
-    tolerance : the relative tolerance of the decisions.
-    """
-
-    row: int | None
-    configuration: str
-    eigenvalue: float | complex
-    multiplicity: int
-    subspace: FloatArray
-    basis: Basis
-    geometric_multiplicity: int
-    longest_block: int
-    reason: str
-    tolerance: float
-
-    @property
-    def is_complex(self) -> bool:
-        """True when the leading eigenvalue is one of a complex pair."""
-        return isinstance(self.eigenvalue, complex)
-
-
-def predict(model: Attention, *, tolerance: float = 1e-9) -> Prediction:
-    """Where every token ends, read off the spectrum of V (Table 1).
-
-    The atlas is about causal softmax attention with one head and `PostLN()`. For any other model the spectrum is still
-    reported, but `row` is None and `basis` "none". Several heads count as one when all have the same beta Q^T K (then their V
-    add up exactly); otherwise the spectrum is that of the sum of the V, which governs token 1 alone.
-
-    Args:
-        model: an `Attention`.
-        tolerance: relative to the norm of V, for equality and sign of eigenvalues (see `leading_eigenvalue`).
-
-    Reference: arXiv:2411.04990, Theorem 4.1, Conjectures 1 and 2, Table 1. Q and K do not enter; simulations show that they
-    can matter for rows 3 to 5, so a conjecture is what it says.
-    """
-    if not isinstance(model, Attention):
-        raise InvalidInputError(
-            f"model must be an Attention, not {type(model).__name__}; for a matrix use metastable.analysis.predict_value"
-        )
-    heads = model.all_heads
-    identity = np.eye(model.dim)
-    value = np.sum([identity if head.value is None else head.value for head in heads], axis=0)
-    obstacle = why_not(model, SUPPORT)
-    if obstacle is None:
-        return predict_value(value, tolerance=tolerance)
-    return _prediction(leading_eigenvalue(value, tolerance), None, OTHER, "none", obstacle)
-
-
-def _forms_rule(model: Attention, tokens: int | None) -> str | None:
-    """Heads with one beta Q^T K are one head: their V add up."""
-    identity = np.eye(model.dim)
-    forms = [head.beta * (identity if head.bilinear is None else head.bilinear) for head in model.all_heads]
-    if all(np.array_equal(form, forms[0]) for form in forms[1:]):
-        return None
-    return (
-        "covers no heads with different Q, K or beta (the spectrum is that of the sum of their V, which moves token 1)"
-    )
-
-
-SUPPORT = Support(
-    "the atlas",
-    norms=frozenset({"post_ln"}),
-    masks=frozenset({"causal"}),
-    weights=frozenset({"softmax"}),
-    parts=frozenset({"heads", "bilinear", "value"}),
-    rules=(Rule("heads", _forms_rule),),
-    verb="covers",
-)
-"""The models that Table 1 is about."""
-
-
-def predict_value(value: ArrayLike, *, tolerance: float = 1e-9) -> Prediction:
-    """Table 1's row for a value matrix V under causal softmax attention (see `predict`)."""
-    leading = leading_eigenvalue(value, tolerance)
-    dim, size = leading.subspace.shape
-    defective = (
-        "" if leading.longest_block == 1 else " (defective: L closes the longest Jordan blocks, reached like C/t)"
-    )
-    if leading.is_complex or not leading.alone:
-        reason = "the leading eigenvalues are complex: token 1 rotates for ever and the others follow it"
-        return _prediction(leading, None, ROTATION, "none", reason)
-    if leading.sign == 0:
-        reason = "the leading eigenvalue is 0 within the tolerance, which Table 1 leaves out"
-        return _prediction(leading, None, OTHER, "none", reason)
-    if leading.sign > 0 and leading.geometric_multiplicity == dim:
-        return _prediction(leading, 1, ROWS[1], "theorem", "Theorem 4.1: V is a positive multiple of the identity")
-    if leading.sign > 0:
-        row = 2 if size >= 2 else 3
-        reason = f"Conjecture {row - 1}: lambda_max > 0 with dim L = {size}"
-    else:
-        row = 4 if size >= 2 else 5
-        reason = f"Table 1, supported by the authors' simulations: lambda_max < 0 with dim L = {size}"
-    return _prediction(leading, row, ROWS[row], "conjecture", reason + defective)
-
-
-def _prediction(leading: LeadingEigenvalue, row: int | None, text: str, basis: Basis, reason: str) -> Prediction:
-    return Prediction(
-        row,
-        text,
-        leading.eigenvalue,
-        leading.multiplicity,
-        leading.subspace,
-        basis,
-        leading.geometric_multiplicity,
-        leading.longest_block,
-        reason,
-        leading.tolerance,
-    )
-
-
-# ------------------------------------------------------------------------------------------------------ classify
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Features:
     """Distances and speeds that decide a configuration (geodesic, in radians).
 
@@ -191,8 +94,15 @@ class Features:
         """How far a token would get at its present speed if the run went on for as long again (at least 1/|V|)."""
         return self.speed * max(self.elapsed, 1.0)
 
+    def __repr__(self) -> str:
+        away = self.to_space
+        return (
+            f"<Features: {away.size} tokens, distance to L {np.median(away):.3g} (median) to {away.max():.3g}, spread "
+            f"{self.spread:.3g}, speed {self.speed:.2g}>"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Groups:
     """Clusters of the final tokens: labels (n,), positions (m, d), sizes (m,) and inner spread (m,)."""
 
@@ -201,15 +111,26 @@ class Groups:
     sizes: Any
     spread: FloatArray
 
+    def __repr__(self) -> str:
+        return f"<Groups: {sizes_text(self.sizes)}>"
 
-@dataclass(frozen=True)
+
+def sizes_text(sizes: Any, shown: int = 6) -> str:
+    """`2 groups, of 200 and 100 tokens`: the largest first, at most `shown` of them."""
+    ordered = [str(int(size)) for size in np.sort(np.asarray(sizes))[::-1]]
+    more = f" and {len(ordered) - shown} smaller" if len(ordered) > shown else ""
+    return f"{len(ordered)} group{'s' if len(ordered) > 1 else ''} (tokens: {', '.join(ordered[:shown])}{more})"
+
+
+@dataclass(frozen=True, repr=False)
 class Classification:
     """The configuration a run ended in.
 
     Fields
     ------
     row : 1 to 5 as in Table 1, or None.
-    configuration : in words; "unsettled" when nothing matched and tokens still move.
+    configuration : in words; "unsettled" when nothing matched and tokens still move. Rows 3 and 5 allow that one of the two
+        places is empty, and then it says so: "one point, xi or -xi".
     features, groups : what decided it.
     prediction : what was expected.
     """
@@ -227,7 +148,9 @@ class Classification:
 
     @property
     def as_predicted(self) -> bool:
-        """True when the run ended in the predicted configuration."""
+        """True when the run ended in the predicted configuration (for rows 3 and 5 one of the two places may be empty)."""
+        if self.row is not None:
+            return self.row == self.prediction.row
         return self.configuration == self.prediction.configuration
 
     @property
@@ -243,6 +166,23 @@ class Classification:
             "drift": self.features.drift,
         }
 
+    def _facts(self) -> dict[str, str]:
+        """What a short form shows, by name."""
+        agrees = "as predicted" if self.as_predicted else f"predicted: {self.prediction.configuration}"
+        return {
+            "row": f"{'none' if self.row is None else self.row} ({agrees})",
+            "tokens": f"{len(self.features.to_space)} in {sizes_text(self.groups.sizes)}",
+            "median distance to L": f"{np.median(self.features.to_space):.3g} rad",
+        }
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {text}" for name, text in self._facts().items())
+        return f"<Classification: {self.configuration}; {facts}>"
+
+    def _repr_html_(self) -> str:
+        numbers = {name: f"{value:.3g}" for name, value in self.distances.items()}
+        return _html.table(f"Classification: {self.configuration}", {**self._facts(), **numbers})
+
 
 def features(x: ArrayLike, first: ArrayLike, subspace: ArrayLike, speeds: ArrayLike, elapsed: float) -> Features:
     """Features of a final state.
@@ -255,12 +195,13 @@ def features(x: ArrayLike, first: ArrayLike, subspace: ArrayLike, speeds: ArrayL
         elapsed: time that the run took, in units of 1/|V|.
     """
     tokens = _checks.tokens(x, "x")
-    basis = np.asarray(subspace, dtype=np.float64)
+    basis = subspace_basis(subspace, tokens.shape[1])
+    start = _checks.tokens([_checks.vector(first, "first", tokens.shape[1])], "first")[0]
     side = np.sign(tokens @ basis[:, 0]) if basis.shape[1] == 1 else np.zeros(len(tokens))
     return Features(
         distance_to_subspace(tokens, basis),
         side,
-        float(sphere.distance(tokens, np.asarray(first, dtype=np.float64)).max()),
+        float(sphere.distance(tokens, start).max()),
         float(sphere.distance(tokens, tokens[0]).max()),
         _checks.vector(speeds, "speeds", len(tokens)),
         _checks.number(elapsed, "elapsed", 0.0),
@@ -274,13 +215,33 @@ def group(x: ArrayLike, radius: float) -> Groups:
     return Groups(labels, cluster_means(tokens, labels), cluster_sizes(labels), cluster_spread(tokens, labels))
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The thresholds of `match`, checked."""
+
+    radius: float
+    cloud_angle: float
+    cloud_speed: float
+    drift: float
+
+    def __post_init__(self) -> None:
+        _checks.number(self.radius, "radius", 0.0, strict=True)
+        for name in ("cloud_angle", "cloud_speed", "drift"):
+            _checks.number(getattr(self, name), name, 0.0)
+
+
+def _both_sides(found: Features) -> bool:
+    """True when there are tokens near xi and near -xi."""
+    return bool((found.side > 0).any() and (found.side < 0).any())
+
+
 def match(
     found: Features,
     groups: Groups,
     prediction: Prediction,
     *,
     radius: float = 1e-2,
-    cloud_angle: float = math.pi / 6,
+    cloud_angle: float = CLOUD_ANGLE,
     cloud_speed: float = 1e-3,
     drift: float = 1e-3,
 ) -> tuple[int | None, str]:
@@ -292,24 +253,28 @@ def match(
     nothing is "unsettled" while tokens would drift by more than `drift` if the run went on for as long again, or when a
     theorem says where it must end; otherwise it is "none of the atlas".
     """
-    dim, size = prediction.subspace.shape
-    in_space = bool(found.to_space.max() <= radius)
-    together = found.spread <= radius
+    if not isinstance(found, Features) or not isinstance(groups, Groups):
+        raise InvalidInputError("found and groups must be what metastable.analysis.features and group return")
+    limits = Limits(radius, cloud_angle, cloud_speed, drift)
+    dim, size = check_prediction(prediction).subspace.shape
+    in_space = bool(found.to_space.max() <= limits.radius)
+    together = found.spread <= limits.radius
     if prediction.is_complex or prediction.configuration == ROTATION:
         if together and in_space:
             return None, ROTATION
     elif size == dim:
-        if together and found.to_start <= radius:
+        if together and found.to_start <= limits.radius:
             return 1, ROWS[1]
     elif in_space and size == 1:
-        return 3, ROWS[3]
+        return 3, ROWS[3] if _both_sides(found) else ONE_OF_TWO_POINTS
     elif in_space and together:
         return 2, ROWS[2]
-    cloudy = np.median(found.to_space) <= cloud_angle and np.median(found.speeds) <= cloud_speed
+    cloudy = np.median(found.to_space) <= limits.cloud_angle and np.median(found.speeds) <= limits.cloud_speed
     if prediction.eigenvalue.real < 0 and cloudy and len(groups.sizes) > 1:
-        row = 5 if size == 1 else 4
-        return row, ROWS[row]
-    settled = found.drift <= drift and prediction.basis != "theorem"
+        if size > 1:
+            return 4, ROWS[4]
+        return 5, ROWS[5] if _both_sides(found) else ONE_OF_TWO_CLOUDS
+    settled = found.drift <= limits.drift and prediction.basis != "theorem"
     return None, (OTHER if settled else UNSETTLED)
 
 
@@ -317,7 +282,7 @@ def classify(
     run: Trajectory,
     *,
     radius: float = 1e-2,
-    cloud_angle: float = math.pi / 6,
+    cloud_angle: float = CLOUD_ANGLE,
     cloud_speed: float = 1e-3,
     drift: float = 1e-3,
     tolerance: float = 1e-9,
@@ -340,18 +305,13 @@ def classify(
     Reference: arXiv:2411.04990, Table 1.
     """
     trajectory = check_trajectory(run)
-    limits = {
-        "radius": _checks.number(radius, "radius", 0.0, strict=True),
-        "cloud_angle": _checks.number(cloud_angle, "cloud_angle", 0.0),
-        "cloud_speed": _checks.number(cloud_speed, "cloud_speed", 0.0),
-        "drift": _checks.number(drift, "drift", 0.0),
-    }
+    limits = asdict(Limits(radius, cloud_angle, cloud_speed, drift))
     prediction = predict(trajectory.model, tolerance=tolerance)
     final = _checks.tokens(trajectory.final, "run.final")
     time = float(trajectory.times[-1]) if len(trajectory.times) else 0.0
     unit = _value_norm(trajectory.model)
     speeds = np.linalg.norm(_final_velocity(trajectory, final, time), axis=1) / unit
-    found = features(final, np.asarray(trajectory.start)[0], prediction.subspace, speeds, time * unit)
+    found = features(final, _checks.tokens(trajectory.start, "run.start")[0], prediction.subspace, speeds, time * unit)
     groups = group(final, radius)
     row, text = match(found, groups, prediction, **limits)
     return Classification(row, text, found, groups, prediction)

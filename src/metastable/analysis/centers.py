@@ -52,15 +52,16 @@ def renyi_centers(
 
     tokens = _checks.tokens(x, "x")
     delta = _checks.number(delta, "delta", 0.0)
-    bound = _balls.within_or_at(delta, _checks.number(tie_tolerance, "tie_tolerance", 0.0))
+    strong = _checks.flag(strong, "strong")
+    bound = _balls.within_or_at(delta, _checks.number(tie_tolerance, "tie_tolerance", 0.0, 2.0))
     if metric is not None:
         form = _checks.square(metric, "metric", tokens.shape[1])
-        return _kernels.centers_bilinear(tokens, tokens @ form, bound, bool(strong))
+        return _kernels.centers_bilinear(tokens, tokens @ form, bound, strong)
     if len(tokens) <= _kernels.FEW:
-        return _kernels.centers_few(tokens, bound, bool(strong))
+        return _kernels.centers_few(tokens, bound, strong)
     if tokens.shape[1] == 2 and max(_kernels.SHORTEST_ARC, 4.0 / len(tokens)) <= delta <= 1.0:
-        return _kernels.centers_circle(tokens, bound, delta, bool(strong))
-    return _kernels.centers_many(tokens, bound, bool(strong))
+        return _kernels.centers_circle(tokens, bound, delta, strong)
+    return _kernels.centers_many(tokens, bound, strong)
 
 
 def consumed(x: ArrayLike, centers: ArrayLike, radius: float) -> float:
@@ -95,7 +96,10 @@ def consumed(x: ArrayLike, centers: ArrayLike, radius: float) -> float:
 
 def _positions(tokens: FloatArray, centers: Any) -> tuple[IntArray, FloatArray]:
     """Centers as indices (empty for fixed positions) and positions."""
-    array = np.asarray(centers)
+    try:
+        array = np.asarray(centers)
+    except (ValueError, TypeError, RuntimeError) as reason:
+        raise InvalidInputError(f"centers is not an array of numbers: {reason}") from None
     if array.size == 0:
         return np.empty(0, np.int64), np.empty((0, tokens.shape[1]))
     if array.ndim == 2:

@@ -44,7 +44,10 @@ def labels_of_unit_tokens(tokens: FloatArray, bound: float) -> IntArray:
 
 
 def _labels(labels: ArrayLike, tokens: int | None = None) -> IntArray:
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except (ValueError, TypeError, RuntimeError) as reason:
+        raise InvalidInputError(f"labels is not an array of numbers: {reason}") from None
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
         raise InvalidInputError("labels must be what cluster_labels returns: one whole number >= 0 per token")
     if tokens is not None and array.size != tokens:

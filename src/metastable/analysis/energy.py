@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError
 from metastable.model import Attention, Rule, Support, require
 
 COMPLEX_STEP = 1e-150
@@ -32,6 +33,8 @@ SUPPORT = Support(
 
 def _check_gradient_flow(model: Attention) -> float:
     """beta of a model to which Lemma 5.3 applies; otherwise say what is in the way."""
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {type(model).__name__}")
     require(model, SUPPORT)
     return model.all_heads[0].beta
 

@@ -18,6 +18,9 @@ from metastable.analysis.trajectory import DenseOutput, Trajectory, check_trajec
 if TYPE_CHECKING:
     import pandas as pd
 
+FINEST_RESOLUTION = 1e-15
+"""Smallest fraction of a step that bisection can tell from the next floating-point number."""
+
 IntArray = NDArray[np.int64]
 Partition = IntArray
 
@@ -92,6 +95,8 @@ class MergeTree:
             unmerged: height at which clusters that never merged are joined; pass a finite one to draw a dendrogram.
         """
         _checks.choice(height, "height", ("time", "log10"))
+        if not (isinstance(unmerged, float) and unmerged == math.inf):
+            unmerged = _checks.number(unmerged, "unmerged", 0.0)
         leader = cluster_leaders(self.start_labels)[self.start_labels]
         joins = [(int(k), int(leader[k]), 0.0) for k in range(self.tokens) if leader[k] != k]
         heights = self.time if height == "time" else np.log10(1.0 + self.time)
@@ -144,16 +149,16 @@ def merge_tree(
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
             (a cluster that falls into another one stretches, so a much smaller radius takes it apart again for a while).
         window: relative length of the windows.
-        resolution: bisection stops at this fraction of a step.
+        resolution: bisection stops at this fraction of a step, 1e-15 to 1.
 
     Returns:
         A `MergeTree`.
     """
     trajectory = check_trajectory(run)
-    radius = _default_radius(trajectory) if radius is None else float(radius)
+    radius = _default_radius(trajectory) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     bound = link_bound(radius)
     window = _checks.number(window, "window", 0.0, strict=True)
-    resolution = _checks.number(resolution, "resolution", 0.0, 1.0, strict=True)
+    resolution = _checks.number(resolution, "resolution", FINEST_RESOLUTION, 1.0)
     if trajectory.dense is None:
         return _from_saved(trajectory, radius, bound)
     return _from_dense(trajectory, trajectory.dense, radius, bound, window, resolution)

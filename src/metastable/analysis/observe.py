@@ -12,6 +12,7 @@ measures each member while it runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -99,7 +100,7 @@ def consumed(delta: float, radius: float | None = None, strong: bool = False, mo
     """
     delta = _checks.number(delta, "delta", 0.0, strict=True)
     radius = CENTER_RADIUS * delta if radius is None else _checks.number(radius, "radius", 0.0)
-    return Consumed(delta, radius, bool(strong), bool(moving))
+    return Consumed(delta, radius, _checks.flag(strong, "strong"), _checks.flag(moving, "moving"))
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,9 @@ class CosineQuantiles:
         return np.array([np.quantile((x @ x.T)[pairs], self.levels) for x in np.asarray(states)])
 
 
-def cosine_quantiles(levels: tuple[float, ...] = (0.1, 0.5, 0.9)) -> CosineQuantiles:
+def cosine_quantiles(levels: Sequence[float] = (0.1, 0.5, 0.9)) -> CosineQuantiles:
     """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,)."""
-    checked = tuple(_checks.number(level, "levels", 0.0, 1.0) for level in levels)
+    checked = tuple(_checks.number(level, "levels", 0.0, 1.0) for level in _checks.vector(levels, "levels").tolist())
     if not checked:
         raise InvalidInputError("levels must hold at least one number between 0 and 1")
     return CosineQuantiles(checked)
@@ -257,4 +258,4 @@ def center_displacement(delta: float, strong: bool = True) -> CenterDisplacement
 
     Reference: arXiv:2411.04990, Lemma 5.1 (strong centers stand still).
     """
-    return CenterDisplacement(_checks.number(delta, "delta", 0.0, strict=True), bool(strong))
+    return CenterDisplacement(_checks.number(delta, "delta", 0.0, strict=True), _checks.flag(strong, "strong"))

@@ -38,7 +38,8 @@ class LeadingEigenvalue:
         the real span of both).
     alone : False when other eigenvalues have the same real part (a real one and a pair, or two different pairs); then
         `subspace` is the invariant space of all of them.
-    tolerance, scale : numbers below `tolerance * scale` are zero; scale is the spectral norm of V.
+    tolerance, scale : numbers up to `tolerance * scale` are zero; scale is the spectral norm of V, and the tolerance is the one
+        asked for or, where that is more, the rounding error of V.
     eigenvalues : (d,) the whole spectrum, by decreasing real part.
     """
 
@@ -64,13 +65,15 @@ class LeadingEigenvalue:
         return 0 if abs(part) <= self.tolerance * self.scale else (1 if part > 0 else -1)
 
 
-def leading_eigenvalue(value: ArrayLike, tolerance: float = 1e-9) -> LeadingEigenvalue:
+def leading_eigenvalue(value: ArrayLike, tolerance: float = 1e-9, *, scale: float | None = None) -> LeadingEigenvalue:
     """Leading eigenvalue of V with multiplicities, Jordan blocks and the space L.
 
     Args:
         value: V, shape (d, d).
         tolerance: relative to the spectral norm of V. Two well-conditioned eigenvalues count as equal when they differ by
-            less than about twice this.
+            less than about twice this. Below the rounding error of the decomposition, 4 d eps, it counts as that.
+        scale: what V was computed from has this norm, so V is known to 4 d eps of it and no better (a V that is zero up to
+            that is zero); None for the norm of V itself.
 
     Reference: arXiv:2411.04990, Lemma 3.1 (L); G. Golub and J. Wilkinson, SIAM Review 18 (1976) 578, and B. Kagstrom and
     A. Ruhe, ACM TOMS 6 (1980) 398 (the staircase).
@@ -79,25 +82,28 @@ def leading_eigenvalue(value: ArrayLike, tolerance: float = 1e-9) -> LeadingEige
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise InvalidInputError(f"value must be a square matrix, not an array of shape {matrix.shape}")
     tolerance = _checks.number(tolerance, "tolerance", 0.0, 0.1)
-    scale = float(np.linalg.norm(matrix, 2))
+    size = float(np.linalg.norm(matrix, 2))
     dim = len(matrix)
-    if scale == 0:
-        return LeadingEigenvalue(0.0, dim, dim, 1, np.eye(dim), True, tolerance, 0.0, np.zeros(dim, complex))
+    rounding = 4 * dim * np.finfo(np.float64).eps
+    origin = size if scale is None else max(size, _checks.number(scale, "scale", 0.0))
+    if size <= rounding * origin:
+        return LeadingEigenvalue(0.0, dim, dim, 1, np.eye(dim), True, tolerance, size, np.zeros(dim, complex))
     upper, unitary = _schur(matrix, "complex")
     spectrum: Any = np.diag(upper)
     spectrum = spectrum[np.argsort(-spectrum.real, kind="stable")]
     # What is tested is never below the rounding error of the decomposition itself.
-    small = max(tolerance, 4 * dim * np.finfo(np.float64).eps) * scale
+    small = max(max(tolerance, rounding) * size, rounding * origin)
     top = spectrum[0]
-    form = _Form(matrix, upper, unitary, spectrum, small, scale)
+    form = _Form(matrix, upper, unitary, spectrum, small, size)
     found = _largest_cluster(form, complex(top.real, 0.0))
-    if found is None or found.center.real < top.real - _spread(found, small, scale):
+    if found is None or found.center.real < top.real - _spread(found, small, size):
         found = _largest_cluster(form, complex(top.real, abs(top.imag)))
     assert found is not None  # a cluster of one eigenvalue always passes
-    eigenvalue = float(found.center.real) if found.center.imag == 0 else complex(found.center)
+    real = 0.0 if abs(found.center.real) <= rounding * origin else float(found.center.real)
+    eigenvalue = real if found.center.imag == 0 else complex(real, found.center.imag)
     others: Any = np.delete(spectrum, found.members)
     if found.center.imag != 0:
-        others = others[np.abs(others - found.center.conjugate()) > _spread(found, small, scale)]
+        others = others[np.abs(others - found.center.conjugate()) > _spread(found, small, size)]
     level = found.center.real - 2 * small
     alone = not bool((others.real >= level).any())
     subspace = found.subspace if alone else _invariant_space(matrix, lambda re, im: re >= level)
@@ -108,8 +114,8 @@ def leading_eigenvalue(value: ArrayLike, tolerance: float = 1e-9) -> LeadingEige
         len(found.nullities),
         subspace,
         alone,
-        tolerance,
-        scale,
+        small / size,
+        size,
         spectrum,
     )
 

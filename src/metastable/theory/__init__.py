@@ -13,6 +13,7 @@ modules only `sphere` is used, so an agreement between `theory` and a run is an 
 - how long strong centers stand still: `strong_center_displacement`, `strong_center_time`,
   `strong_center_sufficient_time`
 - the cluster-count law (empirical): `cluster_count`, `cluster_reach`
+- the width of clouds of repelling tokens (mean field, ours): `cloud_width` -> `CloudWidth`, `cloud_covariance`
 - random weights: `initial_inverse_temperature`
 """
 
@@ -25,6 +26,7 @@ from metastable.theory.centers import (
     strong_centers_from_measure,
     strong_centers_from_samples,
 )
+from metastable.theory.clouds import CloudWidth, cloud_covariance, cloud_width
 from metastable.theory.clustering import cluster_count, cluster_reach
 from metastable.theory.equiangular import equiangular_flow, equiangular_rate
 from metastable.theory.interaction import initial_inverse_temperature, interaction, interaction_peak
@@ -37,8 +39,11 @@ from metastable.theory.pair import log_pair_collapse_time, pair_collapse_time
 from metastable.theory.single import jordan_decay, single_token, spectral_gap
 
 __all__ = [
+    "CloudWidth",
     "cap_measure",
     "center_exponent",
+    "cloud_covariance",
+    "cloud_width",
     "cluster_count",
     "cluster_reach",
     "equiangular_flow",

@@ -228,3 +228,71 @@ def test_classify_what_still_moves() -> None:
 def test_bad_arguments_are_refused(call: object) -> None:
     with pytest.raises(InvalidInputError):
         call()  # type: ignore[operator]
+
+
+def test_one_sided_ends_are_said() -> None:
+    """All tokens at one of the two points: row 3 as predicted, but not "two points"."""
+    axis = np.diag([1.0, 0.5, 0.3])
+    for sign in (1.0, -1.0):
+        got = classify(finished(axis, jitter(np.tile(sign * np.eye(3)[0], (300, 1)), 1e-4)))
+        assert (got.row, got.configuration, got.as_predicted) == (3, "one point, xi or -xi", True)
+    repelling = predict_value(np.diag([-1.0, -2.0, -2.5]))
+    state = jitter(np.tile(np.eye(3)[0], (30, 1)), 0.15)
+    still = features(state, state[0], repelling.subspace, np.full(30, 1e-5), 1e3)
+    assert match(still, group(state, 1e-2), repelling) == (5, "one cloud, around xi or -xi")
+
+
+def test_short_forms() -> None:
+    got = classify(finished(np.diag([1.0, 0.5, 0.3]), sphere.uniform(300, 3, seed=0)))
+    for item in (got, got.prediction, got.features, got.groups):
+        assert len(repr(item)) < 400
+    assert "row 3 (conjecture)" in repr(got.prediction)
+    assert "predicted: two points" in repr(got)
+    html = got.prediction._repr_html_()
+    assert "lambda_max &gt; 0" in html
+    assert "<table>" in got._repr_html_()
+
+
+def test_caveats_and_widths() -> None:
+    """The width is that of the theory, for symmetric and other V; None where no law is known."""
+    turned = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
+    value = turned @ np.diag([-2.0, -4.0, -6.0]) @ turned.T
+    got = predict(ms.Attention(dim=3, beta=9.0, value=value))
+    assert got.width is not None
+    assert got.width.median == pytest.approx(ms.theory.cloud_width([2.0, 3.0], 9.0).median, rel=1e-6)
+    assert f"{got.width.median:.3g} rad" in got.caveat
+    doubled = predict(ms.Attention(dim=3, beta=4.5, query=2.0 * np.eye(3), value=value))
+    assert doubled.width is not None
+    assert doubled.width.median == pytest.approx(got.width.median, rel=1e-9)
+    skewed = np.array([[-1.0, 0.3, 0.2], [0.0, -2.0, 1.0], [0.0, -0.5, -3.0]])
+    assert predict(ms.Attention(dim=3, beta=9.0, value=skewed)).width is not None
+    query = np.random.default_rng(0).standard_normal((3, 3))
+    for model in (
+        ms.Attention(dim=3, beta=9.0, query=query, value=value),
+        ms.Attention(dim=3, beta=9.0, value=-np.eye(3)),
+        ms.Attention(dim=3, beta=9.0, value=jordan(-1.0, 3)),
+    ):
+        assert predict(model).width is None
+    assert "wider than the pi/6" in predict(ms.Attention(dim=3, beta=4.0, value=np.diag([-1.0, -1.2, -1.2]))).caveat
+    assert "exponential in beta" in predict(ms.Attention(dim=3, beta=9.0)).caveat
+    negative = predict(ms.Attention(dim=3, beta=2.0, key=-np.eye(3), value=np.diag([1.0, 0.5, 0.2])))
+    assert "beta xi^T Q^T K xi = -2" in negative.caveat
+
+
+def test_what_is_zero_to_rounding_is_zero() -> None:
+    """Heads that cancel leave rounding errors, whose spectrum means nothing; so do tolerances below rounding."""
+    generator = np.random.default_rng(4)
+    part = generator.standard_normal((4, 4))
+    parts = (part, -part + 1e-17 * generator.standard_normal((4, 4)), 0.1 * part, 0.2 * part, -0.3 * part)
+    left = np.sum(parts, axis=0)
+    assert 0 < np.abs(left).max() < 1e-15
+    heads = tuple(ms.Head(value=one, beta=2.0) for one in parts)
+    got = predict(ms.Attention(dim=4, heads=heads))
+    assert (got.eigenvalue, got.is_complex, got.row, got.multiplicity) == (0.0, False, None, 4)
+    turned = np.linalg.qr(generator.standard_normal((5, 5)))[0]
+    value = turned @ np.diag([0.0, 0.0, -1.0, -2.0, -3.0]) @ turned.T
+    for tolerance in (0.0, 1e-16, 1e-12, 1e-9):
+        got = predict_value(value, tolerance=tolerance)
+        assert (got.eigenvalue, got.row, got.multiplicity) == (0.0, None, 2)
+        orthogonal = predict_value(1.1 * turned @ turned.T, tolerance=tolerance)
+        assert (orthogonal.row, orthogonal.basis, orthogonal.multiplicity) == (1, "theorem", 5)

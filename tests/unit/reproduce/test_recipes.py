@@ -16,6 +16,8 @@ SMALL = {
     "cascade": {"tokens": 40, "beta": 16.0, "until": 1e14},
     "theorem-5.2": {"tokens": 20},
     "causal-vs-full": {"tokens": 30, "until": 100.0},
+    "table-1-random": {"tokens": 12},
+    "cloud-width": {"tokens": 80, "dims": (3,)},
 }
 """Parameters that make the slower items small."""
 

@@ -8,6 +8,7 @@ from metastable.reproduce.recipes.gradient_flow import LEMMA_5_3, THEOREM_5_2
 from metastable.reproduce.recipes.interaction import FIGURE_4, LEMMA_A1
 from metastable.reproduce.recipes.one_token import LEMMA_3_1
 from metastable.reproduce.recipes.parking import FIGURE_2, FIGURE_3, LEMMA_5_1
+from metastable.reproduce.recipes.random_atlas import CLOUD_WIDTH, TABLE_1_RANDOM
 from metastable.reproduce.recipes.spectra import FIGURE_5, FIGURE_6
 
 CATALOGUE = (
@@ -18,6 +19,7 @@ CATALOGUE = (
     FIGURE_5,
     FIGURE_6,
     TABLE_1,
+    TABLE_1_RANDOM,
     LEMMA_3_1,
     THEOREM_4_1,
     CONJECTURE_1,
@@ -30,5 +32,6 @@ CATALOGUE = (
     COUNTS_SCALING,
     CASCADE,
     CLUSTER_LAW,
+    CLOUD_WIDTH,
     CAUSAL_VS_FULL,
 )
