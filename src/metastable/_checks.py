@@ -123,7 +123,10 @@ def number(
     """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise error(f"{name} must be a number, not {value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        raise error(f"{name} is a whole number beyond the range of double precision (1.8e308)") from None
     if not math.isfinite(result):
         raise error(f"{name} must be finite, not {result}")
     if minimum is not None and (result < minimum or (strict and result == minimum)):

@@ -75,7 +75,7 @@ def subspace_basis(subspace: Any, dim: int) -> FloatArray:
     columns = _checks.real_array(subspace, "subspace")
     if columns.ndim == 1:
         columns = columns[:, None]
-    if columns.ndim != 2 or columns.shape[0] != dim or columns.shape[1] == 0:
+    if columns.ndim != 2 or columns.shape[0] != dim or columns.size == 0:
         raise InvalidInputError(
             f"subspace must hold spanning vectors as columns, shape ({dim}, k), not an array of shape {columns.shape}"
         )
