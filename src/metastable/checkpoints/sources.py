@@ -70,7 +70,7 @@ def _refuse_pickle(path: Path) -> CheckpointError:
     )
 
 
-def resolve(source: str | os.PathLike[str], revision: str | None = None) -> Source:
+def resolve(source: Any, revision: str | None = None) -> Source:
     """The checkpoint behind a path, a short name of `PACKAGED`, or a hub id (downloaded, or found in the hub's cache)."""
     text = os.fspath(source) if isinstance(source, (str, os.PathLike)) else source
     if not isinstance(text, str) or not text or "\0" in text:
