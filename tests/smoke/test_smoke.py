@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import metastable as ms
+from metastable import checkpoints, errors
+from metastable import sweep as sweeps
 
 NEEDS_GPU = ("metastable.kernels.cuda", "metastable.integrate.fused.cuda")
 OPTIONAL = {"torch", "transformers", "huggingface_hub", "numba_cuda", "cuda", "gguf", "safetensors"}
@@ -66,7 +68,7 @@ def test_save_and_load(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["run.zarr"]
     path = tmp_path / "run.zarr" / "zarr.json"
     path.write_text(path.read_text().replace('"success"', '"diverged"'))
-    with pytest.raises(ms.errors.StoreError, match="status"):
+    with pytest.raises(errors.StoreError, match="status"):
         ms.load(tmp_path / "run.zarr")
 
 
@@ -110,11 +112,11 @@ engine = "reference"
 def test_sweeps(tmp_path, workers):
     if workers:
         pytest.importorskip("distributed")
-    sweep = ms.sweep.Sweep.from_toml(SWEEP)
+    sweep = sweeps.Sweep.from_toml(SWEEP)
     sweep.check()
     outcome = sweep.run(tmp_path / "sweep", workers=workers)
     assert outcome.complete
-    assert ms.sweep.status(tmp_path / "sweep").process is None
+    assert sweeps.status(tmp_path / "sweep").process is None
     assert np.isfinite(outcome.dataset["mean_cosine"].values).all()
     assert sweep.run(tmp_path / "sweep", workers=0).ran == 0
 
@@ -153,7 +155,7 @@ def test_explorer_answers():
     assert "<html" in page.text
 
 
-def checkpoint(folder: Path) -> Path:
+def tiny_llama(folder: Path) -> Path:
     """A tiny Llama of random numbers, with safetensors."""
     from metastable.checkpoints.tensors import write_safetensors
 
@@ -168,14 +170,14 @@ def checkpoint(folder: Path) -> Path:
 
 
 def test_checkpoints(tmp_path):
-    weights = ms.checkpoints.load_weights(checkpoint(tmp_path))
-    spectra = ms.checkpoints.ov_spectra(weights)
+    weights = checkpoints.load_weights(tiny_llama(tmp_path))
+    spectra = checkpoints.ov_spectra(weights)
     # The four eigenvalues that are not of the kernel, found the slow way.
     slow = np.linalg.eigvals(weights.layer(0).fold().value_matrix(1))
     slow = slow[np.argsort(-np.abs(slow))[:4]]
     np.testing.assert_allclose(spectra["leading"].values[0, 1].real, slow.real.max(), rtol=1e-6)
     assert spectra["eigenvalue"].shape == (1, 2, 4)
-    assert ms.checkpoints.inverse_temperature(weights)["beta_F"].shape == (1, 2, 1)
+    assert checkpoints.inverse_temperature(weights)["beta_F"].shape == (1, 2, 1)
 
 
 def test_gguf(tmp_path):
@@ -194,8 +196,8 @@ def test_gguf(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    weights = ms.checkpoints.load_weights(tmp_path / "a.gguf")
+    weights = checkpoints.load_weights(tmp_path / "a.gguf")
     np.testing.assert_array_equal(weights.layer(0).value[0], np.eye(8)[:4])
     (tmp_path / "b.gguf").write_bytes((tmp_path / "a.gguf").read_bytes()[:300])
-    with pytest.raises(ms.errors.CheckpointError):
-        ms.checkpoints.load_weights(tmp_path / "b.gguf")
+    with pytest.raises(errors.CheckpointError):
+        checkpoints.load_weights(tmp_path / "b.gguf")

@@ -94,6 +94,8 @@ class Sweep:
             if not isinstance(getattr(self, name), str):
                 raise SweepError(f"{name} must be text, not {getattr(self, name)!r}")
         put(self, "times", tuple(_checks.output_times(axes.expand(self.times, "times")).tolist()))
+        if self.times[-1] == 0:
+            raise SweepError("times holds only 0, which is the start; give later times")
         self._check_names()
 
     def _check_names(self) -> None:
