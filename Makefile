@@ -25,6 +25,16 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
+# The smoke suite with the lowest versions that pyproject.toml promises, in an environment of its own (without PyTorch).
+LOWEST := .venv-lowest
+.PHONY: test-lowest
+test-lowest:
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	  --editable ".[weights,sweep,explore]" "pytest>=8" "httpx>=0.27"
+	$(LOWEST)/bin/python -m pytest tests/smoke -p no:cacheprovider
+
 bench: $(VENV)/.installed-dev
 	$(BIN)/metastable bench
 

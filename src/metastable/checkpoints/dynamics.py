@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from metastable._checks import FloatArray, number
+from metastable._checks import FloatArray, count, number
+from metastable.checkpoints import arguments
 from metastable.checkpoints.temperature import acting_on_tokens, folded_logit_matrix
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
 from metastable.errors import InvalidInputError
@@ -35,8 +36,9 @@ class UnitTokens(NamedTuple):
 
 def unit_tokens(weights: AttentionWeights, states: xr.Dataset, layer: int, *, drop_first: int = 0) -> UnitTokens:
     """The tokens that enter layer `layer`, as its own norm sees them (LayerNorm: centred), on the unit sphere."""
-    index = weights.check_layer(layer)
-    cloud = states["x"].values
+    index = arguments.weights(weights).check_layer(layer)
+    cloud = arguments.dataset(states)["x"].values
+    drop_first = count(drop_first, "drop_first", 0, cloud.shape[1] - 1)
     if cloud.shape[0] <= index or cloud.shape[2] != weights.dim:
         raise InvalidInputError(
             f"states of shape {cloud.shape} do not belong to these weights; use token_states of the same model, unchanged"
@@ -70,14 +72,15 @@ def as_model(
         `Attention` with the model's mask and `PreLN` or `PostLN`. For post-norm models the residual also carries the gain;
         it is taken as its root mean square.
     """
-    index = weights.check_layer(layer)
+    index = arguments.weights(weights).check_layer(layer)
+    lag = number(lag, "lag")
     radius = number(radius, "radius", 0.0, strict=True)
     stored = weights.layer(index)
     if stored.norm.place == "post" and stored.norm.gain is not None:
         radius = radius * float(np.sqrt(np.mean(stored.norm.gain**2)))
     chosen = range(weights.head_count) if head is None else [weights.check_head(head)]
     folded = acting_on_tokens(stored)
-    heads = tuple(_head(weights, folded, number, lag, radius) for number in chosen)
+    heads = tuple(_head(weights, folded, place, lag, radius) for place in chosen)
     drift = _drift(folded) / (np.sqrt(weights.dim) * radius) if head is None else np.zeros(weights.dim)
     return Attention(
         dim=weights.dim,

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable._checks import FloatArray, count, number, tokens, vector
+from metastable._checks import FloatArray, count, matrix, number, real_array, tokens, vector
 from metastable._checks import seed as check_seed
 from metastable.analysis.centers import consumed, renyi_centers
+from metastable.checkpoints import arguments
 from metastable.checkpoints.linear import cloud_distances
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, TokenError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -35,7 +36,10 @@ def effective_rank(x: FloatArray) -> float:
 
     Between 1 (all tokens on a line) and min(tokens, dim) (all directions alike).
     """
-    strengths = np.linalg.svd(x, compute_uv=False)
+    cloud = matrix(x, "x", error=TokenError)
+    if not cloud.any():
+        raise TokenError("x holds no token that is not zero, so it has no directions to count")
+    strengths = np.linalg.svd(cloud, compute_uv=False)
     share = strengths / strengths.sum()
     return float(np.exp(-(share * np.log(np.where(share > 0, share, 1.0))).sum()))
 
@@ -79,7 +83,9 @@ def exchangeable_strong_count(distances: FloatArray, delta: float) -> float:
     Token i is a strong center when it comes before all its k_i neighbours, which happens in 1/(1 + k_i) of the orders. This is
     the plug-in form of E[1/mu(B_delta)] (Lemma C.1 of arXiv:2411.04990) with mu the empirical measure.
     """
-    return float((1.0 / (distances <= delta).sum(axis=1)).sum())
+    near = arguments.distances(distances) <= number(delta, "delta", 0.0)
+    # A token is near itself, whatever rounding says.
+    return float((1.0 / near.sum(axis=1).clip(1)).sum())
 
 
 def exchangeable_gap_sum(distances: FloatArray) -> float:
@@ -95,10 +101,11 @@ def exchangeable_gap_sum(distances: FloatArray) -> float:
 
 def _cloud(states: xr.Dataset | FloatArray) -> FloatArray:
     """Unit vectors (layer, token, feature) from a dataset of `to_sphere` or an array."""
-    x = np.asarray(states if isinstance(states, np.ndarray) else states["x"].values, dtype=np.float64)
+    given = states if isinstance(states, (np.ndarray, list, tuple)) else arguments.dataset(states)["x"].values
+    x = real_array(given, "states", TokenError)
     if x.ndim == 2:
         x = x[None]
-    if x.ndim != 3 or x.shape[1] < 3:
+    if x.ndim != 3 or x.shape[1] < 3 or not x.size:
         raise InvalidInputError(f"tokens must have shape (layer, token, feature) with at least 3 tokens, not {x.shape}")
     tokens(x[0], "states")
     if np.abs(np.einsum("ltf,ltf->lt", x, x) - 1).max() > 1e-6:
@@ -108,13 +115,13 @@ def _cloud(states: xr.Dataset | FloatArray) -> FloatArray:
 
 def _layers(states: xr.Dataset | FloatArray, size: int) -> np.ndarray:
     """Layer numbers of the states."""
-    if isinstance(states, np.ndarray) or "layer" not in states.coords:
+    if isinstance(states, (np.ndarray, list, tuple)) or "layer" not in states.coords:
         return np.arange(size)
     return states["layer"].values
 
 
 def _attributes(states: xr.Dataset | FloatArray) -> dict[str, Any]:
-    return {} if isinstance(states, np.ndarray) else dict(states.attrs)
+    return {} if isinstance(states, (np.ndarray, list, tuple)) else dict(states.attrs)
 
 
 def token_geometry(states: xr.Dataset | FloatArray, deltas: Sequence[float] = DELTAS) -> xr.Dataset:
@@ -132,7 +139,7 @@ def token_geometry(states: xr.Dataset | FloatArray, deltas: Sequence[float] = DE
     import xarray as xr
 
     x = _cloud(states)
-    sweep = vector(list(deltas), "deltas")
+    sweep = vector(deltas, "deltas")
     if not sweep.size or (sweep <= 0).any() or (sweep > np.pi).any():
         raise InvalidInputError("deltas must be distances between 0 and pi")
     per_layer = np.empty((len(x), 4))
@@ -195,7 +202,7 @@ def exchangeability_test(states: xr.Dataset | FloatArray, *, permutations: int =
     import xarray as xr
 
     x = _cloud(states)
-    permutations = count(permutations, "permutations", 2)
+    permutations = count(permutations, "permutations", 2, 100_000_000)
     root = check_seed(seed)
     rows = np.empty((len(x), 6))
     for place, cloud in enumerate(x):
@@ -239,7 +246,8 @@ def capture_curves(
     x = _cloud(states)
     delta = number(delta, "delta", 0.0, np.pi, strict=True)
     radius = 0.1 * delta if radius is None else number(radius, "radius", 0.0, np.pi, strict=True)
-    null_samples, root = count(null_samples, "null_samples"), check_seed(seed)
+    null_samples, root = count(null_samples, "null_samples", 1, 1_000_000), check_seed(seed)
+    strong, moving = arguments.switch(strong, "strong"), arguments.switch(moving, "moving")
     centers = np.asarray(renyi_centers(x[0], delta, strong=strong))
     generator = np.random.default_rng(root)
     choices = [generator.choice(x.shape[1], len(centers), replace=False) for _ in range(null_samples)]

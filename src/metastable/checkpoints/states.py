@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable._checks import FloatArray, choice, count, real_array
+from metastable.checkpoints import arguments
 from metastable.checkpoints.adapters import adapter_for
 from metastable.checkpoints.models import encode
 from metastable.checkpoints.weights import AttentionWeights
@@ -50,6 +51,10 @@ def token_states(
         Dataset: `x` (layer, token, feature) float32, `norm` (layer, token) float64, coordinates `text` and `id` (token,),
         and with `attentions` also `attention` (block, head, token, key).
     """
+    arguments.model(model)
+    arguments.tokenizer(tokenizer)
+    attentions = arguments.switch(attentions, "attentions")
+    special_tokens = arguments.switch(special_tokens, "special_tokens")
     import torch
     import xarray as xr
 
@@ -117,7 +122,7 @@ def token_states(
 
 def attention_gains(weights: AttentionWeights) -> FloatArray:
     """The gain that multiplies the states entering each layer, shape (layer_count, dim); ones where there is none."""
-    ones = np.ones(weights.dim)
+    ones = np.ones(arguments.weights(weights).dim)
     return np.stack([ones if layer.norm.gain is None else layer.norm.gain for layer in weights.layers()])
 
 
@@ -132,7 +137,9 @@ def _outliers(x: FloatArray, wanted: int | Sequence[int] | None) -> tuple[int, .
             return ()
         energy = energy_shares(x).mean(axis=0)
         return tuple(sorted(int(i) for i in np.argsort(-energy)[:number]))
-    chosen = sorted({count(index, "drop_dims", 0, size - 1) for index in np.atleast_1d(np.asarray(wanted))})
+    if isinstance(wanted, (str, bytes, bool)) or not isinstance(wanted, Iterable):
+        raise InvalidInputError(f"drop_dims must be a number of dimensions or a list of them, not {wanted!r}")
+    chosen = sorted({count(index, "drop_dims", 0, size - 1) for index in wanted})
     if len(chosen) > size - 2:
         raise InvalidInputError(f"drop_dims leaves fewer than two of the {size} dimensions")
     return tuple(chosen)
@@ -140,7 +147,14 @@ def _outliers(x: FloatArray, wanted: int | Sequence[int] | None) -> tuple[int, .
 
 def energy_shares(x: FloatArray) -> FloatArray:
     """Share of each dimension in the tokens' energy, mean over tokens of x_i^2/|x|^2: (layer, token, dim) -> (layer, dim)."""
-    squares = np.asarray(x, dtype=np.float64) ** 2
+    cloud = real_array(x, "x", TokenError)
+    if cloud.ndim < 2 or not cloud.size:
+        raise TokenError(f"x must have shape (layer, token, dim) or (token, dim), not {cloud.shape}")
+    # Scaled first: squares of numbers beyond 1e154 overflow.
+    largest = np.abs(cloud).max(axis=-1, keepdims=True)
+    if not largest.all():
+        raise TokenError("a token is zero, so it has no energy to share; drop it")
+    squares = (cloud / largest) ** 2
     return (squares / squares.sum(axis=-1, keepdims=True)).mean(axis=-2)
 
 
@@ -170,7 +184,7 @@ def to_sphere(
     import xarray as xr
 
     choice(center, "center", CENTERS)
-    tokens = states.sizes["token"]
+    tokens = arguments.dataset(states).sizes["token"]
     drop_first = count(drop_first, "drop_first", 0, tokens - 1)
     x = states["x"].values[:, drop_first:].astype(np.float64)
     dropped = _outliers(x, drop_dims)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable._checks import FloatArray, count
+from metastable._checks import FloatArray, count, number, vector
+from metastable.checkpoints import arguments
 from metastable.checkpoints.attention import attention_logits, visible
 from metastable.checkpoints.linear import gram_factor
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, TokenError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,7 +33,8 @@ def logit_matrix(weights: AttentionWeights, layer: int, head: int, lag: float = 
 
     For LayerNorm models A is centred on both sides. Biases are not in A (`attention_logits` has them).
     """
-    return folded_logit_matrix(weights, acting_on_tokens(weights.layer(layer)), weights.check_head(head), lag)
+    folded = acting_on_tokens(arguments.weights(weights).layer(layer))
+    return folded_logit_matrix(weights, folded, weights.check_head(head), number(lag, "lag"))
 
 
 def folded_logit_matrix(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float) -> FloatArray:
@@ -81,7 +83,12 @@ def _data_temperatures(
     attention = np.exp(shifted)
     attention /= attention.sum(axis=-1, keepdims=True)
     unit = layer.norm.standardize(states)
-    unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
+    length = np.linalg.norm(unit, axis=-1, keepdims=True)
+    if not length.all():
+        raise TokenError(
+            f"token {int(length.argmin())} is zero where it enters layer {layer.index}, so it has no direction"
+        )
+    unit = unit / length
     used = seen.copy()
     used[:, :drop_first] = False
     used[:first_row] = False
@@ -93,12 +100,17 @@ def _data_temperatures(
 
     cosine, logits = centred(unit @ unit.T), centred(logits)
     squares = (cosine**2).sum()
+    if squares == 0:
+        raise TokenError(
+            f"all tokens that enter layer {layer.index} point the same way, so no temperature can be read off them"
+        )
     cross, own = (logits * cosine).sum(axis=(-2, -1)), (logits**2).sum(axis=(-2, -1))
     entropy = -(attention * np.log(np.where(attention > 0, attention, 1.0))).sum(axis=-1)
     return {
         "beta_data": np.sqrt(own / squares),
         "slope": cross / squares,
-        "r_squared": cross**2 / (own * squares),
+        # A head that was switched off has no logits to explain.
+        "r_squared": np.divide(cross**2, own * squares, out=np.zeros_like(own), where=own > 0),
         "sink_mass": attention[:, first_row:, 0].mean(axis=-1),
         "attention_perplexity": np.exp(entropy[:, first_row:].mean(axis=-1)),
     }
@@ -130,8 +142,11 @@ def inverse_temperature(
     """
     import xarray as xr
 
-    if not len(lags):
+    arguments.weights(weights)
+    lags, rope = vector(lags, "lags").tolist(), arguments.switch(rope, "rope")
+    if not lags:
         raise InvalidInputError("lags must hold at least one lag, for example (0,)")
+    drop_first, first_row = count(drop_first, "drop_first", 0), count(first_row, "first_row", 0)
     cloud = None if states is None else _check_states(weights, states, drop_first, first_row)
     from_weights, from_data = [], []
     for index, layer in enumerate(weights.layers()):
@@ -156,14 +171,12 @@ def inverse_temperature(
 
 def _check_states(weights: AttentionWeights, states: xr.Dataset, drop_first: int, first_row: int) -> np.ndarray:
     """The array of states, when it fits the weights."""
-    cloud = states["x"].values
+    cloud = arguments.dataset(states)["x"].values
     if cloud.shape[0] != weights.layer_count + 1 or cloud.shape[2] != weights.dim:
         raise InvalidInputError(
             f"states have {cloud.shape[0]} layers of dimension {cloud.shape[2]}, but the weights imply "
             f"{weights.layer_count + 1} of dimension {weights.dim}; use token_states of the same model, unchanged"
         )
-    count(drop_first, "drop_first", 0)
-    count(first_row, "first_row", 0)
     if cloud.shape[1] < max(drop_first, first_row) + 2:
         raise InvalidInputError(
             f"the text has {cloud.shape[1]} tokens; temperatures need at least {max(drop_first, first_row) + 2}"

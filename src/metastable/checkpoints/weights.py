@@ -18,17 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from metastable._checks import FloatArray, count, number
+from metastable._checks import FloatArray, choice, count, number, real_array, vector
 from metastable._checks import seed as check_seed
 from metastable.checkpoints.rope import Rope
 from metastable.errors import InvalidInputError
 
 NormKind = Literal["rms", "layer", "none"]
 NormPlace = Literal["pre", "post"]
+
+LARGEST = 10_000_000
+"""Larger than any dimension or number of heads; more is a mistake."""
+MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,14 @@ class Norm:
     epsilon: float = 0.0
     gain: FloatArray | None = None
     shift: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        choice(self.kind, "kind", get_args(NormKind))
+        choice(self.place, "place", get_args(NormPlace))
+        number(self.epsilon, "epsilon", 0.0)
+        for name in ("gain", "shift"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, vector(getattr(self, name), name))
 
     def standardize(self, states: FloatArray) -> FloatArray:
         """z of shape (..., dim): the normalised states without gain and shift.
@@ -83,6 +95,33 @@ class LayerWeights:
     key_bias: FloatArray | None = None
     value_bias: FloatArray | None = None
     output_bias: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.norm, Norm):
+            raise InvalidInputError(f"norm must be a Norm, not {self.norm!r}")
+        number(self.scale, "scale")
+        for name in ("query", "key", "value", "output"):
+            array = real_array(getattr(self, name), name)
+            if array.ndim != 3 or not array.size:
+                raise InvalidInputError(f"{name} must have one matrix per head (three axes), not shape {array.shape}")
+            object.__setattr__(self, name, array)
+        heads, width, dim = self.query.shape
+        kv_heads = len(self.key)
+        if heads % kv_heads:
+            raise InvalidInputError(f"{heads} query heads are not a multiple of {kv_heads} key and value heads")
+        wanted = {"key": (kv_heads, width, dim), "value": (kv_heads, width, dim), "output": (heads, dim, width)}
+        wanted |= {"query_bias": (heads, width), "key_bias": (kv_heads, width), "value_bias": (kv_heads, width)}
+        for name, shape in {**wanted, "output_bias": (dim,)}.items():
+            given = getattr(self, name)
+            if given is None and name.endswith("bias"):
+                continue
+            array = real_array(given, name)
+            if array.shape != shape:
+                raise InvalidInputError(f"{name} must have shape {shape}, not {array.shape}")
+            object.__setattr__(self, name, array)
+        for name, array in (("gain", self.norm.gain), ("shift", self.norm.shift)):
+            if array is not None and array.shape != (dim,):
+                raise InvalidInputError(f"the {name} of the norm must have shape {(dim,)}, not {array.shape}")
 
     @property
     def head_count(self) -> int:
@@ -164,6 +203,24 @@ class AttentionWeights:
     stored_layer: tuple[int, ...] = ()
     window: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("dim", "head_count", "kv_head_count", "head_dim", "layer_count"):
+            count(getattr(self, name), name)
+        if self.head_count % self.kv_head_count:
+            raise InvalidInputError(
+                f"head_count={self.head_count} must be a multiple of kv_head_count={self.kv_head_count}"
+            )
+        choice(self.norm_kind, "norm_kind", get_args(NormKind))
+        choice(self.norm_place, "norm_place", get_args(NormPlace))
+        if not callable(self.loader):
+            raise InvalidInputError(f"loader must be a function that reads a layer, not {self.loader!r}")
+        if self.rope is not None and not isinstance(self.rope, Rope):
+            raise InvalidInputError(f"rope must be a Rope or None, not {self.rope!r}")
+        if self.rope is not None and self.rope.rotary_dim > self.head_dim:
+            raise InvalidInputError(f"rope turns {self.rope.rotary_dim} coordinates, but a head has {self.head_dim}")
+        if self.window is not None:
+            count(self.window, "window")
+
     def layer(self, index: int) -> LayerWeights:
         """The weights of layer `index` (0 is the first; negative counts from the end)."""
         return self.loader(self.check_layer(index))
@@ -209,15 +266,17 @@ def random_weights(
     With dim = 2048 and 16 heads these are the sizes of albert-xlarge-v2, whose initial spectrum is Figure 5 of
     arXiv:2411.04990. Layer l uses its own child of `seed`, so layers can be read in any order.
     """
-    dim, head_count = count(dim, "dim", 2), count(head_count, "head_count")
-    layer_count, seed_value = count(layer_count, "layer_count"), check_seed(seed)
+    dim, head_count = count(dim, "dim", 2, LARGEST), count(head_count, "head_count", 1, LARGEST)
+    layer_count, seed_value = count(layer_count, "layer_count", 1, MOST_LAYERS), check_seed(seed)
     kv_heads = head_count if kv_head_count is None else count(kv_head_count, "kv_head_count")
     deviation = number(deviation, "deviation", 0.0, strict=True)
+    if not isinstance(causal, bool):
+        raise InvalidInputError(f"causal must be True or False, not {causal!r}")
     if head_count % kv_heads:
         raise InvalidInputError(f"head_count={head_count} must be a multiple of kv_head_count={kv_heads}")
     if head_dim is None and dim % head_count:
         raise InvalidInputError(f"dim={dim} is not a multiple of head_count={head_count}; give head_dim")
-    width = dim // head_count if head_dim is None else count(head_dim, "head_dim")
+    width = dim // head_count if head_dim is None else count(head_dim, "head_dim", 1, LARGEST)
 
     def load(index: int) -> LayerWeights:
         generator = np.random.default_rng(np.random.SeedSequence(seed_value, spawn_key=(index,)))

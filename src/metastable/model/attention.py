@@ -239,9 +239,11 @@ class Attention(ArrayFields):
         """The model that `to_json` wrote."""
         import json
 
+        if not isinstance(text, (str, bytes)):
+            raise ModelError(f"from_json takes JSON text, not {type(text).__name__}")
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as reason:
+        except (ValueError, RecursionError) as reason:
             raise ModelError(f"this is not JSON: {reason}") from None
         return Attention.from_dict(data)
 
@@ -256,6 +258,8 @@ class Attention(ArrayFields):
         """The model that `to_toml` wrote (or that a person did)."""
         import tomllib
 
+        if not isinstance(text, str):
+            raise ModelError(f"from_toml takes TOML text, not {type(text).__name__}")
         try:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as reason:

@@ -43,6 +43,8 @@ FRUGAL = {
 from the tasks where there are as many workers as cores. Tasks last a second here; looking once in one is enough."""
 PATIENCE = 15.0
 """Seconds without a scheduler after which a sweep stops (it may be restarted at the same address meanwhile)."""
+STARTS = 3
+"""How often a local cluster is started when a process of it dies while starting."""
 CONNECT = 10.0
 """Seconds to wait for the first answer of a scheduler."""
 COUNT_EVERY = 2.0
@@ -155,21 +157,46 @@ class OnDask:
 def local(workers: int, text: str, execute: str | Execute) -> OnDask:
     """Workers on this machine: one process each, one thread each."""
     require("running a sweep on several workers")
+    reasons = []
+    for _ in range(STARTS):
+        try:
+            cluster, client = _start_local(workers)
+        except Exception as reason:  # whatever Dask makes of a process that dies while it starts
+            reasons.append(f"{type(reason).__name__}: {reason}".rstrip(": "))
+        else:
+            return OnDask(client, [cluster], text, execute)
+    raise SchedulerLostError(
+        f"{workers} worker processes could not be started in {STARTS} attempts ({reasons[-1]}); was one of them killed, for example "
+        "because memory ran out? Use fewer workers, or workers=0 for none"
+    )
+
+
+def _start_local(workers: int) -> tuple[Any, Any]:
+    """A Dask cluster on this machine and its client; nothing stays behind when that fails."""
     from dask import config
     from distributed import Client, LocalCluster
 
     dashboard: Any = DASHBOARD  # None, no dashboard, is allowed but not in the annotations of distributed
-    with config.set(FRUGAL):  # the processes that are started inherit it
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=dashboard,
-            silence_logs=logging.CRITICAL,
-        )
-        client = Client(cluster)
-    _ignore_ctrl_c(client)
-    return OnDask(client, [cluster], text, execute)
+    opened: list[Any] = []
+    try:
+        with config.set(FRUGAL):  # the processes that are started inherit it
+            opened.append(
+                LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=dashboard,
+                    silence_logs=logging.CRITICAL,
+                )
+            )
+            opened.append(Client(opened[0]))
+        _ignore_ctrl_c(opened[1])
+    except BaseException:
+        for item in reversed(opened):
+            with suppress(Exception):
+                item.close(timeout=5)
+        raise
+    return opened[0], opened[1]
 
 
 def _ignore_ctrl_c(client: Any) -> None:

@@ -95,6 +95,8 @@ class Sweep:
             if not isinstance(getattr(self, name), str):
                 raise SweepError(f"{name} must be text, not {getattr(self, name)!r}")
         put(self, "times", tuple(_checks.output_times(axes.expand(self.times, "times")).tolist()))
+        if self.times[-1] == 0:
+            raise SweepError("times holds only 0, which is the start; give later times")
         self._check_names()
 
     def _check_names(self) -> None:
@@ -230,6 +232,8 @@ class Sweep:
     @classmethod
     def from_toml(cls, text: str) -> Sweep:
         """The sweep that TOML text describes."""
+        if not isinstance(text, str):
+            raise SweepError(f"from_toml takes TOML text, not {type(text).__name__}; for a file use from_file")
         try:
             return cls.from_dict(tomllib.loads(text))
         except tomllib.TOMLDecodeError as reason:
@@ -238,6 +242,8 @@ class Sweep:
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Sweep:
         """The sweep of a TOML file."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise SweepError(f"from_file takes the path of a TOML file, not {type(path).__name__}")
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as reason:

@@ -103,7 +103,7 @@ class SmallDisk:
             self._limit()
 
     def _limit(self):
-        real, left = journal.os.fsync, [self._room]
+        real, left = os.fsync, [self._room]
 
         def fsync(descriptor):
             left[0] -= os.fstat(descriptor).st_size
@@ -111,7 +111,7 @@ class SmallDisk:
                 raise OSError(28, "No space left on device")
             real(descriptor)
 
-        self._patch.setattr(journal.os, "fsync", fsync)
+        self._patch.setattr(os, "fsync", fsync)
 
     def grow(self):
         """More room."""

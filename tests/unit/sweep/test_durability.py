@@ -57,6 +57,54 @@ def test_killed_worker(tmp_path, undisturbed, environment):
     assert zarr_files(tmp_path / "sweep") == undisturbed
 
 
+KILL_WHILE_STARTING = """
+import sys, threading, time
+import psutil
+from metastable import sweep
+from metastable.sweep import cluster
+from tests.unit.sweep import toy
+
+def kill_the_first_worker():
+    while True:
+        for child in psutil.Process().children():
+            try:
+                if any("spawn_main" in part for part in child.cmdline()):
+                    child.kill()
+                    return
+            except psutil.Error:
+                pass
+        time.sleep(0.002)
+
+if __name__ == "__main__":
+    cluster.DASHBOARD = None
+    killer = threading.Thread(target=kill_the_first_worker, daemon=True)
+    killer.start()
+    outcome = sweep.run(toy.small_sweep(), sys.argv[1], workers=2, execute="tests.unit.sweep.toy:execute")
+    killer.join(60)
+    assert outcome.complete and not killer.is_alive()
+"""
+
+
+def test_worker_killed_while_starting(tmp_path, undisturbed, environment):
+    """The others are started again, and nothing is printed."""
+    program = tmp_path / "program.py"
+    program.write_text(KILL_WHILE_STARTING)
+    result = subprocess.run([sys.executable, str(program), str(tmp_path / "sweep")], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout + result.stderr == ""
+    assert zarr_files(tmp_path / "sweep") == undisturbed
+
+
+def test_workers_that_never_start(tmp_path, monkeypatch):
+    def killed(**options):
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr("distributed.LocalCluster", killed)
+    with pytest.raises(SchedulerLostError, match=r"2 worker processes could not be started.*Nanny failed.*workers=0"):
+        sweeps.run(toy.small_sweep(), tmp_path / "sweep", workers=2, execute=EXECUTE)
+    assert sweeps.run(toy.small_sweep(), tmp_path / "sweep", workers=0, execute=toy.execute).complete
+
+
 def test_a_task_that_kills_its_worker_is_recorded_and_spares_the_others(tmp_path, environment):
     sweep = toy.small_sweep(grid={"beta": [1.0, 2.0, 3.0]})
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}):

@@ -262,3 +262,9 @@ def test_step_belongs_to_the_points_with_noise():
         (False, False),
         (True, True),
     }
+
+
+@pytest.mark.parametrize("times", [[0.0], [0], {"range": [0, 0], "count": 1}])
+def test_times_that_are_the_start(times):
+    with pytest.raises(SweepError, match="times holds only 0, which is the start"):
+        small_sweep(times=times)

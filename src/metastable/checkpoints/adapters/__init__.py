@@ -49,8 +49,10 @@ def known_architectures() -> tuple[str, ...]:
 
 def adapter_for(config: Mapping[str, Any], source: str) -> Adapter:
     """The adapter of a config's `model_type`."""
+    if not isinstance(config, Mapping):
+        raise InvalidInputError(f"config must be a table of settings as in config.json, not {type(config).__name__}")
     kind = config.get("model_type")
-    if kind is None:
+    if not isinstance(kind, str):
         raise CheckpointError(f"{source}: config.json has no model_type; use a checkpoint in the transformers layout")
     adapter = _REGISTERED.get(kind) or _shipped().get(kind)
     if adapter is None:
@@ -67,7 +69,12 @@ def read_weights(config: Mapping[str, Any], store: TensorStore) -> AttentionWeig
     adapter = adapter_for(config, store.source)
     for prefix in adapter.prefixes:
         if prefix + adapter.probe in store.names:
-            return adapter.read(config, PrefixedTensors(store, prefix))
+            try:
+                return adapter.read(config, PrefixedTensors(store, prefix))
+            except InvalidInputError as reason:
+                raise CheckpointError(
+                    f"{store.source}: config.json does not describe a transformer: {reason}"
+                ) from reason
     wanted = " or ".join(repr(prefix + adapter.probe) for prefix in adapter.prefixes)
     raise CheckpointError(
         f"{store.source} says it is {config.get('model_type')!r} but lacks the tensor {wanted}; it is half downloaded, quantised "

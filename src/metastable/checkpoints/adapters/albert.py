@@ -9,16 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import Adapter, entry, norm_parameters, separate_maps, sizes
+from metastable.checkpoints.adapters.base import (
+    Adapter,
+    norm_parameters,
+    separate_maps,
+    sizes,
+    small,
+    whole,
+)
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
+from metastable.checkpoints.weights import MOST_LAYERS, AttentionWeights, LayerWeights, Norm
+from metastable.errors import CheckpointError
 
 
 def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
     dim, heads, head_dim = sizes(config)
-    depth = int(entry(config, "num_hidden_layers"))
-    groups, inner = int(config.get("num_hidden_groups", 1)), int(config.get("inner_group_num", 1))
-    epsilon = float(config.get("layer_norm_eps", 1e-12))
+    depth = whole(config, "num_hidden_layers", maximum=MOST_LAYERS)
+    groups, inner = whole(config, "num_hidden_groups", 1), whole(config, "inner_group_num", 1, maximum=100)
+    if groups > depth:
+        raise CheckpointError(f"config.json: {groups} groups of layers are more than the {depth} layers")
+    epsilon = small(config, "layer_norm_eps", 1e-12)
     places = [(step * groups // depth, position) for step in range(depth) for position in range(inner)]
 
     def load(index: int) -> LayerWeights:
@@ -29,7 +39,9 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
         attention = name(index) + "attention."
         norm = Norm("none", "post")
         if index > 0:
-            norm = Norm("layer", "post", epsilon, *norm_parameters(tensors, name(index - 1) + "full_layer_layer_norm"))
+            norm = Norm(
+                "layer", "post", epsilon, *norm_parameters(tensors, name(index - 1) + "full_layer_layer_norm", dim)
+            )
         names = tuple(f"{attention}{part}" for part in ("query", "key", "value", "dense"))
         return separate_maps(tensors, names, index=index, dim=dim, heads=heads, head_dim=head_dim, norm=norm)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metastable._checks import FloatArray
+from metastable._checks import FloatArray, count, number
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
-from metastable.errors import CheckpointError
+from metastable.checkpoints.weights import LARGEST, AttentionWeights, LayerWeights, Norm
+from metastable.errors import CheckpointError, InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,16 @@ class Adapter:
     read: Callable[[Mapping[str, Any], TensorStore], AttentionWeights]
     final_norm: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("model_types", "prefixes"):
+            texts = getattr(self, name)
+            if not isinstance(texts, tuple) or not texts or not all(isinstance(text, str) for text in texts):
+                raise InvalidInputError(f"{name} must be a tuple of texts, not {texts!r}")
+        if not isinstance(self.probe, str) or not callable(self.read):
+            raise InvalidInputError(
+                "an adapter needs probe, the name of a tensor, and read, a function (config, tensors)"
+            )
+
 
 def entry(config: Mapping[str, Any], *names: str) -> Any:
     """The first of `names` that config.json has."""
@@ -36,11 +46,35 @@ def entry(config: Mapping[str, Any], *names: str) -> Any:
     raise CheckpointError(f"config.json lacks {' or '.join(names)}; the checkpoint is incomplete")
 
 
+def whole(config: Mapping[str, Any], name: str, default: int | None = None, maximum: int = LARGEST) -> int:
+    """A setting that is a whole number of at least 1 (2.5 heads are refused, not rounded); None: it must be there."""
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    return count(entry(config, name), f"config.json: {name}", 1, maximum, error=CheckpointError)
+
+
+def small(config: Mapping[str, Any], name: str, default: float) -> float:
+    """A setting such as the epsilon of a norm: a number from 0 to 1."""
+    value = config.get(name)
+    return default if value is None else number(value, f"config.json: {name}", 0.0, 1.0, error=CheckpointError)
+
+
+def switch(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A setting that is true or false."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise CheckpointError(f"config.json: {name} must be true or false, not {value!r}")
+    return value
+
+
 def sizes(
     config: Mapping[str, Any], *, dim: str = "hidden_size", heads: str = "num_attention_heads"
 ) -> tuple[int, int, int]:
     """dim, number of heads and dimension of a head."""
-    width, head_count = int(entry(config, dim)), int(entry(config, heads))
+    width, head_count = whole(config, dim), whole(config, heads)
     if width % head_count:
         raise CheckpointError(f"config.json: {dim}={width} is not a multiple of {heads}={head_count}")
     return width, head_count, width // head_count
@@ -61,11 +95,11 @@ def split_bias(bias: FloatArray | None, heads: int) -> FloatArray | None:
     return None if bias is None else bias.reshape(heads, -1)
 
 
-def norm_parameters(tensors: TensorStore, name: str) -> tuple[FloatArray, FloatArray | None]:
-    """Gain and shift of a norm, also under the names (gamma, beta) that the oldest checkpoints use."""
+def norm_parameters(tensors: TensorStore, name: str, dim: int) -> tuple[FloatArray, FloatArray | None]:
+    """Gain and shift of a norm, (dim,), also under the names (gamma, beta) that the oldest checkpoints use."""
     if f"{name}.gamma" in tensors.names:
-        return tensors.read(f"{name}.gamma"), tensors.read_optional(f"{name}.beta")
-    return tensors.read(f"{name}.weight"), tensors.read_optional(f"{name}.bias")
+        return tensors.read_shaped(f"{name}.gamma", dim), tensors.read_optional(f"{name}.beta", dim)
+    return tensors.read_shaped(f"{name}.weight", dim), tensors.read_optional(f"{name}.bias", dim)
 
 
 def separate_maps(
@@ -84,11 +118,12 @@ def separate_maps(
     *inputs, output = names
     counts = (heads, kv_heads, kv_heads)
     query, key, value = (
-        split_rows(tensors.read_shaped(f"{name}.weight", count * head_dim, dim), count)
-        for name, count in zip(inputs, counts)
+        split_rows(tensors.read_shaped(f"{name}.weight", number * head_dim, dim), number)
+        for name, number in zip(inputs, counts)
     )
     query_bias, key_bias, value_bias = (
-        split_bias(tensors.read_optional(f"{name}.bias"), count) for name, count in zip(inputs, counts)
+        split_bias(tensors.read_optional(f"{name}.bias", number * head_dim), number)
+        for name, number in zip(inputs, counts)
     )
     return LayerWeights(
         index=index,
@@ -101,5 +136,5 @@ def separate_maps(
         query_bias=query_bias,
         key_bias=key_bias,
         value_bias=value_bias,
-        output_bias=tensors.read_optional(f"{output}.bias"),
+        output_bias=tensors.read_optional(f"{output}.bias", dim),
     )

@@ -8,21 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import Adapter, entry, norm_parameters, separate_maps, sizes
+from metastable.checkpoints.adapters.base import (
+    Adapter,
+    norm_parameters,
+    separate_maps,
+    sizes,
+    small,
+    switch,
+    whole,
+)
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
+from metastable.checkpoints.weights import MOST_LAYERS, AttentionWeights, LayerWeights, Norm
 from metastable.errors import CheckpointError
 
 
 def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
     dim, heads, head_dim = sizes(config)
-    layers = int(entry(config, "num_hidden_layers"))
-    epsilon = float(config.get("layer_norm_eps", 1e-12))
+    layers = whole(config, "num_hidden_layers", maximum=MOST_LAYERS)
+    epsilon = small(config, "layer_norm_eps", 1e-12)
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise CheckpointError(
             "config.json: BERT with relative positions adds terms to the logits that are not described here"
         )
-    if config.get("is_decoder", False):
+    if switch(config, "is_decoder", False):
         raise CheckpointError(
             "config.json: a BERT decoder is causal or has cross-attention; only the encoder is described"
         )
@@ -31,7 +39,7 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
         name = f"encoder.layer.{index}.attention."
         before = "embeddings.LayerNorm" if index == 0 else f"encoder.layer.{index - 1}.output.LayerNorm"
         names = tuple(f"{name}{part}" for part in ("self.query", "self.key", "self.value", "output.dense"))
-        norm = Norm("layer", "post", epsilon, *norm_parameters(tensors, before))
+        norm = Norm("layer", "post", epsilon, *norm_parameters(tensors, before, dim))
         return separate_maps(tensors, names, index=index, dim=dim, heads=heads, head_dim=head_dim, norm=norm)
 
     return AttentionWeights(

@@ -7,29 +7,31 @@ from typing import Any
 
 from metastable.checkpoints.adapters.base import (
     Adapter,
-    entry,
     norm_parameters,
     sizes,
+    small,
     split_bias,
     split_columns,
     split_rows,
+    switch,
+    whole,
 )
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
+from metastable.checkpoints.weights import MOST_LAYERS, AttentionWeights, LayerWeights, Norm
 
 
 def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
     dim, heads, head_dim = sizes(config, dim="n_embd", heads="n_head")
-    layers = int(entry(config, "n_layer"))
-    epsilon = float(config.get("layer_norm_epsilon", 1e-5))
+    layers = whole(config, "n_layer", maximum=MOST_LAYERS)
+    epsilon = small(config, "layer_norm_epsilon", 1e-5)
 
     def load(index: int) -> LayerWeights:
         name = f"h.{index}."
         query, key, value = tensors.read_shaped(f"{name}attn.c_attn.weight", dim, 3 * dim).T.reshape(3, dim, dim)
-        biases = tensors.read_optional(f"{name}attn.c_attn.bias")
+        biases = tensors.read_optional(f"{name}attn.c_attn.bias", 3 * dim)
         query_bias, key_bias, value_bias = (None,) * 3 if biases is None else biases.reshape(3, dim)
-        scale = head_dim**-0.5 if config.get("scale_attn_weights", True) else 1.0
-        if config.get("scale_attn_by_inverse_layer_idx", False):
+        scale = head_dim**-0.5 if switch(config, "scale_attn_weights", True) else 1.0
+        if switch(config, "scale_attn_by_inverse_layer_idx", False):
             scale /= index + 1
         return LayerWeights(
             index=index,
@@ -37,12 +39,12 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
             key=split_rows(key, heads),
             value=split_rows(value, heads),
             output=split_columns(tensors.read_shaped(f"{name}attn.c_proj.weight", dim, dim).T, heads),
-            norm=Norm("layer", "pre", epsilon, *norm_parameters(tensors, f"{name}ln_1")),
+            norm=Norm("layer", "pre", epsilon, *norm_parameters(tensors, f"{name}ln_1", dim)),
             scale=scale,
             query_bias=split_bias(query_bias, heads),
             key_bias=split_bias(key_bias, heads),
             value_bias=split_bias(value_bias, heads),
-            output_bias=tensors.read_optional(f"{name}attn.c_proj.bias"),
+            output_bias=tensors.read_optional(f"{name}attn.c_proj.bias", dim),
         )
 
     return AttentionWeights(

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import Adapter, entry, norm_parameters, sizes, split_columns
+from metastable.checkpoints.adapters.base import (
+    Adapter,
+    norm_parameters,
+    sizes,
+    small,
+    split_columns,
+    whole,
+)
 from metastable.checkpoints.rope import rope_from_config
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
+from metastable.checkpoints.weights import MOST_LAYERS, AttentionWeights, LayerWeights, Norm
 
 
 def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
     dim, heads, head_dim = sizes(config)
-    layers = int(entry(config, "num_hidden_layers"))
-    epsilon = float(config.get("layer_norm_eps", 1e-5))
+    layers = whole(config, "num_hidden_layers", maximum=MOST_LAYERS)
+    epsilon = small(config, "layer_norm_eps", 1e-5)
 
     def load(index: int) -> LayerWeights:
         name = f"layers.{index}."
         attention = name + "attention."
         fused = tensors.read_shaped(f"{attention}query_key_value.weight", 3 * dim, dim).reshape(heads, 3, head_dim, dim)
-        biases = tensors.read_optional(f"{attention}query_key_value.bias")
+        biases = tensors.read_optional(f"{attention}query_key_value.bias", 3 * dim)
         per_head = None if biases is None else biases.reshape(heads, 3, head_dim)
         query_bias, key_bias, value_bias = (None,) * 3 if per_head is None else (per_head[:, part] for part in range(3))
         return LayerWeights(
@@ -29,12 +36,12 @@ def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
             key=fused[:, 1],
             value=fused[:, 2],
             output=split_columns(tensors.read_shaped(f"{attention}dense.weight", dim, dim), heads),
-            norm=Norm("layer", "pre", epsilon, *norm_parameters(tensors, f"{name}input_layernorm")),
+            norm=Norm("layer", "pre", epsilon, *norm_parameters(tensors, f"{name}input_layernorm", dim)),
             scale=head_dim**-0.5,
             query_bias=query_bias,
             key_bias=key_bias,
             value_bias=value_bias,
-            output_bias=tensors.read_optional(f"{attention}dense.bias"),
+            output_bias=tensors.read_optional(f"{attention}dense.bias", dim),
         )
 
     return AttentionWeights(

@@ -5,34 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from metastable.checkpoints.adapters.base import Adapter, entry, separate_maps
+from metastable.checkpoints.adapters.base import Adapter, separate_maps, sizes, small, switch, whole
 from metastable.checkpoints.rope import rope_from_config
 from metastable.checkpoints.tensors import TensorStore
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights, Norm
+from metastable.checkpoints.weights import MOST_LAYERS, AttentionWeights, LayerWeights, Norm
 from metastable.errors import CheckpointError
 
 
 def _window(config: Mapping[str, Any]) -> int | None:
     """Width of the sliding window when every layer has one; mixed layouts are refused."""
     width = config.get("sliding_window")
-    if width is None or (config["model_type"] == "qwen2" and not config.get("use_sliding_window", False)):
+    if width is None or (config["model_type"] == "qwen2" and not switch(config, "use_sliding_window", False)):
         return None
-    kinds = set(config.get("layer_types") or ["sliding_attention"])
+    types = config.get("layer_types") or ["sliding_attention"]
+    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+        raise CheckpointError(f"config.json: layer_types must be a list of texts, not {types!r}")
+    kinds = set(types)
     if kinds == {"full_attention"}:
         return None
     if len(kinds) > 1:
         raise CheckpointError(
             "config.json mixes full and sliding attention layers, which this adapter does not describe"
         )
-    return int(width)
+    return whole(config, "sliding_window")
 
 
 def _read(config: Mapping[str, Any], tensors: TensorStore) -> AttentionWeights:
-    dim, heads = int(entry(config, "hidden_size")), int(entry(config, "num_attention_heads"))
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    head_dim = int(config.get("head_dim") or dim // heads)
-    layers = int(entry(config, "num_hidden_layers"))
-    epsilon = float(config.get("rms_norm_eps", 1e-6))
+    dim, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+    kv_heads = whole(config, "num_key_value_heads", heads)
+    head_dim = whole(config, "head_dim", 0) or sizes(config)[2]
+    layers = whole(config, "num_hidden_layers", maximum=MOST_LAYERS)
+    epsilon = small(config, "rms_norm_eps", 1e-6)
     if heads % kv_heads:
         raise CheckpointError(f"config.json: {heads} query heads are not a multiple of {kv_heads} key/value heads")
 
