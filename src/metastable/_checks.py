@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,15 @@ UNIT_ROUNDING = 1e-15
 
 TOLERANCE_FLOOR = 1e-14
 """Relative tolerances below this ask for more than double precision can hold."""
+
+LARGEST_COUNT = 2**53
+"""Whole numbers beyond this are no counts: compiled code holds them in 64 bits, and doubles cannot tell them apart."""
+
+LARGEST_SEED = 2**128 - 1
+"""Seeds beyond this hold more than the 128 bits that start a `numpy.random.SeedSequence`."""
+
+USUAL_MEMORY = 2**37
+"""Bytes that a machine is taken to have where it cannot be asked."""
 
 
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
@@ -123,7 +134,10 @@ def number(
     """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise error(f"{name} must be a number, not {value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        raise error(f"{name} is beyond the range of double precision, 1.8e308") from None
     if not math.isfinite(result):
         raise error(f"{name} must be finite, not {result}")
     if minimum is not None and (result < minimum or (strict and result == minimum)):
@@ -145,25 +159,48 @@ def count(
     value: Any,
     name: str,
     minimum: int = 1,
-    maximum: int | None = None,
+    maximum: int = LARGEST_COUNT,
     error: type[MetastableError] = InvalidInputError,
 ) -> int:
-    """`value` as a whole number of at least `minimum`."""
+    """`value` as a whole number between `minimum` and `maximum`."""
     if isinstance(value, (bool, np.bool_)):
         raise error(f"{name} must be a whole number, not {value!r}")
     try:
         result = operator.index(value)
     except TypeError:
         raise error(f"{name} must be a whole number, not {value!r}") from None
-    if result < minimum or (maximum is not None and result > maximum):
-        limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-        raise error(f"{name} must be {limit}, not {result}")
+    if not minimum <= result <= maximum:
+        limit = f"at least {minimum}" if result < minimum else f"at most {_written(maximum)}"
+        raise error(f"{name} must be {limit}, not {_written(result)}")
     return result
+
+
+def _written(whole: int) -> str:
+    """A whole number in digits; in powers of two where nobody would count the digits."""
+    return str(whole) if abs(whole) < 10**9 else f"{'-' if whole < 0 else ''}2**{abs(whole).bit_length() - 1} or so"
 
 
 def seed(value: Any, name: str = "seed") -> int:
     """`value` as the integer seed of a random generator."""
-    return count(value, name, minimum=0)
+    return count(value, name, minimum=0, maximum=LARGEST_SEED)
+
+
+def room(shape: Sequence[int], what: str, error: type[MetastableError] = InvalidInputError) -> None:
+    """Refuse an array of doubles of this shape that the machine has no memory for, before it is asked for."""
+    wanted, there = 8 * math.prod(shape), _memory()
+    if wanted > there:
+        sizes = " x ".join(_written(size) for size in shape)
+        raise error(
+            f"{what} ({sizes} numbers) would take more than the {there / 2**30:.0f} GiB of this machine; ask for less"
+        )
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows, and whatever does not say
+        return USUAL_MEMORY
 
 
 def choice(value: Any, name: str, allowed: Sequence[str], error: type[MetastableError] = InvalidInputError) -> str:
@@ -172,6 +209,29 @@ def choice(value: Any, name: str, allowed: Sequence[str], error: type[Metastable
         listed = ", ".join(repr(item) for item in allowed)
         raise error(f"{name} must be one of {listed}, not {value!r}")
     return value
+
+
+def text(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> str:
+    """`value` if it is text."""
+    if not isinstance(value, str):
+        raise error(f"{name} must be text, not {type(value).__name__}")
+    return value
+
+
+def path(value: Any, name: str = "path") -> Path:
+    """`value` as the path of a file or folder."""
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
+        raise InvalidInputError(f"{name} must be the path of a file or folder as text, not {value!r}")
+    if not str(value) or "\0" in str(value):
+        raise InvalidInputError(f"{name} is empty, or holds a null character: {str(value)!r} names no file")
+    return Path(value)
+
+
+def flag(value: Any, name: str) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidInputError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
 
 
 def output_times(value: Any, name: str = "times") -> FloatArray:

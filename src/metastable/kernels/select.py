@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import reference
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 from metastable.model import Attention
@@ -130,6 +130,9 @@ def velocity(
     """
     import numpy as np
 
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {model!r}")
+    t = _checks.number(t, "t", 0.0, error=TimeError)
     tokens = model.check_tokens(x, "x")
     choice = choose(model, len(tokens), engine, interaction, threads=threads)
     packed = tokens
@@ -141,5 +144,5 @@ def velocity(
     elif radius is not None:
         raise InvalidInputError(f"{type(model.norm).__name__} has no radius; leave radius out")
     out = np.zeros_like(packed)
-    right_hand_side(model, len(tokens), choice)(float(t), packed, out)
+    right_hand_side(model, len(tokens), choice)(t, packed, out)
     return out[:, : model.dim] + 0.0

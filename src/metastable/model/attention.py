@@ -202,9 +202,10 @@ class Attention(ArrayFields):
         """The model that `to_json` wrote."""
         import json
 
+        _checks.text(text, "text", error=ModelError)
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as reason:
+        except (ValueError, RecursionError) as reason:  # also a number of more digits than Python reads
             raise ModelError(f"this is not JSON: {reason}") from None
         return Attention.from_dict(data)
 
@@ -219,8 +220,9 @@ class Attention(ArrayFields):
         """The model that `to_toml` wrote (or that a person did)."""
         import tomllib
 
+        _checks.text(text, "text", error=ModelError)
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as reason:
+        except (ValueError, RecursionError) as reason:
             raise ModelError(f"this is not TOML: {reason}") from None
         return Attention.from_dict(data)
