@@ -27,17 +27,17 @@ UNIT_TOLERANCE = 1e-6
 UNIT_ROUNDING = 1e-15
 """Deviation from unit length that is rounding and nothing else."""
 
-TOLERANCE_FLOOR = 1e-14
-"""Relative tolerances below this ask for more than double precision can hold."""
-
-LARGEST_COUNT = 2**53
-"""Whole numbers beyond this are no counts: compiled code holds them in 64 bits, and doubles cannot tell them apart."""
+LARGEST_COUNT = 2**62
+"""Counts beyond this overflow 64-bit integers when something is added to them."""
 
 LARGEST_SEED = 2**128 - 1
-"""Seeds beyond this hold more than the 128 bits that start a `numpy.random.SeedSequence`."""
+"""Generators are seeded with 128 bits."""
 
 USUAL_MEMORY = 2**37
 """Bytes that a machine is taken to have where it cannot be asked."""
+
+TOLERANCE_FLOOR = 1e-14
+"""Relative tolerances below this ask for more than double precision can hold."""
 
 
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
@@ -136,8 +136,8 @@ def number(
         raise error(f"{name} must be a number, not {value!r}")
     try:
         result = float(value)
-    except OverflowError:  # a whole number of more than 308 digits
-        raise error(f"{name} is beyond the range of double precision, 1.8e308") from None
+    except OverflowError:
+        raise error(f"{name} must fit into double precision, up to 1.8e308") from None
     if not math.isfinite(result):
         raise error(f"{name} must be finite, not {result}")
     if minimum is not None and (result < minimum or (strict and result == minimum)):
@@ -159,25 +159,27 @@ def count(
     value: Any,
     name: str,
     minimum: int = 1,
-    maximum: int = LARGEST_COUNT,
+    maximum: int | None = None,
     error: type[MetastableError] = InvalidInputError,
 ) -> int:
-    """`value` as a whole number between `minimum` and `maximum`."""
+    """`value` as a whole number from `minimum` to `maximum` (None: as large as arrays and compiled code can count)."""
     if isinstance(value, (bool, np.bool_)):
         raise error(f"{name} must be a whole number, not {value!r}")
     try:
         result = operator.index(value)
     except TypeError:
         raise error(f"{name} must be a whole number, not {value!r}") from None
-    if not minimum <= result <= maximum:
-        limit = f"at least {minimum}" if result < minimum else f"at most {_written(maximum)}"
-        raise error(f"{name} must be {limit}, not {_written(result)}")
+    if result < minimum or (maximum is not None and result > maximum):
+        limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        raise error(f"{name} must be {limit}, not {_shown(result)}")
+    if maximum is None and result > LARGEST_COUNT:
+        raise error(f"{name} must be at most {LARGEST_COUNT}, not {_shown(result)}")
     return result
 
 
-def _written(whole: int) -> str:
-    """A whole number in digits; in powers of two where nobody would count the digits."""
-    return str(whole) if abs(whole) < 10**9 else f"{'-' if whole < 0 else ''}2**{abs(whole).bit_length() - 1} or so"
+def _shown(value: int) -> str:
+    """A whole number for a message, however long (Python refuses to print more than a few thousand digits)."""
+    return str(value) if abs(value) < 10**40 else f"a number of {value.bit_length()} bits"
 
 
 def seed(value: Any, name: str = "seed") -> int:
@@ -189,7 +191,7 @@ def room(shape: Sequence[int], what: str, error: type[MetastableError] = Invalid
     """Refuse an array of doubles of this shape that the machine has no memory for, before it is asked for."""
     wanted, there = 8 * math.prod(shape), _memory()
     if wanted > there:
-        sizes = " x ".join(_written(size) for size in shape)
+        sizes = " x ".join(_shown(size) for size in shape)
         raise error(
             f"{what} ({sizes} numbers) would take more than the {there / 2**30:.0f} GiB of this machine; ask for less"
         )

@@ -123,8 +123,6 @@ class _Clock:
         self.tokens, self.beta, self.weights = tokens, beta, weights
         self.edges, self.elapsed = [start], [0.0]
         self.node, self.weight = np.polynomial.legendre.leggauss(20)
-        # From this exponent on v falls by less than e^-40 in the longest time that double precision holds, e^709.8.
-        self.rest = LARGEST_EXPONENT + 50.0 + math.log(2.0 * tokens)
 
     def slowness(self, variable: Any) -> Any:
         """-dt/dv."""
@@ -144,8 +142,6 @@ class _Clock:
         while self.elapsed[-1] < time:
             edge = self.edges[-1]
             gap = float(_gap(edge, self.tokens))
-            if self.weights == "softmax" and self.beta * gap > self.rest:
-                return edge
             if max(self.beta, 1.0) * gap < 1e-18:  # from here on the rate is constant
                 return edge - (time - self.elapsed[-1]) / float(self.slowness(edge))
             slope = self.beta * gap * (self.tokens - (self.tokens - 1) * gap) / self.tokens

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastable import _checks
-from metastable.errors import NumericalRangeError
 
 
 def interaction(angle: ArrayLike, beta: float) -> Any:
@@ -29,7 +28,7 @@ def interaction(angle: ArrayLike, beta: float) -> Any:
     """
     beta = _checks.number(beta, "beta", 0.0)
     x = _checks.real_array(angle, "angle")
-    force = np.exp(-beta * (2.0 * np.sin(0.5 * x) ** 2)) * np.sin(x)
+    force = np.exp(-2.0 * beta * np.sin(0.5 * x) ** 2) * np.sin(x)
     return float(force) if x.ndim == 0 else force
 
 
@@ -43,11 +42,8 @@ def interaction_peak(beta: float) -> float:
     Reference: the paper, Lemma A.1.
     """
     beta = _checks.number(beta, "beta", 0.0)
-    if beta <= 1.0:
-        root = 1.0 + math.hypot(1.0, 2.0 * beta)
-        return math.atan2(math.sqrt(2.0 / root), 2.0 * beta / root)
-    root = 1.0 / beta + math.hypot(1.0 / beta, 2.0)  # divided by beta, so that 2 beta cannot overflow
-    return math.atan2(math.sqrt(2.0 / root) / math.sqrt(beta), 2.0 / root)
+    root = 1.0 + math.hypot(1.0, 2.0 * beta)
+    return math.atan2(math.sqrt(2.0 / root), 2.0 * beta / root)
 
 
 def initial_inverse_temperature(sigma: float, dim: int) -> float:
@@ -60,9 +56,4 @@ def initial_inverse_temperature(sigma: float, dim: int) -> float:
     Reference: elementary; for comparison with beta of a `Attention` with Q = K = I, where |beta I|_F/sqrt(dim) = beta.
     """
     sigma = _checks.number(sigma, "sigma", 0.0)
-    result = sigma * _checks.count(dim, "dim") ** 1.5 * sigma
-    if not math.isfinite(result):
-        raise NumericalRangeError(
-            f"sigma^2 dim^(3/2) leaves double precision at sigma = {sigma:g}; give a smaller sigma"
-        )
-    return result
+    return sigma**2 * _checks.count(dim, "dim") ** 1.5
