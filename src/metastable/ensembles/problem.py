@@ -115,6 +115,8 @@ def check(
     count = _checks.count(tokens, "tokens")
     model.mask.check(count)
     size = _checks.count(members, "members")
+    _checks.room((count, model.dim), "the tokens of a member")
+    _checks.room((size, output.size), "one number per member and time")
     solver = check_solver(
         model,
         count,
