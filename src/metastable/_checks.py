@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,9 @@ LARGEST_COUNT = 2**62
 
 LARGEST_SEED = 2**128 - 1
 """Generators are seeded with 128 bits."""
+
+USUAL_MEMORY = 2**37
+"""Bytes that a machine is taken to have where it cannot be asked."""
 
 TOLERANCE_FLOOR = 1e-14
 """Relative tolerances below this ask for more than double precision can hold."""
@@ -189,12 +194,46 @@ def seed(value: Any, name: str = "seed") -> int:
     return count(value, name, minimum=0, maximum=LARGEST_SEED)
 
 
+def room(shape: Sequence[int], what: str, error: type[MetastableError] = InvalidInputError) -> None:
+    """Refuse an array of doubles of this shape that the machine has no memory for, before it is asked for."""
+    wanted, there = 8 * math.prod(shape), _memory()
+    if wanted > there:
+        sizes = " x ".join(_shown(size) for size in shape)
+        raise error(
+            f"{what} ({sizes} numbers) would take more than the {there / 2**30:.0f} GiB of this machine; ask for less"
+        )
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows, and whatever does not say
+        return USUAL_MEMORY
+
+
 def choice(value: Any, name: str, allowed: Sequence[str], error: type[MetastableError] = InvalidInputError) -> str:
     """`value` if it is one of the strings `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         listed = ", ".join(repr(item) for item in allowed)
         raise error(f"{name} must be one of {listed}, not {value!r}")
     return value
+
+
+def text(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> str:
+    """`value` if it is text."""
+    if not isinstance(value, str):
+        raise error(f"{name} must be text, not {type(value).__name__}")
+    return value
+
+
+def path(value: Any, name: str = "path") -> Path:
+    """`value` as the path of a file or folder."""
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
+        raise InvalidInputError(f"{name} must be the path of a file or folder as text, not {value!r}")
+    if not str(value) or "\0" in str(value):
+        raise InvalidInputError(f"{name} is empty, or holds a null character: {str(value)!r} names no file")
+    return Path(value)
 
 
 def output_times(value: Any, name: str = "times") -> FloatArray:

@@ -75,15 +75,37 @@ def project(x: ArrayLike, v: ArrayLike) -> FloatArray:
     Returns:
         Array of the broadcast shape, orthogonal to `x`.
     """
-    x, v = np.asarray(x, dtype=np.float64), np.asarray(v, dtype=np.float64)
-    if x.ndim == 0 or v.ndim == 0 or x.shape[-1] != v.shape[-1]:
-        raise TokenError(f"x and v must have the same dimension in their last axis, not shapes {x.shape} and {v.shape}")
+    point, vector = _unit_points(x, "x"), _points(v, "v")
+    _check_same_space(point, vector, "x", "v")
+    return _project(point, vector)
+
+
+def _project(x: FloatArray, v: FloatArray) -> FloatArray:
     return v - np.sum(x * v, axis=-1, keepdims=True) * x
 
 
+def _check_same_space(x: FloatArray, y: FloatArray, first: str, second: str) -> None:
+    """Refuse points of different dimensions, and batches that do not broadcast."""
+    if x.shape[-1] != y.shape[-1]:
+        raise TokenError(
+            f"{first} and {second} have vectors of dimension {x.shape[-1]} and {y.shape[-1]}; they must be the same"
+        )
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        raise TokenError(
+            f"{first} and {second} have shapes {x.shape} and {y.shape}, which do not fit together; give as many points in both, "
+            "one point in one of them, or see pairwise_distance"
+        ) from None
+
+
 def retract(x: ArrayLike) -> FloatArray:
-    """Nearest point of the sphere, x/|x|, without any checking (for inner loops; users want `normalize`)."""
-    x = np.asarray(x, dtype=np.float64)
+    """Nearest point of the sphere, x/|x|: `normalize` under the name that geometry has for it."""
+    return normalize(x)
+
+
+def _retract(x: FloatArray) -> FloatArray:
+    """x/|x| without any checking."""
     return x / _length(x)
 
 
@@ -106,7 +128,7 @@ def normalize(x: ArrayLike) -> FloatArray:
         raise TokenError(f"x: the vector at index {where} is zero, which has no direction; drop it")
     # frexp gives a power of two, so the scaling is exact and vectors that were already unit stay unit to rounding.
     _, exponent = np.frexp(largest)
-    return retract(np.ldexp(array, -exponent))
+    return _retract(np.ldexp(array, -exponent))
 
 
 def distance(x: ArrayLike, y: ArrayLike) -> FloatArray:
@@ -125,8 +147,7 @@ def distance(x: ArrayLike, y: ArrayLike) -> FloatArray:
         TokenError: a vector is not finite or not of unit length, or the dimensions differ.
     """
     a, b = _unit_points(x, "x"), _unit_points(y, "y")
-    if a.shape[-1] != b.shape[-1]:
-        raise TokenError(f"x and y have vectors of dimension {a.shape[-1]} and {b.shape[-1]}; they must be the same")
+    _check_same_space(a, b, "x", "y")
     return _distance(a, b)
 
 
@@ -152,6 +173,7 @@ def pairwise_distance(x: ArrayLike, y: ArrayLike | None = None) -> FloatArray:
     b = a if y is None else _unit_points(y, "y")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise TokenError(f"x and y must have shapes (n, dim) and (m, dim), not {a.shape} and {b.shape}")
+    _checks.room((len(a), len(b)), "the matrix of distances")
     result = np.empty((len(a), len(b)))
     rows = max(1, 2**20 // max(1, b.size))
     for first in range(0, len(a), rows):
@@ -169,13 +191,14 @@ def uniform(tokens: int, dim: int, seed: int | np.random.Generator) -> FloatArra
     """
     tokens = _checks.count(tokens, "tokens")
     dim = _checks.count(dim, "dim", minimum=2)
+    _checks.room((tokens, dim), "the points")
     generator = _generator(seed)
     x = generator.standard_normal((tokens, dim))
     zero = ~np.any(x, axis=1)
     while zero.any():  # probability zero in exact arithmetic, but a zero row would become NaN
         x[zero] = generator.standard_normal((int(zero.sum()), dim))
         zero = ~np.any(x, axis=1)
-    return retract(x)
+    return _retract(x)
 
 
 def cap(tokens: int, center: ArrayLike, angle: float, seed: int | np.random.Generator) -> FloatArray:
@@ -197,11 +220,12 @@ def cap(tokens: int, center: ArrayLike, angle: float, seed: int | np.random.Gene
         raise InvalidInputError("angle must be greater than 0; a cap of radius 0 is its center")
     generator = _generator(seed)
     dim = middle.size
+    _checks.room((tokens, dim), "the points")
     away = _inverse_cap_measure(generator.random(tokens) * cap_measure(angle, dim), dim)
     tangent = generator.standard_normal((tokens, dim))
-    tangent = retract(project(middle, tangent))
-    tangent = retract(project(middle, tangent))  # twice: the first projection may cancel nearly everything
-    return retract(np.cos(away)[:, None] * middle + np.sin(away)[:, None] * tangent)
+    tangent = _retract(_project(middle, tangent))
+    tangent = _retract(_project(middle, tangent))  # twice: the first projection may cancel nearly everything
+    return _retract(np.cos(away)[:, None] * middle + np.sin(away)[:, None] * tangent)
 
 
 def _cap_fraction(delta: FloatArray, dim: int) -> FloatArray:

@@ -48,6 +48,21 @@ def test_suite_on_the_simulator(part):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
+def test_properties_on_the_simulator():
+    """What tests/unit/test_properties.py asks of every engine, with few examples: the simulator is slow."""
+    properties = Path(__file__).parents[1] / "unit" / "test_properties.py"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--noconftest", str(properties)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert (
+        "cuda-direct"
+        in subprocess.run(
+            [*command, "--collect-only"], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+    )
+
+
 def test_without_a_gpu_the_message_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: "engine='cuda' needs an NVIDIA GPU; use engine='cpu'")
     model = Attention(dim=2, beta=1.0)
@@ -59,9 +74,57 @@ def test_without_a_gpu_the_message_says_what_is_missing(monkeypatch):
         fused_cuda.solve_members(model, np.array([[[1.0, 0.0]]]), np.array([1.0]))
 
 
-def test_what_is_missing_is_a_sentence_with_a_fix():
-    reason = device.missing()
-    assert reason is None or ("engine='cuda'" in reason and ("install" in reason or "engine='cpu'" in reason))
+def _no_numba_cuda(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba_cuda", None)  # None: importing it raises ImportError
+
+
+def _no_gpu(monkeypatch):
+    from numba import cuda as numba_cuda
+
+    monkeypatch.setattr(numba_cuda, "is_available", lambda: False)
+
+
+def _broken_gpu(monkeypatch):
+    from numba import cuda as numba_cuda
+
+    def fail():
+        raise RuntimeError("the driver is too old")
+
+    monkeypatch.setattr(numba_cuda, "is_available", lambda: True)
+    monkeypatch.setattr(numba_cuda, "get_current_device", fail)
+
+
+def _no_compiler(monkeypatch):
+    from numba import cuda as numba_cuda
+    from numba.cuda.cudadrv import nvvm
+
+    def fail():
+        raise OSError("libnvvm.so is not there")
+
+    monkeypatch.setattr(numba_cuda, "is_available", lambda: True)
+    monkeypatch.setattr(numba_cuda, "get_current_device", lambda: None)
+    monkeypatch.setattr(nvvm, "NVVM", fail)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "cause", "fix"),
+    [
+        (_no_numba_cuda, "numba-cuda", device.INSTALL),
+        (_no_gpu, "NVIDIA GPU", "engine='cpu'"),
+        (_broken_gpu, "the driver is too old", "engine='cpu'"),
+        (_no_compiler, "libnvvm.so is not there", device.INSTALL),
+    ],
+    ids=["package", "gpu", "driver", "compiler"],
+)
+def test_what_is_missing_is_a_sentence_with_a_fix(monkeypatch, break_it, cause, fix):
+    """Each thing that can be missing, on a machine with a GPU and on one without."""
+    monkeypatch.setattr(device, "SIMULATED", False)
+    break_it(monkeypatch)
+    reason = device.missing.__wrapped__()  # past the cache: the machine itself is asked elsewhere
+    assert reason is not None
+    assert reason.startswith("engine='cuda'")
+    assert cause in reason
+    assert fix in reason
 
 
 def test_small_problems_stay_on_the_cpu(monkeypatch):

@@ -103,6 +103,8 @@ def check(
     count = _checks.count(tokens, "tokens")
     model.mask.check(count)
     size = _checks.count(members, "members")
+    _checks.room((count, model.dim), "the tokens of a member")
+    _checks.room((size, save.times.size), "one number per member and time")
     plan = make((model,), count, save, wishes, members=size, seed=_checks.seed(seed))
     return Problem(
         plan,

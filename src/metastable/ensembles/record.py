@@ -105,7 +105,9 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}"
         )
-    levels = [_checks.number(q, "quantiles", 0.0, 1.0) for q in quantiles]
+    if isinstance(quantiles, (str, bytes)) or not isinstance(quantiles, (Sequence, np.ndarray)):
+        raise InvalidInputError(f"quantiles must be a list of numbers such as (0.1, 0.9), not {quantiles!r}")
+    levels = [_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles")]
     result: dict[str, Any] = {}
     for name, values in stats.data_vars.items():
         if "time" in values.dims:

@@ -9,6 +9,7 @@ import numpy as np
 from metastable import _checks
 from metastable.errors import InvalidInputError
 from metastable.figures import style
+from metastable.figures.arguments import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +40,7 @@ def stacked_radii(angles: np.ndarray, width: float, gap: float) -> np.ndarray:
     return radii
 
 
+@drawing
 def draw_circle(ax: Axes, *, color: str = style.FAINT, width: float = 0.9, limit: float = 1.12) -> None:
     """The circle itself, on a bare axis of half width `limit`."""
     style.bare(ax)
@@ -48,6 +50,7 @@ def draw_circle(ax: Axes, *, color: str = style.FAINT, width: float = 0.9, limit
     ax.set_ylim(-limit, limit)
 
 
+@drawing
 def draw_tokens(
     ax: Axes,
     points: Any,
@@ -80,6 +83,7 @@ def draw_tokens(
     return radii
 
 
+@drawing
 def draw_centers(
     ax: Axes,
     points: Any,
@@ -125,6 +129,7 @@ def break_wraps(times: Any, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return np.insert(t, place, moments), np.insert(angles, place, crossing)
 
 
+@drawing
 def draw_world_lines(
     ax: Axes,
     times: Any,

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from metastable.errors import InvalidInputError
 from metastable.figures import style
+from metastable.figures.arguments import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@drawing
 def draw_band(
     ax: Axes,
     x: Any,
@@ -37,6 +39,7 @@ def draw_band(
     ax.plot(x, middle, color=color, label=label, linestyle=(0, (4, 2)) if dashed else "-", zorder=3)
 
 
+@drawing
 def draw_error_points(
     ax: Axes, x: Any, mean: Any, error: Any, *, color: str = style.MEASURED, label: str | None = None, marker: str = "o"
 ) -> None:
@@ -62,6 +65,7 @@ def yerror_or_none(error: Any) -> Any:
     return None if error is None else np.asarray(error, dtype=float)
 
 
+@drawing
 def draw_spectrum(
     ax: Axes,
     eigenvalues: Any,
@@ -107,6 +111,7 @@ def draw_spectrum(
     ax.set_aspect("equal")
 
 
+@drawing
 def draw_attention(ax: Axes, weights: Any, *, log: bool = False, floor: float = 1e-6) -> Any:
     """Attention weights (tokens, tokens), row k = whom token k sees; invisible pairs (NaN or 0 under `log`) stay blank.
 
@@ -142,6 +147,7 @@ def dendrogram_order(leaders: Sequence[int], merges: Sequence[tuple[float, int, 
     return [leader for family in families.values() for leader in family]
 
 
+@drawing
 def draw_dendrogram(
     ax: Axes,
     leaders: Sequence[int],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.figures import style
 from metastable.figures.circle_view import draw_circle, draw_tokens, draw_world_lines
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball, draw_paths, draw_points
@@ -56,6 +56,12 @@ def sample(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.
     Uses the dense output where the run has one. A run that kept only its saved states (it was loaded without dense output, or
     has noise) is shown at those states.
     """
+    if not all(hasattr(run, name) for name in ("times", "states", "start", "at")):
+        raise InvalidInputError(f"run must be what metastable.simulate or metastable.load returns, not {run!r}")
+    count = _checks.count(count, "count", minimum=2)
+    _checks.room((count, *np.shape(run.start)), "the moments")
+    if log is not None:
+        _checks.flag(log, "log")
     last = float(run.times[-1])
     if last <= 0:
         raise TimeError("the run has only its start; simulate to a positive time before drawing it")

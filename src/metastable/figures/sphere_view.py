@@ -16,6 +16,7 @@ import numpy as np
 from metastable import _checks
 from metastable.errors import InvalidInputError
 from metastable.figures import style
+from metastable.figures.arguments import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,6 +67,7 @@ def _sphere_points(points: Any, name: str) -> np.ndarray:
     return array
 
 
+@drawing
 def draw_ball(
     ax: Axes, view: View = DEFAULT_VIEW, *, graticule: bool = True, veil: float = 0.62, resolution: int = 384
 ) -> None:
@@ -73,6 +75,7 @@ def draw_ball(
 
     `veil` is the opacity of the ball over what lies behind it (0 glass, 1 solid).
     """
+    resolution = _checks.count(resolution, "resolution", minimum=2, maximum=8192)
     style.bare(ax)
     grid = np.linspace(-1, 1, resolution)
     u, v = np.meshgrid(grid, grid)
@@ -116,6 +119,7 @@ def _draw_graticule(ax: Axes, view: View) -> None:
         draw_paths(ax, line[:, None, :], view, colors=["#9aa4b1"], width=0.35, back=0.35, front=0.55, layer=-0.5)
 
 
+@drawing
 def draw_paths(
     ax: Axes,
     states: Any,
@@ -172,6 +176,7 @@ def _pieces(
     return lines, tints
 
 
+@drawing
 def draw_points(
     ax: Axes,
     points: Any,
@@ -213,6 +218,7 @@ def draw_points(
         )
 
 
+@drawing
 def draw_direction(
     ax: Axes, direction: Any, view: View = DEFAULT_VIEW, *, label: str = "", color: str = style.INK, reach: float = 1.28
 ) -> None:
@@ -236,6 +242,7 @@ def draw_direction(
             ax.text(place[0], place[1], text, **options)
 
 
+@drawing
 def draw_great_circle(
     ax: Axes,
     basis: Any,
@@ -254,6 +261,7 @@ def draw_great_circle(
         ax.plot([], [], color=color, linewidth=width, label=label)
 
 
+@drawing
 def draw_caps(
     ax: Axes,
     centers: Any,

@@ -134,6 +134,8 @@ def velocity(
     """
     import numpy as np
 
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {model!r}")
     t = _checks.number(t, "t", 0.0, error=TimeError)
     tokens = model.check_tokens(x, "x")
     choice = choose(model, len(tokens), engine, interaction, threads=threads)

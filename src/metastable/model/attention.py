@@ -262,6 +262,6 @@ class Attention(ArrayFields):
             raise ModelError(f"from_toml takes TOML text, not {type(text).__name__}")
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as reason:
+        except (ValueError, RecursionError) as reason:
             raise ModelError(f"this is not TOML: {reason}") from None
         return Attention.from_dict(data)

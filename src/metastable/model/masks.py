@@ -154,7 +154,10 @@ class Mask(Masking):
     allowed: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        array = np.array(self.allowed)
+        try:
+            array = np.array(self.allowed)
+        except ValueError:
+            raise ModelError("Mask.allowed must be a square matrix; its rows have different lengths") from None
         if array.dtype != np.bool_:
             if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
                 raise ModelError("Mask.allowed must be a boolean matrix (or hold only 0 and 1)")

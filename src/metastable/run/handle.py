@@ -144,8 +144,12 @@ class Run:
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""
-        if np.ndim(t) == 1:
-            return np.array([self.at(float(time)) for time in np.asarray(t)]).reshape(-1, *self.start.shape)
+        if isinstance(t, (Sequence, np.ndarray)) and not isinstance(t, str):
+            moments = _checks.real_array(t, "t", TimeError)
+            if moments.ndim != 0:
+                moments = _checks.vector(moments, "t", error=TimeError)
+                return np.array([self.at(float(time)) for time in moments]).reshape(-1, *self.start.shape)
+            t = float(moments)
         t = _checks.number(t, "t", 0.0, error=TimeError)
         if self.dense is not None:
             return self.dense(t)[:, : self.model.dim]
@@ -203,7 +207,7 @@ class Run:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         from metastable import dataset
 
-        dataset.save(self.dataset, path, overwrite)
+        dataset.save(self.dataset, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
     def plot(self, **options: Any) -> Any:
         """Draw the run as its dimension suggests; see `metastable.figures.draw_run`."""
@@ -222,4 +226,4 @@ def load(path: str | os.PathLike) -> Run:
     """The run that `Run.save` stored."""
     from metastable import dataset
 
-    return Run(dataset.load(path))
+    return Run(dataset.load(_checks.path(path)))

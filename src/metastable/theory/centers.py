@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import spatial, special
 
 from metastable import _checks
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, NumericalRangeError
 from metastable.sphere import cap_measure
 
 FloatArray = NDArray[np.float64]
@@ -20,8 +20,14 @@ FloatArray = NDArray[np.float64]
 def _geometric_sum(measure: FloatArray, tokens: int | None) -> FloatArray:
     """sum_{k=1..n} (1 - s)^(k-1) = (1 - (1 - s)^n)/s, without cancellation for small s; 1/s for n infinite."""
     if tokens is None:
-        with np.errstate(divide="ignore"):
-            return 1.0 / measure
+        with np.errstate(divide="ignore", over="ignore"):
+            count = 1.0 / measure
+        if np.isinf(count).any():
+            raise NumericalRangeError(
+                "the ball of this radius has a measure below 1e-308, so an infinite sequence has more centers than double "
+                "precision can count; give tokens, or a larger radius"
+            )
+        return count
     with np.errstate(divide="ignore", invalid="ignore"):
         total = -np.expm1(tokens * np.log1p(-measure)) / measure
     return np.where(measure == 0, float(tokens), total)
@@ -137,7 +143,12 @@ def renyi_centers_limit(delta: ArrayLike) -> Any:
     radius = _checks.real_array(delta, "delta")
     if (radius <= 0).any():
         raise InvalidInputError("delta must be greater than 0")
-    count = parking_constant() * 2.0 * np.pi / radius
+    with np.errstate(over="ignore"):
+        count = parking_constant() * 2.0 * np.pi / radius
+    if np.isinf(count).any():
+        raise NumericalRangeError(
+            "delta is so small that the number of centers leaves double precision; give a larger one"
+        )
     return float(count) if radius.ndim == 0 else count
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastable import _checks
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, NumericalRangeError
 from metastable.sphere import cap_measure
 
 
@@ -53,5 +53,11 @@ def cluster_count(t: ArrayLike, beta: float, dim: int) -> Any:
 
     Reference: this project's measurements; the paper gives the time scale of the last merge only.
     """
-    reach = cluster_reach(t, beta)
-    return 1.0 / cap_measure(reach, dim)
+    measure = np.asarray(cap_measure(cluster_reach(t, beta), dim))
+    with np.errstate(divide="ignore", over="ignore"):
+        clusters = 1.0 / measure
+    if np.isinf(clusters).any():
+        raise NumericalRangeError(
+            f"in dimension {dim} the law gives more than 1.8e308 clusters at the smallest t; give later times"
+        )
+    return float(clusters) if clusters.ndim == 0 else clusters

@@ -70,7 +70,7 @@ def equiangular_rate(rho: ArrayLike, tokens: int, beta: float, weights: Equiangu
     tokens, beta = _check(tokens, beta, weights)
     cosine = _checks.real_array(rho, "rho")
     _check_cosine(cosine, tokens)
-    gap = 1.0 - cosine
+    gap = np.maximum(1.0 - cosine, 0.0)  # a cosine may exceed one by rounding
     rate = gap * _speed(gap, tokens, beta, weights)
     return float(rate) if cosine.ndim == 0 else rate
 

@@ -117,9 +117,13 @@ def spectral_gap(value: ArrayLike, tolerance: float = 1e-9) -> float:
     Reference: the paper, Lemma 3.1.
     """
     array = _checks.real_array(value, "value")
-    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
         raise InvalidInputError(f"value must be a square matrix, not an array of shape {array.shape}")
-    tolerance = _checks.number(tolerance, "tolerance", 0.0)
+    tolerance = _checks.number(tolerance, "tolerance", 0.0, 1.0)
+    if float(np.abs(array).max()) * len(array) > 1e150:  # its square must fit into double precision
+        raise NumericalRangeError(
+            "the entries of value are beyond 1e150, where eigenvalues cannot be computed; scale it"
+        )
     parts = np.sort(np.linalg.eigvals(array).real)[::-1]
     below = parts[parts < parts[0] - tolerance * np.linalg.norm(array, 2)]
     return math.inf if below.size == 0 else float(parts[0] - below[0])
