@@ -110,8 +110,6 @@ engine = "reference"
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_sweeps(tmp_path, workers):
-    if workers:
-        pytest.importorskip("distributed")
     sweep = sweeps.Sweep.from_toml(SWEEP)
     sweep.check()
     outcome = sweep.run(tmp_path / "sweep", workers=workers)
@@ -143,8 +141,6 @@ def test_command_line(tmp_path, capsys, monkeypatch):
 
 
 def test_explorer_answers():
-    pytest.importorskip("fastapi")
-    pytest.importorskip("httpx")
     from fastapi.testclient import TestClient
 
     from metastable.explorer import server
@@ -181,7 +177,8 @@ def test_checkpoints(tmp_path):
 
 
 def test_gguf(tmp_path):
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     writer.add_block_count(1)
     writer.add_embedding_length(8)
