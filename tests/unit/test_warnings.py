@@ -6,7 +6,9 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "kind", [RuntimeWarning, DeprecationWarning, PendingDeprecationWarning, FutureWarning], ids=lambda kind: kind.__name__
+    "kind",
+    [RuntimeWarning, DeprecationWarning, PendingDeprecationWarning, FutureWarning],
+    ids=lambda kind: kind.__name__,
 )
 @pytest.mark.parametrize("module", ["metastable", "metastable.kernels.cpu.circle"])
 def test_ours_are_errors(kind, module):
