@@ -164,7 +164,7 @@ MATRICES = (
 LABELS = ([0, 0, 1, 0], array([0, 1, 1]), [0], array([3, 7, 3, 3]))
 COUNTS = (1, 2, 3, 4, 7)
 LENGTHS = (0.1, 1e-3, 1.0, 3.0, 1e-12, 50.0)
-TIMES = ([1.0], [0.0, 0.5, 2.0], array([0.1, 1.0]), [0.0], [1e-9], [1e3])
+TIMES = ([1.0], [0.0, 0.5, 2.0], array([0.1, 1.0]), [0.0], [1e-9], [20.0])
 CHOICE = (
     "auto",
     "reference",
@@ -188,7 +188,7 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
         ("radius", "delta", "angle", "resolution", "window", "tolerance", "cloud_angle", "eps", "gap", "end"), LENGTHS
     ),
     **dict.fromkeys(
-        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "time", "until", "theta"),
+        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "time", "theta"),
         (0.0, 0.5, 1.0, 4.0, 64.0, 1e3),
     ),
     **dict.fromkeys(("times",), TIMES),
@@ -196,7 +196,8 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     "rho": (-0.2, 0.0, 0.3, 0.999, 1.0, [0.1, 0.2]),
     "ball_measure": ([0.1, 0.5], 1.0, array([1e-300])),
     "seed": (0, 1, 2**64, 10**30),
-    "step": (0.1, 0.5, 1e-3),
+    "step": (0.1, 0.5, 0.01),
+    "until": (0.5, 2.0, 20.0, 1e-9),
     "max_steps": (1, 10, 1000),
     "method": ("auto", "tsit5", "rodas", "layers", "sde"),
     "engine": ("auto", "reference", "cpu"),
