@@ -12,11 +12,12 @@ import pytest
 import metastable as ms
 from metastable.analysis import energy
 from metastable.errors import ModelError, UnsupportedError
-from metastable.integrate import auto, fused, layers, methods, rodas
+from metastable.integrate import auto, fused, layers, refusals, rodas
 from metastable.kernels import cpu, reference, select
 from metastable.kernels.cpu import support as cpu_support
 from metastable.kernels.cuda import support as cuda_support
-from metastable.model import Bias, Law, Masking, Norm, Support, Weights, WeightsLaw, declare, support, why_not
+from metastable.model import Bias, Law, Masking, Norm, Support, Weights, WeightsLaw, declare, why_not
+from metastable.model import refusals as model_refusals
 from metastable.model.masks import _ranges
 from tests import variants
 
@@ -299,8 +300,8 @@ def test_a_radius_that_layers_do_not_know_is_refused():
 def test_noise_is_refused_by_methods_without_it():
     model = ms.Attention(dim=2, beta=1.0, noise=0.1)
     for method in ("tsit5", "rodas", "layers"):
-        assert "method='sde'" in (methods.refusal(model, method, N) or "")
-    assert methods.refusal(model, "sde", N) is None
+        assert "method='sde'" in (refusals.refusal(model, method, N) or "")
+    assert refusals.refusal(model, "sde", N) is None
 
 
 # ------------------------------------------------------------------------------------------ the declarations hold
@@ -309,10 +310,10 @@ def test_noise_is_refused_by_methods_without_it():
 def test_every_field_of_a_model_is_guarded():
     """Whoever adds a field must say which list or part guards it, or that everybody reads it."""
     names = {field.name for cls in (ms.Attention, ms.Head) for field in dataclasses.fields(cls)}
-    assert names == set(support.FIELDS)
-    guards = {guard for guard in support.FIELDS.values() if guard is not None}
+    assert names == set(model_refusals.FIELDS)
+    guards = {guard for guard in model_refusals.FIELDS.values() if guard is not None}
     lists = {field.name for field in dataclasses.fields(Support)}
-    assert guards <= lists | set(support.PARTS)
+    assert guards <= lists | set(model_refusals.PARTS)
 
 
 def test_lists_name_known_kinds_and_parts():
@@ -325,7 +326,7 @@ def test_lists_name_known_kinds_and_parts():
         cpu_support.SPHERE_SERIES,
     ]
     found += [*cuda_support.DIRECT.values(), *cuda_support.FUSED.values(), cuda_support.SERIES, rodas.SUPPORT]
-    found += [energy.SUPPORT, layers.SUPPORT, *methods.SUPPORTS.values()]
+    found += [energy.SUPPORT, layers.SUPPORT, *refusals.SUPPORTS.values()]
     for item in found:
         for family, listed in (
             ("norm", item.norms),
@@ -334,7 +335,7 @@ def test_lists_name_known_kinds_and_parts():
             ("bias", item.biases),
         ):
             assert (listed or frozenset()) <= set(declare.kinds(family)), (item.who, family)
-        assert item.parts <= set(support.PARTS), item.who
+        assert item.parts <= set(model_refusals.PARTS), item.who
 
 
 @pytest.mark.parametrize("norm", variants.NORMS, ids=repr)

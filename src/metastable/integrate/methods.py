@@ -9,49 +9,15 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.integrate.refusals import check_method
 from metastable.kernels import select
-from metastable.model import EVERY_PART, Attention, Support, why_not
+from metastable.model import Attention
 
 METHODS = ("auto", "tsit5", "rodas", "layers", "sde")
 FIXED_STEP = ("layers", "sde")
 """Methods that take a step."""
 SDE_STEP = 0.01
 """Default step of `method="sde"`."""
-
-
-def _everything(method: str, but: frozenset[str] = frozenset()) -> Support:
-    """A method that leaves the right-hand side to the engines."""
-    return Support(
-        f"method={method!r}",
-        norms=None,
-        masks=None,
-        weights=None,
-        biases=None,
-        parts=EVERY_PART - but,
-        use="use method='auto'",
-    )
-
-
-SUPPORTS = {"tsit5": _everything("tsit5", frozenset({"noise"})), "sde": _everything("sde")}
-"""Methods that take whatever an engine evaluates. Rodas and layers look inside the model: they have lists of their own."""
-
-
-def refusal(model: Attention, method: str, tokens: int | None = None) -> str | None:
-    """Why a method cannot do the model, whatever the engine; None if it can. "auto" chooses among the methods: it never refuses."""
-    from metastable.integrate import layers, rodas
-
-    if method == "auto":
-        return None
-    if method == "rodas":
-        return rodas.refusal(model, tokens)
-    return why_not(model, layers.SUPPORT if method == "layers" else SUPPORTS[method], tokens)
-
-
-def check_method(model: Attention, method: str, tokens: int | None = None) -> None:
-    """Raise `UnsupportedError` where `refusal` has a reason."""
-    reason = refusal(model, method, tokens)
-    if reason is not None:
-        raise UnsupportedError(reason)
 
 
 def engine_for(method: str, engine: str) -> str:

@@ -1,7 +1,7 @@
 """How a variant declares itself: its kind, and its fields with label, symbol, range and a suggestion.
 
 A norm, mask, kind of weights or bias is one frozen dataclass below the abstract base of its family. What stands in the class is
-all that the rest of the house knows about it: engines compare kinds (`metastable.model.support`), stores and TOML files
+all that the rest of the house knows about it: engines compare kinds (`metastable.model.refusals`), stores and TOML files
 write them (`serialize`), the command line, sweeps and the explorer build their options from the fields.
 
 A class that says nothing about its `kind` gets one from its own name, never its parent's: a new variant is never taken for an

@@ -11,7 +11,8 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
-from metastable.integrate.methods import FIXED_STEP, METHODS, check_method, check_step, engine_for, whole_steps
+from metastable.integrate.methods import FIXED_STEP, METHODS, check_step, engine_for, whole_steps
+from metastable.integrate.refusals import check_method
 from metastable.kernels import select
 from metastable.model import Attention
 
