@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from metastable.model import declare
 from tests.browser.conftest import rerun, wait_until_done
 
 
@@ -53,7 +54,7 @@ def test_it_opens_and_moves(visit):
         ("figure-1f", "one point rotating in L", r"one point rotating in L"),
         ("figure-2", "one point, x₁(0) (theorem)", r"not yet: 7 clusters at t = 200"),
         ("cascade", "one point, x₁(0) (theorem)", r"one point, x₁\(0\) at t = .*10[⁰¹²³⁴⁵⁶⁷⁸⁹]+"),
-        ("frozen", "outside the atlas: it has frozen tokens", r"150 of 150 tokens within"),
+        ("frozen", "the atlas covers no frozen tokens", r"150 of 150 tokens within"),
     ],
 )
 def test_presets_reach_their_known_ends(visit, preset, predicted, end):
@@ -89,6 +90,30 @@ def test_sliders_change_the_simulation(visit):
     page.keyboard.press("End")
     expect(page.locator("#clock")).to_have_text("t = 1000")
     expect(page.locator("#preset")).to_have_value("")
+
+
+def test_the_form_offers_what_the_package_declares(visit):
+    """Kinds, labels and suggested numbers come from the model's declarations."""
+    page = visit("#preset=figure-2")
+    catalogue = declare.catalogue()
+    for family in ("mask", "norm", "weights"):
+        offered = [item for item in catalogue[family] if item["fields"] is not None]
+        found = page.locator(f"[name={family}] option").evaluate_all("all => all.map((o) => [o.value, o.textContent])")
+        assert found == [[item["kind"], item["label"]] for item in offered]
+    expect(page.locator("[name=norm-tau]")).to_be_hidden()
+    rerun(page, lambda: page.select_option("[name=norm]", "mix_ln"))
+    expect(page.locator("[name=norm-tau]")).to_have_value("5")
+    rerun(page, lambda: (page.fill("[name=norm-tau]", "7"), page.press("[name=norm-tau]", "Enter")))
+    expect(page.locator(".stage .what").first).to_contain_text("Mix-LN")
+    rerun(page, lambda: page.select_option("[name=mask]", "sink"))
+    expect(page.locator("[name=mask-sinks]")).to_have_value("1")
+    expect(page.locator("[name=mask-width]")).to_have_value("16")
+    expect(page.locator("[name=mask-length]")).to_be_hidden()
+    # The radius that counts clusters is shown, and can be changed.
+    expect(page.locator("[name=radius]")).to_have_value("0.0625")
+    before = page.locator(".stage .count").first.inner_text()
+    rerun(page, lambda: (page.fill("[name=radius]", "1.5"), page.press("[name=radius]", "Enter")))
+    expect(page.locator(".stage .count").first).not_to_have_text(before)
 
 
 def test_scrub_and_play(visit):

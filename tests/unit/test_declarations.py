@@ -16,7 +16,8 @@ from metastable.integrate import fused, layers, methods, rodas
 from metastable.kernels import cpu, reference, select
 from metastable.kernels.cpu import support as cpu_support
 from metastable.kernels.cuda import support as cuda_support
-from metastable.model import Bias, Law, Masking, Norm, Support, Weights, WeightsLaw, declare, support, why_not
+from metastable.model import Bias, Law, Masking, Norm, Support, Weights, WeightsLaw, declare, why_not
+from metastable.model import refusals as model_refusals
 from metastable.model.masks import _ranges
 from tests import variants
 
@@ -309,10 +310,10 @@ def test_noise_is_refused_by_methods_without_it():
 def test_every_field_of_a_model_is_guarded():
     """Whoever adds a field must say which list or part guards it, or that everybody reads it."""
     names = {field.name for cls in (ms.Attention, ms.Head) for field in dataclasses.fields(cls)}
-    assert names == set(support.FIELDS)
-    guards = {guard for guard in support.FIELDS.values() if guard is not None}
+    assert names == set(model_refusals.FIELDS)
+    guards = {guard for guard in model_refusals.FIELDS.values() if guard is not None}
     lists = {field.name for field in dataclasses.fields(Support)}
-    assert guards <= lists | set(support.PARTS)
+    assert guards <= lists | set(model_refusals.PARTS)
 
 
 def test_lists_name_known_kinds_and_parts():
@@ -334,7 +335,7 @@ def test_lists_name_known_kinds_and_parts():
             ("bias", item.biases),
         ):
             assert (listed or frozenset()) <= set(declare.kinds(family)), (item.who, family)
-        assert item.parts <= set(support.PARTS), item.who
+        assert item.parts <= set(model_refusals.PARTS), item.who
 
 
 @pytest.mark.parametrize("norm", variants.NORMS, ids=repr)

@@ -5,6 +5,7 @@ Functions of arrays and of runs (anything with the attributes of `Trajectory`); 
 - centers: `renyi_centers`, `consumed`
 - clusters: `cluster_labels`, `cluster_count`, `cluster_sizes`, `cluster_leaders`, `cluster_means`, `cluster_spread`
 - merges: `merge_tree` -> `MergeTree`
+- lengths that a model sets by default: `cluster_radius`, `center_separation`
 - energies: `token_energies`, `energy_gradients`, `gradient_flow_defect`, `global_energy`
 - atlas: `predict`, `predict_value` -> `Prediction`; `classify` -> `Classification`, made of `features`, `group`, `match`;
   `leading_eigenvalue` -> `LeadingEigenvalue`
@@ -36,6 +37,7 @@ from metastable.analysis.clusters import (
 )
 from metastable.analysis.energy import energy_gradients, global_energy, gradient_flow_defect, token_energies
 from metastable.analysis.merging import MergeTree, merge_tree
+from metastable.analysis.scales import center_separation, cluster_radius
 from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
 from metastable.analysis.trajectory import Trajectory
 
@@ -48,11 +50,13 @@ __all__ = [
     "MergeTree",
     "Prediction",
     "Trajectory",
+    "center_separation",
     "classify",
     "cluster_count",
     "cluster_labels",
     "cluster_leaders",
     "cluster_means",
+    "cluster_radius",
     "cluster_sizes",
     "cluster_spread",
     "consumed",

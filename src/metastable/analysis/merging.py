@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
+from metastable.analysis.scales import cluster_radius
 from metastable.analysis.trajectory import DenseOutput, Trajectory, check_trajectory, saved_grid, unit_rows
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def merge_tree(
         run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
             the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
-            (a cluster that falls into another one stretches, so a much smaller radius takes it apart again for a while).
+            (`metastable.analysis.cluster_radius`); the tree says which it was.
         window: relative length of the windows.
         resolution: bisection stops at this fraction of a step, 1e-15 to 1.
 
@@ -155,19 +156,13 @@ def merge_tree(
         A `MergeTree`.
     """
     trajectory = check_trajectory(run)
-    radius = _default_radius(trajectory) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = cluster_radius(trajectory.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     bound = link_bound(radius)
     window = _checks.number(window, "window", 0.0, strict=True)
     resolution = _checks.number(resolution, "resolution", FINEST_RESOLUTION, 1.0)
     if trajectory.dense is None:
         return _from_saved(trajectory, radius, bound)
     return _from_dense(trajectory, trajectory.dense, radius, bound, window, resolution)
-
-
-def _default_radius(run: Trajectory) -> float:
-    """Half of the distance at which two tokens attract each other most; at most half a radian."""
-    beta = max(head.beta for head in run.model.all_heads)
-    return 0.5 / math.sqrt(max(1.0, beta))
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:

@@ -13,7 +13,7 @@ measures each member while it runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +24,7 @@ from metastable.analysis import _balls
 from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
 from metastable.analysis.trajectory import distance_to_subspace, subspace_basis
 from metastable.errors import InvalidInputError
 from metastable.model import Attention
@@ -42,9 +43,6 @@ __all__ = [
     "order_parameter",
     "state",
 ]
-
-CENTER_RADIUS = 0.1
-"""`consumed` counts tokens within this fraction of delta by default."""
 
 
 @runtime_checkable
@@ -65,12 +63,17 @@ def check_observable(value: Any, name: str) -> None:
         )
 
 
+def for_model(observable: Any, model: Attention) -> Any:
+    """The observable with the lengths that it left to the model (`metastable.analysis.scales`) filled in."""
+    return observable.for_model(model) if hasattr(observable, "for_model") else observable
+
+
 @dataclass(frozen=True)
 class Consumed:
-    """Fraction of tokens near a center; made by `consumed`."""
+    """Fraction of tokens near a center; made by `consumed`. None: the model decides."""
 
-    delta: float
-    radius: float
+    delta: float | None
+    radius: float | None
     strong: bool
     moving: bool
 
@@ -78,43 +81,60 @@ class Consumed:
     def dims(self) -> tuple[str, ...]:
         return ()
 
+    def lengths(self, model: Attention) -> tuple[float, float]:
+        """delta and radius."""
+        delta = center_separation(model) if self.delta is None else self.delta
+        return delta, CONSUMED_FRACTION * delta if self.radius is None else self.radius
+
+    def for_model(self, model: Attention) -> Consumed:
+        return replace(self, **dict(zip(("delta", "radius"), self.lengths(model))))
+
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         from metastable.analysis import _kernels
 
-        centers = renyi_centers(start, self.delta, self.strong)
+        delta, radius = self.lengths(model)
+        centers = renyi_centers(start, delta, self.strong)
         states = np.ascontiguousarray(states, dtype=np.float64)
-        bound = _balls.within_or_at(self.radius)
+        bound = _balls.within_or_at(radius)
         return _kernels.consumed_fraction(states, centers, np.asarray(start)[centers], self.moving, bound)
 
 
-def consumed(delta: float, radius: float | None = None, strong: bool = False, moving: bool = True) -> Consumed:
+def consumed(
+    delta: float | None = None, radius: float | None = None, strong: bool = False, moving: bool = True
+) -> Consumed:
     """Fraction (0..1) of tokens within `radius` of a center of the start.
 
     Args:
-        delta: separation of the centers, see `metastable.renyi_centers`.
+        delta: separation of the centers, see `metastable.renyi_centers`; None for 4 beta^(-1/2) of the model.
         radius: geodesic radius; None for 0.1 delta (delta itself is degenerate: every token is within delta of a center).
         strong: strong Renyi centers instead of Renyi centers.
         moving: measure from the centers' current positions (True) or from where they started (False).
 
     Reference: arXiv:2411.04990, Figure 3.
     """
-    delta = _checks.number(delta, "delta", 0.0, strict=True)
-    radius = CENTER_RADIUS * delta if radius is None else _checks.number(radius, "radius", 0.0)
+    delta = None if delta is None else _checks.number(delta, "delta", 0.0, strict=True)
+    if radius is not None:
+        radius = _checks.number(radius, "radius", 0.0)
+    elif delta is not None:
+        radius = CONSUMED_FRACTION * delta
     return Consumed(delta, radius, _checks.flag(strong, "strong"), _checks.flag(moving, "moving"))
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Number of clusters; made by `clusters`."""
+    """Number of clusters; made by `clusters`. None: the model decides."""
 
-    radius: float
+    radius: float | None
 
     @property
     def dims(self) -> tuple[str, ...]:
         return ()
 
+    def for_model(self, model: Attention) -> Clusters:
+        return Clusters(cluster_radius(model) if self.radius is None else self.radius)
+
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
-        bound = link_bound(self.radius)
+        bound = link_bound(cluster_radius(model) if self.radius is None else self.radius)
         states = np.ascontiguousarray(states, dtype=np.float64)
         if states.shape[2] == 2:
             from metastable.analysis import _kernels
@@ -123,9 +143,12 @@ class Clusters:
         return np.array([labels_of_unit_tokens(x, bound).max() + 1 for x in states], dtype=np.int64)
 
 
-def clusters(radius: float) -> Clusters:
-    """Number of clusters: components of the graph of tokens closer than `radius` (see `metastable.cluster_labels`)."""
-    return Clusters(_checks.number(radius, "radius", 0.0, strict=True))
+def clusters(radius: float | None = None) -> Clusters:
+    """Number of clusters: components of the graph of tokens closer than `radius` (see `metastable.cluster_labels`).
+
+    None: half of beta^(-1/2) of the model, as in `metastable.merge_tree`. Datasets say which radius it was.
+    """
+    return Clusters(None if radius is None else _checks.number(radius, "radius", 0.0, strict=True))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from metastable.cli.pictures import check_picture
+from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, StoreError
+from metastable.model import Attention
+from metastable.model.declare import parameters
 
 MODEL = "Model"
 START = "Start"
@@ -19,8 +22,7 @@ OUTPUT = "Output"
 STOPPED_EARLY = 3
 """Exit code of a run that ended before its time; what it reached is kept and shown."""
 
-MASK_HELP = "Who sees whom: causal, full, window:W, sink:S,W, prefix:P."
-NORM_HELP = "post_ln, pre_ln, mix_ln:TAU, peri_ln, ngpt:ALPHA, sqrt_scaling."
+DEFAULT_DIM = parameters(Attention)["dim"].suggestion
 
 
 def simulate(
@@ -35,23 +37,27 @@ def simulate(
         Path | None, typer.Option(help="Tokens from a .npy or .csv file (one row each).", rich_help_panel=START)
     ] = None,
     dim: Annotated[
-        int | None, typer.Option("--dim", "-d", help="Dimension of the tokens (default 2).", rich_help_panel=MODEL)
+        int | None,
+        typer.Option("--dim", "-d", help=f"{field_help('dim')} Default: {DEFAULT_DIM}.", rich_help_panel=MODEL),
     ] = None,
-    beta: Annotated[
-        float | None, typer.Option("--beta", "-b", help="Inverse temperature.", rich_help_panel=MODEL)
-    ] = None,
+    beta: Annotated[float | None, typer.Option("--beta", "-b", help=field_help("beta"), rich_help_panel=MODEL)] = None,
     value: Annotated[
         str | None,
         typer.Option(help="V: 'diag:1,0.5,-1', or a .npy file. Default: the identity.", rich_help_panel=MODEL),
     ] = None,
     query: Annotated[str | None, typer.Option(help="Q, given like V.", rich_help_panel=MODEL)] = None,
     key: Annotated[str | None, typer.Option(help="K, given like V.", rich_help_panel=MODEL)] = None,
-    mask: Annotated[str | None, typer.Option(help=MASK_HELP, rich_help_panel=MODEL)] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="softmax, unnormalized or hardmax.", rich_help_panel=MODEL)
+    mask: Annotated[
+        str | None, typer.Option(help=variant_help("mask", "Who sees whom: "), rich_help_panel=MODEL)
     ] = None,
-    norm: Annotated[str | None, typer.Option(help=NORM_HELP, rich_help_panel=MODEL)] = None,
-    noise: Annotated[float | None, typer.Option(help="sigma of Brownian motion.", rich_help_panel=MODEL)] = None,
+    weights: Annotated[str | None, typer.Option(help=variant_help("weights"), rich_help_panel=MODEL)] = None,
+    norm: Annotated[str | None, typer.Option(help=variant_help("norm"), rich_help_panel=MODEL)] = None,
+    bias: Annotated[
+        str | None, typer.Option(help=variant_help("bias", "Positional bias: "), rich_help_panel=MODEL)
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(help=f"{field_help('noise')[:-1]}: sigma of Brownian motion.", rich_help_panel=MODEL)
+    ] = None,
     until: Annotated[
         str | None, typer.Option("--until", "-t", help="Time to reach, or 'settled'.", rich_help_panel=SOLVER)
     ] = None,
@@ -120,8 +126,9 @@ def simulate(
 
     tables = _read(config)
     matrices = {"value": value, "query": query, "key": key}
-    given = {"dim": dim, "beta": beta, "weights": weights, "noise": noise}
-    model = _model(tables["model"], given, matrices, mask, norm)
+    numbers = {"dim": dim, "beta": beta, "noise": noise}
+    variants = {"mask": mask, "norm": norm, "weights": weights, "bias": bias}
+    model = _model(tables["model"], numbers, matrices, variants)
     flags = {
         "method": method,
         "engine": engine,
@@ -204,39 +211,19 @@ def _leftover(table: dict[str, Any], name: str) -> None:
         raise InvalidInputError(f"[{name}] has no key {next(iter(table))!r}")
 
 
-def _model(table: dict, given: dict, matrices: dict, mask: str | None, norm: str | None) -> Any:
+def _model(table: dict, numbers: dict, matrices: dict, variants: dict) -> Attention:
     """The model of the file, with the flags that were given put over it."""
-    from metastable.model import Attention
-
-    table = {**table, **{name: flag for name, flag in given.items() if flag is not None}}
+    table = {**table, **{name: flag for name, flag in numbers.items() if flag is not None}}
     for name, text in matrices.items():
         if text is not None:
             table[name] = _matrix(text, name)
-    if mask is not None:
-        table["mask"] = _kind(mask, {"window": ("width",), "sink": ("sinks", "width"), "prefix": ("length",)}, int)
-    if norm is not None:
-        table["norm"] = _kind(norm, {"mix_ln": ("tau",), "ngpt": ("alpha",)}, float)
-    table.setdefault("dim", 2)
+    for family, text in variants.items():
+        if text is not None:
+            table[family] = read_variant(family, text)
+    table.setdefault("dim", DEFAULT_DIM)
     if "beta" not in table and "heads" not in table:
         raise ModelError("the model needs beta; give --beta 64 or a TOML file with a [model] table")
     return Attention.from_dict(table)
-
-
-def _kind(text: str, fields: dict[str, tuple[str, ...]], convert: type) -> dict[str, Any]:
-    """'window:8' as {"kind": "window", "width": 8}."""
-    kind, _, rest = text.partition(":")
-    if rest and kind not in fields:
-        known = ", ".join(f"{name}:{','.join(parts).upper()}" for name, parts in fields.items())
-        raise ModelError(f"{text!r}: nothing with a number is called {kind!r}; there are {known}")
-    names = fields.get(kind, ())
-    parts = rest.split(",") if rest else []
-    if len(parts) != len(names):
-        shape = f"{kind}:{','.join(name.upper() for name in names)}" if names else kind
-        raise ModelError(f"{text!r} should read {shape!r}")
-    try:
-        return {"kind": kind, **{name: convert(part) for name, part in zip(names, parts)}}
-    except ValueError:
-        raise ModelError(f"{text!r}: {rest!r} is not made of numbers") from None
 
 
 def _matrix(text: str, name: str) -> list:
@@ -299,8 +286,7 @@ def _summary(run: Any, destination: Path | None, plot: Path | None) -> None:
 
     from metastable import analysis
 
-    beta = max(head.beta for head in run.model.all_heads)
-    radius = 0.1 if beta == 0 else min(0.1, 0.1 / beta**0.5)
+    radius = analysis.cluster_radius(run.model)
     labels = analysis.cluster_labels(run.final, radius=radius)
     prediction = analysis.predict(run.model) if len(run.model.all_heads) == 1 else None
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

@@ -112,13 +112,13 @@ def check(
         size,
         save.times,
         _checks.seed(seed),
-        _observables(observe),
+        _observables(observe, model),
         _start(start),
         _checks.count(memory, "memory"),
     )
 
 
-def _observables(observe: Mapping[str, Observable] | None) -> dict[str, Observable]:
+def _observables(observe: Mapping[str, Observable] | None, model: Attention) -> dict[str, Observable]:
     from metastable.analysis import observe as known
 
     if observe is None:
@@ -131,7 +131,7 @@ def _observables(observe: Mapping[str, Observable] | None) -> dict[str, Observab
         known.check_observable(observable, f"observe[{name!r}]")
         if name in ("status", "accepted", "rejected", "evaluations", "member", "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
-    return dict(observe)
+    return {name: known.for_model(observable, model) for name, observable in observe.items()}
 
 
 def _start(start: str | Start) -> Start | None:
@@ -152,8 +152,11 @@ def _device_observable(observable: Observable) -> Any:
     from metastable.kernels.cuda.measure import Capture, Components
 
     if isinstance(observable, known.Consumed):
+        assert observable.delta is not None  # both were filled in by `_observables`
+        assert observable.radius is not None
         bounds = _balls.within_or_at(observable.delta), _balls.within_or_at(observable.radius)
         return Capture(*bounds, strong=observable.strong, moving=observable.moving)
     if isinstance(observable, known.Clusters):
+        assert observable.radius is not None
         return Components(_balls.closer_than(observable.radius))
     return None

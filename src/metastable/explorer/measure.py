@@ -9,13 +9,12 @@ import numpy as np
 from metastable import sphere, theory
 from metastable._checks import FloatArray
 from metastable.analysis import cluster_labels, cluster_leaders, consumed, predict, renyi_centers
+from metastable.analysis.scales import CONSUMED_FRACTION
 from metastable.explorer.protocol import finite
 from metastable.explorer.setting import Setting
 from metastable.kernels.reference import attention_weights
 from metastable.model import Attention, Support, why_not
 
-CONSUMED_FRACTION = 0.1
-"""A token is consumed when it is within 0.1 delta of a center, as in the paper's Figure 3."""
 SETTLED = 0.02
 """Within this distance of its last position a token has arrived."""
 ATTENTION_SIZE = 96

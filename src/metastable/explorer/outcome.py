@@ -11,6 +11,7 @@ from metastable import sphere
 from metastable._checks import FloatArray
 from metastable.analysis import classify, merge_tree, predict
 from metastable.analysis.atlas import OTHER, UNSETTLED, Prediction
+from metastable.analysis.scales import attraction_width
 from metastable.explorer import measure
 from metastable.explorer.setting import Setting
 from metastable.model import Attention
@@ -61,7 +62,7 @@ def prediction_text(prediction: Prediction) -> str:
         return pretty(f"{prediction.configuration} ({BASES[prediction.basis]})")
     if prediction.configuration != OTHER:
         return pretty(prediction.configuration)
-    return pretty(prediction.reason.replace("the atlas does not cover it", "outside the atlas"))
+    return pretty(prediction.reason)
 
 
 def leading_shape(model: Attention, view: measure.View) -> dict[str, Any]:
@@ -159,8 +160,8 @@ def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, l
 def _near_frozen(setting: Setting, final: FloatArray, clusters: str) -> dict[str, Any]:
     """Theorem 5.2: every free token converges to the vicinity of some frozen one."""
     assert setting.model.frozen is not None
-    reach = 1.0 / np.sqrt(max(setting.beta, 1.0))
+    reach = attraction_width(setting.model)
     away = sphere.pairwise_distance(final, setting.model.frozen.tokens).min(axis=1)
     near = int((away <= reach).sum())
-    text = f"{clusters}; {near} of {len(final)} tokens within β^(−1/2) = {number(float(reach))} of a frozen one"
+    text = f"{clusters}; {near} of {len(final)} tokens within β^(−1/2) = {number(reach)} of a frozen one"
     return {"text": text, "agrees": True if near == len(final) and measure.theorem_applies(setting) else None}

@@ -12,6 +12,7 @@ from metastable.errors import MetastableError
 from metastable.explorer import limits, presets, protocol
 from metastable.explorer.pool import Pool
 from metastable.explorer.setting import Clock, Setting, only
+from metastable.model import declare
 
 Send = Callable[[str | bytes], Awaitable[None]]
 PANELS = 2
@@ -24,6 +25,7 @@ def greeting() -> dict[str, Any]:
         "type": "hello",
         "version": __version__,
         "presets": presets.catalogue(),
+        "variants": declare.catalogue(),
         "limits": {
             "tokens": limits.MAX_TOKENS,
             "dim": limits.MAX_DIM,

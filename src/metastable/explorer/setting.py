@@ -17,6 +17,7 @@ import numpy as np
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
+from metastable.analysis import center_separation, cluster_radius
 from metastable.errors import InvalidInputError, ModelError, TokenError
 from metastable.explorer import limits
 from metastable.integrate.sde import default_step
@@ -25,10 +26,6 @@ from metastable.model import Attention
 Projection = Literal["auto", "leading", "principal", "coordinates"]
 PROJECTIONS = ("auto", "leading", "principal", "coordinates")
 MATRICES = ("query", "key", "value")
-CENTER_SEPARATION = 4.0
-"""delta = 4 beta^(-1/2) unless told otherwise, as in the paper's figures."""
-CLUSTER_FRACTION = 0.3
-"""Tokens closer than 0.3 beta^(-1/2) (at most 0.3) count as one cluster unless told otherwise."""
 
 
 def only(data: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -209,14 +206,12 @@ class Setting:
     @property
     def separation(self) -> float:
         """delta of the Renyi centers."""
-        if self.delta is not None:
-            return self.delta
-        return float(min(np.pi, CENTER_SEPARATION / np.sqrt(max(self.beta, 1.0))))
+        return center_separation(self.model) if self.delta is None else self.delta
 
     @property
     def cluster_radius(self) -> float:
         """Tokens linked closer than this are one cluster."""
-        return self.radius if self.radius is not None else float(CLUSTER_FRACTION / np.sqrt(max(self.beta, 1.0)))
+        return cluster_radius(self.model) if self.radius is None else self.radius
 
     @cached_property
     def positions(self) -> FloatArray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._progress import progress_bar
-from metastable.analysis import cluster_labels, renyi_centers
+from metastable.analysis import cluster_labels, cluster_radius, renyi_centers
 from metastable.errors import InvalidInputError, StoreError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".mp4", ".gif")
-CLUSTER_RADIUS = 1e-2
-"""Tokens within this geodesic distance are coloured as one cluster."""
-
 HOLD = 1.0
 """Seconds for which the last picture is held."""
 
@@ -48,13 +45,14 @@ def animate(
     log: bool | None = None,
     trail: float = 0.12,
     delta: float | None = None,
-    radius: float = CLUSTER_RADIUS,
+    radius: float | None = None,
     view: View | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Write a film of `run` to `path` (.mp4 or .gif) and return the path.
 
-    Tokens keep the colour of the cluster (`radius`) that they end in. d = 2: circle and world lines with a moving clock; d = 3:
+    Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2), as everywhere).
+    d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
     centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
     `progress`: show a bar (None: on a terminal). The film is written beside the target and moved there when complete.
@@ -83,13 +81,15 @@ def _scene(
     log: bool,
     trail: float,
     delta: float | None,
-    radius: float,
+    radius: float | None,
     view: View,
 ) -> Scene:
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
-    colors = style.cluster_colors(cluster_labels(states[-1], radius=radius))
+    colors = style.cluster_colors(
+        cluster_labels(states[-1], radius=cluster_radius(run.model) if radius is None else radius)
+    )
     marks = _center_marks(states[0], delta)
     if dim == 2:
         return _circle_scene(run, times, states, log, colors, marks)

@@ -47,7 +47,7 @@ JACOBIAN = Support(
     masks=None,
     weights=frozenset({"softmax"}),
     biases=None,
-    parts=EVERY_PART - {"feedforward"},
+    parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "blind"}),
     use="for other variants difference metastable.velocity numerically",
 )
 

@@ -5,7 +5,7 @@ from metastable.model.biases import ALiBi, Bias
 from metastable.model.masks import Causal, Full, Mask, Masking, Prefix, Sink, Window
 from metastable.model.norms import NGPT, Law, MixLN, Norm, PeriLN, PostLN, PreLN, SqrtScaling
 from metastable.model.parts import FeedForward, Frozen
-from metastable.model.support import EVERY_PART, Rule, Support, require, why_not
+from metastable.model.refusals import EVERY_PART, Rule, Support, require, why_not
 from metastable.model.weights import Weights, WeightsLaw
 
 __all__ = [

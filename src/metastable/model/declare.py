@@ -1,7 +1,7 @@
 """How a variant declares itself: its kind, and its fields with label, symbol, range and a suggestion.
 
 A norm, mask, kind of weights or bias is one frozen dataclass below the abstract base of its family. What stands in the class is
-all that the rest of the house knows about it: engines compare kinds (`metastable.model.support`), stores and TOML files
+all that the rest of the house knows about it: engines compare kinds (`metastable.model.refusals`), stores and TOML files
 write them (`serialize`), the command line, sweeps and the explorer build their options from the fields.
 
 A class that says nothing about its `kind` gets one from its own name, never its parent's: a new variant is never taken for an
@@ -10,7 +10,7 @@ old one.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from metastable import _checks
@@ -66,11 +66,6 @@ def parameters(cls: Any) -> dict[str, Parameter]:
     return {item.name: item.metadata[KEY] for item in fields(cls) if KEY in item.metadata}
 
 
-def required(item: Field) -> bool:
-    """True for a field that the constructor asks for."""
-    return item.default is MISSING and item.default_factory is MISSING
-
-
 class Declared:
     """Base of the families. `class Norm(Declared, family="norm")` opens one; every class below it is a kind of it."""
 
@@ -111,6 +106,29 @@ def kinds(family: str) -> dict[str, type[Any]]:
 def build(family: str, kind: str, **values: Any) -> Any:
     """The object of a kind, for example `build("mask", "window", width=8)`."""
     return REGISTRY[family][kind](**values)
+
+
+def made_of_numbers(cls: Any) -> bool:
+    """True when every field is a declared number: such a kind can be written as a flag and offered by a form."""
+    return {item.name for item in fields(cls)} == set(parameters(cls))
+
+
+def catalogue() -> dict[str, list[dict[str, Any]]]:
+    """All families as plain values, for forms: kinds in order, each with `kind`, `label` and its `fields` (None where a form cannot
+    make it, such as a matrix)."""
+    return {
+        family: [
+            {
+                "kind": kind,
+                "label": cls.label,
+                "fields": [{"name": name, **asdict(item)} for name, item in parameters(cls).items()]
+                if made_of_numbers(cls)
+                else None,
+            }
+            for kind, cls in known.items()
+        ]
+        for family, known in REGISTRY.items()
+    }
 
 
 def is_declared(value: Any, family: str) -> bool:

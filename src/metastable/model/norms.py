@@ -106,7 +106,7 @@ class MixLN(Norm):
     kind: ClassVar[str] = "mix_ln"
     label: ClassVar[str] = "Mix-LN"
 
-    tau: float = parameter("depth of the change", symbol="τ", suggestion=5.0, minimum=0.0)
+    tau: float = parameter("change at", symbol="τ", suggestion=5.0, minimum=0.0)
 
     @property
     def breakpoints(self) -> tuple[float, ...]:
@@ -134,7 +134,7 @@ class NGPT(Norm):
     kind: ClassVar[str] = "ngpt"
     label: ClassVar[str] = "nGPT"
 
-    alpha: float = parameter("size of an update", symbol="α", suggestion=1.0, minimum=0.0, strict=True)
+    alpha: float = parameter("update", symbol="α", suggestion=1.0, minimum=0.0, strict=True)
 
     def law(self, t: float) -> Law:
         return Law(amplitude=self.alpha, length_power=1.0)

@@ -165,11 +165,13 @@ class Run:
         """An observable (see `metastable.observe`) at the saved times."""
         import xarray as xr
 
-        from metastable.analysis.observe import check_observable
+        from metastable.analysis.observe import check_observable, for_model
 
         check_observable(observable, "observe")
+        observable = for_model(observable, self.model)
         values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
-        return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
+        dims, attrs = ("time", *observable.dims), {"observable": repr(observable)}
+        return xr.DataArray(values, dims=dims, coords={"time": self.times}, attrs=attrs)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.

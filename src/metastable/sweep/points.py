@@ -11,6 +11,7 @@ import numpy as np
 from metastable import _checks
 from metastable.errors import SweepError
 from metastable.model import Attention
+from metastable.model.declare import REGISTRY, parameters
 from metastable.sweep import expressions, families
 from metastable.sweep.tasks import Task, canonical, digest
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from metastable.sweep.specification import Sweep
 
 MODEL_FIELDS = tuple(item.name for item in fields(Attention))
-NUMERIC_FIELDS = ("dim", "beta", "noise", "tie_tolerance")
+NUMERIC_FIELDS = tuple(parameters(Attention))
 """Fields of the model that are numbers: they may be formulas, and formulas may use them."""
 REPLICATE = "draw"
 """The axis of replicates: it changes random matrices and starts, and nothing else."""
 
 _WORDS = ("kind", "family", "label")
-_WORD_FIELDS = ("mask", "norm", "weights", "activation")
+_WORD_FIELDS = (*REGISTRY, "activation")
+"""Fields whose values may be names: of a variant, of an activation."""
 
 
 def formulas(value: Any, where: str = "", name: str = "") -> Iterator[tuple[str, str]]:

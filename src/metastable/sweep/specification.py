@@ -286,15 +286,12 @@ def _in_order(grid: Mapping[str, Any], order: Any) -> Mapping[str, Any]:
 
 
 def _part(value: Any, name: str) -> Any:
-    """Masks and norms given as objects, in the form of the model's tables."""
+    """Variants given as objects, in the form of the model's tables."""
     if isinstance(value, (str, Mapping, list, tuple, int, float, np.ndarray, np.generic)) or value is None:
         return axes.plain(value)
     try:
-        return (
-            Attention(dim=2, beta=1.0, **{name: value})
-            .to_dict()
-            .get(name, {"mask": "causal", "norm": "post_ln"}.get(name))
-        )
+        # A default is left out of the model's table: then its kind says it.
+        return Attention(dim=2, beta=1.0, **{name: value}).to_dict().get(name, getattr(value, "kind", None))
     except (ModelError, TypeError) as reason:
         raise SweepError(f"model.{name}: {reason}") from None
 

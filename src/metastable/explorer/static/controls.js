@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 import { choice, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
 import { active, activeSetting, change, store } from "./store.js";
-import { MASK_NAMES, NORM_NAMES, editable, maskKind, normKind, parseNumber } from "./text.js";
+import { editable, kindOf, parseNumber, variants } from "./text.js";
 
 const identity = (dim) => Array.from({ length: dim }, (_, i) => Array.from({ length: dim }, (_, j) => (i === j ? 1 : 0)));
 const TABLE = 8; // dimensions up to which eigenvalues are listed; beyond, the plane is enough
@@ -87,6 +87,21 @@ function eigenTable() {
   return { node: el("div", { class: "field block" }, node), sync };
 }
 
+// A choice among the kinds of a family and a number for each of their fields, all as the package declares them.
+function variantFields(family) {
+  const offered = variants(family).filter(({ fields }) => fields !== null);
+  const declared = (kind) => offered.find((entry) => entry.kind === kind)?.fields ?? [];
+  const fresh = (kind) => Object.fromEntries([["kind", kind], ...declared(kind).map(({ name, suggestion }) => [name, suggestion])]);
+  const put = (value) => edit((s, table) => { table[family] = family === "weights" && Object.keys(value).length === 1 ? value.kind : value; });
+  const names = new Map(offered.flatMap(({ fields }) => fields.map((item) => [item.name, item])));
+  return [
+    choice(family, family, offered.map(({ kind, label }) => [kind, label]), () => kindOf(model(), family), (kind) => put(fresh(kind))),
+    ...[...names.values()].map(({ name, label, symbol }) => when(
+      number(el("span", {}, `${label} `, italic(symbol)), `${family}-${name}`, () => model()[family]?.[name], (v) => put({ ...fresh(kindOf(model(), family)), ...(model()[family]?.kind ? model()[family] : {}), [name]: v })),
+      () => declared(kindOf(model(), family)).some((item) => item.name === name))),
+  ];
+}
+
 // ------------------------------------------------------------------------------------------------------------ form
 
 export function buildForm(form, limits, actions) {
@@ -96,8 +111,6 @@ export function buildForm(form, limits, actions) {
     when(number("seed", `${name}-seed`, () => model()[name]?.gaussian, (v) => edit((s, table) => { table[name] = { gaussian: v }; })), () => matrixKind(model()[name]) === "gaussian"),
     when(matrix(`${label} as a matrix`, `${name}-matrix`, () => model()[name], (rows) => edit((s, table) => { table[name] = rows; })), () => matrixKind(model()[name]) === "matrix"),
   ];
-  const maskNumber = (label, key, kindsOf) => when(number(label, `mask-${key}`, () => model().mask?.[key], (v) => edit((s, table) => { table.mask = { ...table.mask, [key]: v }; })), () => kindsOf.includes(maskKind(model())));
-  const normNumber = (label, key, kind) => when(number(label, `norm-${key}`, () => model().norm?.[key], (v) => edit((s, table) => { table.norm = { ...table.norm, [key]: v }; })), () => normKind(model()) === kind);
   const tokens = () => activeSetting()?.start.tokens;
   const beta = (value, final) => edit((s, table) => { table.beta = value; }, { final });
 
@@ -115,11 +128,7 @@ export function buildForm(form, limits, actions) {
       { node: buttons, sync: () => { buttons.querySelector("#undo-hand").hidden = !byHand(); } }),
     group("Attention",
       slider(el("span", {}, "inverse ", italic("β")), "beta", scales.log(0.1, 1000, 3), () => model().beta ?? 1, beta),
-      choice("mask", "mask", Object.entries(MASK_NAMES).filter(([kind]) => kind !== "matrix"), () => maskKind(model()), (kind) => edit((s, table) => { table.mask = { window: { kind, width: 16 }, sink: { kind, sinks: 1, width: 16 }, prefix: { kind, length: 16 } }[kind] ?? { kind }; })),
-      maskNumber("sinks", "sinks", ["sink"]), maskNumber("width", "width", ["window", "sink"]), maskNumber("length", "length", ["prefix"]),
-      choice("weights", "weights", [["softmax", "softmax"], ["unnormalized", "unnormalised"], ["hardmax", "hardmax"]], () => model().weights ?? "softmax", (v) => edit((s, table) => { table.weights = v; })),
-      choice("norm", "norm", Object.entries(NORM_NAMES), () => normKind(model()), (kind) => edit((s, table) => { table.norm = { mix_ln: { kind, tau: 5 }, ngpt: { kind, alpha: 1 } }[kind] ?? { kind }; })),
-      normNumber("τ", "tau", "mix_ln"), normNumber("α", "alpha", "ngpt"),
+      ...variantFields("mask"), ...variantFields("weights"), ...variantFields("norm"),
       slider(el("span", {}, "noise ", italic("σ")), "noise", scales.linear(0, 0.5, 0.005), () => model().noise ?? 0, (v, final) => edit((s, table) => { if (v > 0) table.noise = v; else delete table.noise; }, { final })),
       when(slider("frozen", "frozen", scales.linear(0, 12, 1), () => model().frozen?.tokens.length ?? 0, (v, final) => edit((s, table) => frozenCount(table, v, table.frozen?.weights?.[0] ?? 4), { final }), { whole: true, low: 0, high: 12 }), () => model().dim <= 3),
       when(number("weight", "frozen-weight", () => model().frozen?.weights?.[0], (v) => edit((s, table) => { table.frozen = { ...table.frozen, weights: table.frozen.tokens.map(() => v) }; })), () => Boolean(model().frozen))),
@@ -131,6 +140,7 @@ export function buildForm(form, limits, actions) {
     group("Query and key", ...matrixFields("query", "Q"), ...matrixFields("key", "K")),
     group("Look",
       slider(el("span", {}, "centers ", italic("δ")), "delta", scales.linear(0.02, 3.1, 0.01), () => activeSetting()?.delta ?? actions.delta(), (v, final) => edit((s) => { s.delta = v; }, { final })),
+      slider(el("span", {}, "clusters ", italic("r")), "radius", scales.log(0.005, 1.5, 3), () => activeSetting()?.radius ?? actions.radius(), (v, final) => edit((s) => { s.radius = v; }, { final })),
       choice("colour", "color", [["cluster", "by cluster"], ["order", "by order"], ["origin", "by origin"]], ...look("color")),
       when(choice("projection", "projection", [["auto", "best"], ["leading", "leading space L"], ["principal", "principal axes"], ["coordinates", "coordinates 1–3"]], () => activeSetting()?.projection ?? "auto", (v) => edit((s) => { if (v === "auto") delete s.projection; else s.projection = v; })), () => model().dim > 3),
       toggle("Trails", "trails", ...look("trails")),

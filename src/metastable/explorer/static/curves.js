@@ -31,15 +31,15 @@ export class Clusters extends Chart {
     const few = decades.filter((v) => top <= 60 || /^[1]/.test(String(v)) || v === decades.at(-1) || (top < 500 && /^5/.test(String(v))));
     this.valueAxis(few.map((v) => [v, String(v)]), place, theme);
     this.timeAxis(shown[0], clock, theme);
-    const key = [];
+    let law = false;
     runs.forEach((run, panel) => {
       if (!run) return;
       const { facts, curves } = run;
       if (panel === 0 && facts?.expected && shown.length === 1) this.expected(facts.expected, place, theme, top);
-      if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); if (!key.includes("N(t) law")) key.push("N(t) law"); }
+      if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
     });
-    this.figure.querySelector(".key").textContent = key.length ? "orange: N(t)" : "";
+    this.figure.querySelector(".key").textContent = law ? "orange: N(t)" : "";
   }
 
   expected(expected, place, theme, top) {

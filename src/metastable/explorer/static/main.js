@@ -16,7 +16,7 @@ import { Connection } from "./socket.js";
 import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { active, activeSetting, change, decode, fromPreset, isOwnHash, saveSoon, store, watch } from "./store.js";
-import { describe, editable, parseNumber, plain, plural, scientific } from "./text.js";
+import { declare, describe, editable, parseNumber, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
 import { drawVerdict } from "./verdict.js";
 
@@ -370,9 +370,10 @@ function welcome(message) {
   notice("");
   $("#version").textContent = `metastable ${message.version}`;
   if (page.presets.length) { panels.requestAll(); return; }
+  declare(message.variants);
   page.presets = message.presets.items;
   fillPresets($("#preset"), page.presets);
-  page.syncForm = buildForm($("#form"), message.limits, { append: startAppend, spectrum: eigenvalues, delta: () => Number(plain(panels.runs[active()]?.delta ?? 0.5, 4)) });
+  page.syncForm = buildForm($("#form"), message.limits, { append: startAppend, spectrum: eigenvalues, delta: () => Number(plain(panels.runs[active()]?.delta ?? 0.5, 4)), radius: () => Number(plain(panels.runs[active()]?.radius ?? 0.1, 4)) });
   const first = page.presets.find((item) => item.name === message.presets.first);
   load(decode(location.hash, page.presets) ?? fromPreset(first));
   if (reducedMotion() && store.state.view.at === 0) pause();

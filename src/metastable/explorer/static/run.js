@@ -9,6 +9,7 @@ export class Run {
     this.dim = begin.dim;
     this.components = begin.components;
     this.delta = begin.delta;
+    this.radius = begin.radius;
     this.positions = new Float32Array(this.frames * this.tokens * this.components);
     this.distance = new Float32Array(this.frames * this.tokens);
     this.leaders = new Uint16Array(this.frames * this.tokens);

@@ -35,20 +35,20 @@ export function parseNumber(text) {
 
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
-export const MASK_NAMES = { causal: "causal", full: "full", window: "window", sink: "sinks and window", prefix: "prefix", matrix: "own mask" };
-export const NORM_NAMES = { post_ln: "Post-LN", pre_ln: "Pre-LN", mix_ln: "Mix-LN", peri_ln: "Peri-LN", ngpt: "nGPT", sqrt_scaling: "√t scaling" };
-
-const kindOf = (table, fallback) => (typeof table === "string" ? table : table?.kind ?? fallback);
-export const maskKind = (model) => kindOf(model.mask, "causal");
-export const normKind = (model) => kindOf(model.norm, "post_ln");
+// The kinds of masks, norms and weights as the package declares them, the default first: filled by the first message.
+const families = { mask: [], norm: [], weights: [] };
+export const declare = (variants) => Object.assign(families, variants);
+export const variants = (family) => families[family];
+export const kindOf = (model, family) => (typeof model[family] === "string" ? model[family] : model[family]?.kind ?? families[family][0]?.kind);
+export const variantName = (model, family) => families[family].find(({ kind }) => kind === kindOf(model, family))?.label ?? kindOf(model, family);
+const isDefault = (model, family) => kindOf(model, family) === families[family][0]?.kind;
 
 export function describe(setting) {
   const { model, start } = setting;
   const tokens = start.tokens + (start.appended?.length ?? 0);
   const parts = [`n = ${tokens}`, `d = ${model.dim}`, model.heads ? plural(model.heads.length, "head") : `β = ${plain(model.beta)}`];
-  parts.push(MASK_NAMES[maskKind(model)] ?? maskKind(model));
-  if (model.weights && model.weights !== "softmax") parts.push(model.weights);
-  if (normKind(model) !== "post_ln") parts.push(NORM_NAMES[normKind(model)]);
+  parts.push(variantName(model, "mask"));
+  for (const family of ["weights", "norm"]) if (!isDefault(model, family)) parts.push(variantName(model, family));
   if (model.noise) parts.push(`σ = ${plain(model.noise)}`);
   if (model.frozen) parts.push(`${model.frozen.tokens.length} frozen`);
   return parts.join(" · ");

@@ -74,6 +74,7 @@ PARTS: dict[str, Part] = {
 """Every part that somebody may lack. Kinds of norms, masks, weights and biases are on lists of their own."""
 
 EVERY_PART = frozenset(PARTS)
+"""For those who leave the sums to the reference engine, which must know every part, also those to come. Everybody else lists theirs."""
 
 FIELDS = {
     "dim": "dims",

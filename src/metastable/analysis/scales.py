@@ -1,0 +1,35 @@
+"""The lengths that a model sets, for whoever was not told others: how near tokens are one cluster, how far apart centers are.
+
+Two tokens attract each other most at a distance of about beta^(-1/2) (`theory.interaction_peak`), and every default is a multiple of
+that width. The command line, the explorer, the films, `merge_tree` and the observables of sweeps share them: the same run
+has the same number of clusters everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+
+from metastable.model import Attention
+
+CLUSTER_FRACTION = 0.5
+"""Tokens closer than this many widths are linked: a cluster that falls into another one stretches, so a much smaller radius takes
+it apart again for a while."""
+CENTER_SEPARATION = 4.0
+"""delta in widths: that of the paper's figures."""
+CONSUMED_FRACTION = 0.1
+"""A token within this fraction of delta of a center is consumed by it."""
+
+
+def attraction_width(model: Attention) -> float:
+    """beta^(-1/2) of the head with the largest beta in size, in radians; at most 1."""
+    return 1.0 / math.sqrt(max(1.0, *(abs(head.beta) for head in model.all_heads)))
+
+
+def cluster_radius(model: Attention) -> float:
+    """Geodesic distance below which tokens are one cluster unless told otherwise: 0.5 beta^(-1/2), at most 0.5."""
+    return CLUSTER_FRACTION * attraction_width(model)
+
+
+def center_separation(model: Attention) -> float:
+    """delta of the Renyi centers unless told otherwise: 4 beta^(-1/2), at most pi."""
+    return min(math.pi, CENTER_SEPARATION * attraction_width(model))
