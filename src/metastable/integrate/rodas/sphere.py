@@ -50,8 +50,8 @@ from metastable.kernels.cpu.compiled import allocating as helper
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
 from metastable.kernels.jacobian_sphere import (
-    PADDING,
     chunk_tag,
+    padded_columns,
     padded_dimension,
 )
 
@@ -93,8 +93,7 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
     """A system at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head."""
     n, dim = x.shape
     heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
-    # Whole cache lines, so that no vector straddles two of them.
-    width = -(-(frozen + n + PADDING) // PADDING) * PADDING
+    width = padded_columns(frozen + n)
     identity = np.eye(dim)
     all_values = np.array([identity if value is None else value for value in values])
     forms = np.array([identity if form is None else form for form in bilinear])
