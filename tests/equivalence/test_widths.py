@@ -38,7 +38,7 @@ np.save(target, np.concatenate(results))
 def expected(tmp_path_factory) -> np.ndarray:
     """What `SCRIPT` computes here."""
     target = tmp_path_factory.mktemp("widths") / "here.npy"
-    exec(SCRIPT, {"target": target})  # noqa: S102
+    exec(SCRIPT, {"target": target})
     return np.load(target)
 
 

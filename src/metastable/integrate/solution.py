@@ -11,9 +11,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.errors import TimeError
 
-Status = Literal["success", "max_steps", "diverged"]
+Status = Literal["success", "max_steps", "diverged", "unresolved"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""Meaning of the numbers that compiled integrators return: 0, 1, 2."""
+"""Meaning of the numbers that compiled integrators return: 0, 1, 2, ...; unresolved: rounding hides whether tokens still move."""
 Chart = Literal["ambient", "angle"]
 
 DEGREE = 4

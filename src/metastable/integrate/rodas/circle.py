@@ -19,7 +19,7 @@ import numpy as np
 
 from metastable.integrate.rodas.circle_groups import regroup
 from metastable.integrate.rodas.circle_sweep import DIAGONAL, INCREMENT, VELOCITY, attempt, put_frozen, sweep_memory
-from metastable.integrate.rodas.control import register
+from metastable.integrate.rodas.control import AT_REST, MOVING, register
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
 from metastable.kernels.cpu.compiled import address_of
 from metastable.kernels.cpu.compiled import allocating as helper
@@ -91,13 +91,13 @@ def _polynomial(system, piece):
 
 @kernel
 def _settled(system, threshold):
-    """Every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
+    """`AT_REST` when every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
     for r in range(system.count[0]):
         force = abs(system.rows[VELOCITY, r])
         diagonal = system.rows[DIAGONAL, r]
         if force != 0.0 and not (diagonal < 0.0 and force <= -diagonal * threshold):
-            return False
-    return True
+            return MOVING
+    return AT_REST
 
 
 @helper

@@ -21,13 +21,13 @@ from metastable.integrate.rodas.sphere import (
     SphereSystem,
     drive,
     from_chart,
-    is_settled,
     judge,
     linearise,
     move,
     prepare,
     put_stage,
     radial,
+    settled_state,
     stage_place,
     sweep,
     to_chart,
@@ -248,5 +248,5 @@ class DenseSystem:
     def polynomial(self, piece: FloatArray) -> None:
         write_polynomial(self.system, piece)
 
-    def settled(self, threshold: float) -> bool:
-        return is_settled(self.system, threshold)
+    def settled(self, threshold: float) -> int:
+        return settled_state(self.system, threshold)

@@ -122,7 +122,8 @@ def solve(
 
     `settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
     stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
-    the rest that a Newton step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest.
+    the rest that a Newton step predicts. Where rounding errors are larger than what would tell, the status is "unresolved".
+    `notes["settled"]` then holds the time, and later output times hold the state at rest.
     """
     reason = refusal(model, len(start))
     if reason is not None:
@@ -217,6 +218,7 @@ class _March:
                 return -1
 
     def _keep(self, starts: FloatArray, widths: FloatArray, pieces: FloatArray) -> None:
+        pieces = self.prepared.back(pieces)
         self.starts.append(starts)
         self.widths.append(widths)
         self.ends.append(unchart(pieces.sum(axis=1), self.prepared.chart, self.start.shape[1]))
@@ -243,10 +245,11 @@ class _March:
         dim = self.start.shape[1]
         if not self.every_step:
             done = int(self.counters[control.OUTPUTS])
+            saved = self.prepared.back(self.saved)
             if code == control.SETTLED:
-                self.saved[done:] = self.prepared.current()
+                saved[done:] = self.prepared.current()
                 done = self.times.size
-            states = unchart(self.saved[:done], self.prepared.chart, dim)
+            states = unchart(saved[:done], self.prepared.chart, dim)
             states[self.times[:done] <= self.begin] = self.start
             return self.times[:done], states
         if not self.starts:
@@ -288,6 +291,11 @@ def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: in
         return "success", ""
     if code == control.REACHED:
         return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
+    if code == control.UNRESOLVED:
+        return "unresolved", (
+            f"rounding errors of the value matrix hide from t = {t:.6g} on whether tokens still move, so rest cannot be told "
+            "from motion; give a horizon instead of until='settled'"
+        )
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"
     if code == -1:

@@ -35,11 +35,12 @@ from metastable.integrate.rodas.charts import (
     stage_place,
     to_chart,
 )
-from metastable.integrate.rodas.control import CAP, OVERSHOOT, register
+from metastable.integrate.rodas.control import AT_REST, CAP, HIDDEN, MOVING, OVERSHOOT, register
 from metastable.integrate.rodas.small import (
     bound_of_real_parts,
     factor,
     largest_real_part,
+    norm_of_inverse,
     real_part_of_pair,
     reflect_block,
     solve_factored,
@@ -57,14 +58,17 @@ from metastable.kernels.jacobian_sphere import (
 
 LOOK = 0.05
 """Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this."""
-
+ROUNDING = 1e-15
+"""Rounding errors of a short sum, relative to the sum of the absolute values."""
+BLUR = 1e-9
+"""Radians by which rounding errors may move a token that is called at rest."""
 
 SphereSystem = namedtuple(
     "SphereSystem",
     [
         "tokens",  # (n, 2 d + 1): x at the start of the step, Householder vector of its chart, 2 / |that vector|^2
         "increments",  # (9, n, d - 1): u_1 .. u_8, and the velocity at the start of the step
-        "rows",  # (2, n): 1 where a token sees itself; rate of the unstable modes of J_kk
+        "rows",  # (3, n): 1 where a token sees itself; rate of the unstable modes of J_kk; |(1/(h gamma) - J_kk)^(-1)|
         "ranges",  # (n, r, 2) visible columns of each row without itself, frozen tokens apart
         "matrices",  # (2 heads + 1, d, d): V and M of each head, V_sum - lambda I
         "scalars",  # (2, heads): beta, and log2(e) times the slope of the positional bias
@@ -73,7 +77,6 @@ SphereSystem = namedtuple(
         "width",
         "frozen",  # number of frozen tokens, the first columns
         "first",  # rows below are handled elsewhere (a dense leading block)
-        "noise",  # velocities up to this are rounding errors of the drift
         "step",  # (1,) size of the attempted step
         "result",  # (3,) what the last attempt returned
         "eigenvalue_address",  # of the compiled `largest_real_part`
@@ -86,21 +89,20 @@ SphereSystem = namedtuple(
 VELOCITY = STAGES
 
 
-OWN, RATE = range(2)
+OWN, RATE, INVERSE = range(3)
 
 
-def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, ranges, own, first=0) -> SphereSystem:
-    """A system at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head."""
+def make(x, values, bilinear, betas, slopes, drift, *, frozen_tokens, frozen_weights, ranges, own, first=0):
+    """A `SphereSystem` at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head.
+
+    `drift` (d, d) is V_sum less the multiple of the identity that is left out.
+    """
     n, dim = x.shape
     heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
     width = padded_columns(frozen + n)
     identity = np.eye(dim)
     all_values = np.array([identity if value is None else value for value in values])
     forms = np.array([identity if form is None else form for form in bilinear])
-    total = all_values.sum(axis=0)
-    # An exact multiple of the identity must leave no drift at all.
-    scalar = not np.any(total - total[0, 0] * identity)
-    drift = total - (total[0, 0] if scalar else float(np.linalg.eigvals(total).real.max())) * identity
     slopes = np.array(slopes, dtype=float) * LOG2E
     parts = STAGES * 2 * padded + 2 * heads + 2
     work = aligned_array(parts * width).reshape(parts, width)
@@ -112,7 +114,7 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
     system = SphereSystem(
         tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
         increments=np.zeros((STAGES + 1, n, dim - 1)),
-        rows=np.array([own, np.zeros(n)], dtype=float),
+        rows=np.array([own, np.zeros(n), np.zeros(n)], dtype=float),
         ranges=np.ascontiguousarray(ranges),
         matrices=np.concatenate([all_values, forms, drift[None]]),
         scalars=np.array([betas, slopes], dtype=float),
@@ -121,7 +123,6 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
         width=width,
         frozen=frozen,
         first=first,
-        noise=1e-15 * float(np.abs(total).sum()) if drift.any() else 0.0,
         step=np.zeros(1),
         result=np.zeros(3),
         eigenvalue_address=0,
@@ -205,6 +206,7 @@ def _sweep_row(system, k, h, memory):
     rate = _rate(system, squares[0], m, LOOK / h)
     rows[RATE, k] = rate
     factor(block, 1.0 / (h * GAMMA), m, factors, pivots)
+    rows[INVERSE, k] = norm_of_inverse(factors, pivots, m, slope)
     to_chart(tokens, k, force, slope)
     for b in range(m):
         increments[VELOCITY, k, b] = slope[b]
@@ -351,26 +353,47 @@ def move(system, tolerance):
             tokens[k, a] /= math.sqrt(length)
 
 
-@compiled
-def is_settled(system, threshold):
-    """No moving token is unstable, and the step was long enough to show that none has more than `threshold` left to go.
+@kernel
+def _floor(system, k):
+    """Size of the rounding errors in the velocity of token k: those of (V_sum - lambda I) x_k, where all else is exact."""
+    dim = system.increments.shape[2] + 1
+    drift = system.matrices[system.matrices.shape[0] - 1]
+    result = 0.0
+    for a in range(dim):
+        for b in range(dim):
+            result += abs(drift[a, b] * system.tokens[k, b])
+    return ROUNDING * result
 
-    The first increment is the Newton correction -J^(-1) f once h is far longer than the relaxation times, which is what
-    `|u_1| <= h gamma |f| / 10` says.
+
+@compiled
+def settled_state(system, threshold):
+    """`MOVING`, `AT_REST` or `HIDDEN`, judged at the start of the attempted step.
+
+    A token is at rest when it feels exactly nothing, or when it is stable, the step was so long against all its relaxation times
+    (`|(1/(h gamma) - J_kk)^(-1)| <= h gamma / 10`) that the first increment is the Newton correction -J^(-1) f, that correction
+    is at most `threshold`, and rounding errors of the velocity could not change it by more than `BLUR`. It is hidden when its
+    velocity is no larger than these rounding errors and yet it is not at rest. Norms are largest entries: speeds of 1e-170
+    have no squares. Rows of a dense block have no inverse of their own; there the correction stands for it.
     """
     h = system.step[0]
     increments = system.increments
+    hidden = False
     for k in range(increments.shape[1]):
         speed, correction = 0.0, 0.0
         for b in range(increments.shape[2]):
-            speed += increments[VELOCITY, k, b] ** 2
-            correction += increments[0, k, b] ** 2
-        speed, correction = math.sqrt(speed), math.sqrt(correction)
-        if correction > threshold:
-            return False
-        if speed > system.noise and (system.rows[RATE, k] > 0.0 or correction > 0.1 * h * GAMMA * speed):
-            return False
-    return True
+            speed = max(speed, abs(increments[VELOCITY, k, b]))
+            correction = max(correction, abs(increments[0, k, b]))
+        if speed == 0.0 and correction <= threshold:
+            continue
+        floor = _floor(system, k)
+        inverse = system.rows[INVERSE, k] if k >= system.first else correction / max(speed, 1e-300)
+        relaxed = inverse <= 0.1 * h * GAMMA and inverse * floor <= BLUR
+        if relaxed and system.rows[RATE, k] == 0.0 and correction <= threshold:
+            continue
+        if speed > floor:
+            return MOVING
+        hidden = True
+    return HIDDEN if hidden else AT_REST
 
 
-register(SphereSystem, move, write_polynomial, is_settled)
+register(SphereSystem, move, write_polynomial, settled_state)
