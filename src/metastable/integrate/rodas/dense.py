@@ -17,6 +17,7 @@ from metastable.integrate.rodas.control import CAP, OVERSHOOT
 from metastable.integrate.rodas.sphere import (
     OWN,
     RATE,
+    TERMS,
     VELOCITY,
     SphereSystem,
     drive,
@@ -55,7 +56,7 @@ def _linearise_block(system, forces, blocks, spreads, weights):
     kept = (STAGES * 2 * padded + heads) * system.width
     for k in range(system.first):
         vectors[0, :dim] = system.tokens[k, :dim]
-        linearise(
+        system.rows[TERMS, k] = linearise(
             system.tag,
             system.work,
             system.width,
@@ -239,7 +240,7 @@ class DenseSystem:
         rate = max(rate, sweep(system, h))
         if rate * h > CAP * OVERSHOOT:
             return 0.0, 0.0, rate
-        error, extent = judge(system.increments)
+        error, extent = judge(system)
         return error, extent, rate
 
     def commit(self, tolerance: float) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from metastable.integrate.rodas.circle import CircleSystem
     from metastable.integrate.rodas.sphere import SphereSystem
 
+JORDAN = 5e-3
+"""Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
@@ -33,6 +35,8 @@ class Prepared:
     first_step: float
     current: Callable[[], FloatArray]
     """Tokens where the system is now, (tokens, components) in the chart."""
+    result: FloatArray
+    """Memory that attempts leave their results in; its last entry is the error that matters (see the systems)."""
     back: Callable[[FloatArray], FloatArray] = lambda states: states
     """From the coordinates that the system works in to those of the start."""
 
@@ -104,6 +108,8 @@ class Frame:
     axes: FloatArray | None
     """Q (d, d) orthogonal, None for the identity."""
     drift: FloatArray
+    defective: bool = False
+    """True when the leading eigenvalue has Jordan blocks."""
 
     def into(self, x: FloatArray) -> FloatArray:
         """Coordinates x' of points (..., d)."""
@@ -128,7 +134,9 @@ def frame_of(model: Attention) -> Frame:
     if found is None:
         return Frame(None, total - float(np.linalg.eigvals(total).real.max()) * identity)
     axes, drift = found
-    return Frame(axes, drift)
+    kernel = int((~drift.any(axis=0)).sum())
+    near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
+    return Frame(axes, drift, defective=int(near.sum()) > kernel)
 
 
 def own_coordinates(model: Attention) -> Frame:
@@ -136,7 +144,7 @@ def own_coordinates(model: Attention) -> Frame:
     frame = frame_of(model)
     if frame.axes is None:
         return frame
-    return Frame(None, frame.axes @ frame.drift @ frame.axes.T)
+    return Frame(None, frame.axes @ frame.drift @ frame.axes.T, frame.defective)
 
 
 def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame | None = None) -> SphereSystem:
@@ -154,6 +162,7 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
         [head.beta for head in heads],
         model.slopes,
         frame.drift,
+        defective=frame.defective,
         frozen_tokens=frame.into(anchors),
         frozen_weights=mass,
         ranges=ranges,
@@ -191,7 +200,9 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
     first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
     if on_circle(model, tokens):
         circle = circle_system(model, start)
-        return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None])
+        return Prepared(
+            circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], circle.result
+        )
     frame = frame_of(model)
     system = sphere_system(model, start, dense_tokens(model, tokens), frame)
 
@@ -199,7 +210,9 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         return frame.back(system.tokens[:, :dim])
 
     if system.first == 0:
-        return Prepared(system, control.march_compiled, "ambient", dim, first_step, current, frame.back)
+        return Prepared(system, control.march_compiled, "ambient", dim, first_step, current, system.result, frame.back)
     from metastable.integrate.rodas.dense import DenseSystem
 
-    return Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current, frame.back)
+    return Prepared(
+        DenseSystem(system), control.march_plain, "ambient", dim, first_step, current, system.result, frame.back
+    )

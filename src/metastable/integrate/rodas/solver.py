@@ -182,9 +182,8 @@ class _March:
 
         shape = (5, len(self.start), self.prepared.components)
         kept = 0
-        if self.prepared.chart == "angle":
-            # A sweep whose error is already twice what is allowed need not be finished.
-            self.prepared.system.result[3] = 2.0 * tolerance
+        # On the circle a sweep whose error is already twice what is allowed need not be finished.
+        self.prepared.result[3] = (2.0 if self.prepared.chart == "angle" else 1.0) * tolerance
         while True:
             self.counters[control.PIECES] = 0
             starts, widths = np.zeros(self.chunk), np.zeros(self.chunk)
@@ -293,8 +292,8 @@ def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: in
         return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
     if code == control.UNRESOLVED:
         return "unresolved", (
-            f"rounding errors of the value matrix hide from t = {t:.6g} on whether tokens still move, so rest cannot be told "
-            "from motion; give a horizon instead of until='settled'"
+            f"from t = {t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from motion; "
+            "give a horizon instead of until='settled'"
         )
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"

@@ -68,7 +68,7 @@ SphereSystem = namedtuple(
     [
         "tokens",  # (n, 2 d + 1): x at the start of the step, Householder vector of its chart, 2 / |that vector|^2
         "increments",  # (9, n, d - 1): u_1 .. u_8, and the velocity at the start of the step
-        "rows",  # (3, n): 1 where a token sees itself; rate of the unstable modes of J_kk; |(1/(h gamma) - J_kk)^(-1)|
+        "rows",  # (5, n): see the names of its lines below
         "ranges",  # (n, r, 2) visible columns of each row without itself, frozen tokens apart
         "matrices",  # (2 heads + 1, d, d): V and M of each head, V_sum - lambda I
         "scalars",  # (2, heads): beta, and log2(e) times the slope of the positional bias
@@ -76,9 +76,10 @@ SphereSystem = namedtuple(
         "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
         "width",
         "frozen",  # number of frozen tokens, the first columns
+        "defective",  # True when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
         "step",  # (1,) size of the attempted step
-        "result",  # (3,) what the last attempt returned
+        "result",  # (4,) what the last attempt returned, and the tolerance
         "eigenvalue_address",  # of the compiled `largest_real_part`
         "row_address",  # of the compiled sweep over one row
         "address",  # of the compiled attempt
@@ -89,10 +90,16 @@ SphereSystem = namedtuple(
 VELOCITY = STAGES
 
 
-OWN, RATE, INVERSE = range(3)
+# Lines of `rows`: 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
+# sum of the absolute values of the terms of its velocity; part of its way that a step may err by.
+OWN, RATE, INVERSE, TERMS, ALLOWED = range(5)
+CURVED = 0.1
+"""A step is curved when the velocity at its end differs from the linear prediction by this part of that at its start."""
+RELATIVE = 1e-4
+"""Part of its way that a curved step may err by where rests are stable from one side only (see `_curved`)."""
 
 
-def make(x, values, bilinear, betas, slopes, drift, *, frozen_tokens, frozen_weights, ranges, own, first=0):
+def make(x, values, bilinear, betas, slopes, drift, *, defective, frozen_tokens, frozen_weights, ranges, own, first=0):
     """A `SphereSystem` at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head.
 
     `drift` (d, d) is V_sum less the multiple of the identity that is left out.
@@ -114,7 +121,7 @@ def make(x, values, bilinear, betas, slopes, drift, *, frozen_tokens, frozen_wei
     system = SphereSystem(
         tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
         increments=np.zeros((STAGES + 1, n, dim - 1)),
-        rows=np.array([own, np.zeros(n), np.zeros(n)], dtype=float),
+        rows=np.array([own, *np.zeros((4, n))], dtype=float),
         ranges=np.ascontiguousarray(ranges),
         matrices=np.concatenate([all_values, forms, drift[None]]),
         scalars=np.array([betas, slopes], dtype=float),
@@ -122,9 +129,10 @@ def make(x, values, bilinear, betas, slopes, drift, *, frozen_tokens, frozen_wei
         tag=chunk_tag(dim),
         width=width,
         frozen=frozen,
+        defective=bool(defective),
         first=first,
         step=np.zeros(1),
-        result=np.zeros(3),
+        result=np.array([0.0, 0.0, 0.0, np.inf]),
         eigenvalue_address=0,
         row_address=0,
         address=0,
@@ -179,6 +187,26 @@ def _rate(system, block, m, enough):
 
 
 @kernel
+def _curved(system, k, block, slope, y):
+    """True when the velocity `slope` at the chart point y is far from f + J y.
+
+    A Jordan block of the leading eigenvalue has rests that are stable from one side only: with a the angle to it, da/dt = -a^2.
+    An error below the tolerance can carry the token to the other side, and from there it leaves for the antipode. Near such
+    a rest velocity and Jacobian vanish together, so that steps are curved however small they are; at a stable rest they
+    are not, and an L-stable step may jump there with any relative error.
+    """
+    velocity = system.increments[VELOCITY, k]
+    speed, bend = 0.0, 0.0
+    for b in range(y.size):
+        expected = velocity[b]
+        for c in range(y.size):
+            expected += block[b, c] * y[c]
+        speed = max(speed, abs(velocity[b]))
+        bend = max(bend, abs(slope[b] - expected))
+    return speed > ROUNDING * system.rows[TERMS, k] and bend > CURVED * speed
+
+
+@kernel
 def _sweep_row(system, k, h, memory):
     """All stages of row k; `result[2]`: the rate of its unstable modes, 0 when nothing moves."""
     tag, work, width, frozen = system.tag, system.work, system.width, system.frozen
@@ -196,7 +224,7 @@ def _sweep_row(system, k, h, memory):
     for a in range(dim):
         start[a] = tokens[k, a]
         place[a] = start[a]
-    linearise(
+    rows[TERMS, k] = linearise(
         tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, start, query, spreads, force, block, moment
     )
     reflect_block(block, tokens[k, dim : 2 * dim], tokens[k, 2 * dim])
@@ -237,6 +265,8 @@ def _sweep_row(system, k, h, memory):
             to_chart(tokens, k, force, slope)
             for b in range(m):
                 slope[b] = r * (slope[b] - y[b] * inner)
+        if system.defective and i == STAGES - 1:
+            rows[ALLOWED, k] = RELATIVE if _curved(system, k, block, slope, y) else 0.0
         other_rows(
             tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, vectors[9], part, other
         )
@@ -269,23 +299,32 @@ def sweep(system, h):
 
 
 @compiled
-def judge(increments):
-    """Largest error estimate and largest chart coordinate of the new state."""
+def judge(system):
+    """Largest error estimate and largest chart coordinate of the new state.
+
+    Where a token may err by a part of its way only, its estimate is scaled so that this is what the tolerance asks for.
+    """
+    increments = system.increments
     n, m = increments.shape[1:]
     error, extent = 0.0, 0.0
     for k in range(n):
-        last, end = 0.0, 0.0
+        last, end, way = 0.0, 0.0, 0.0
         for b in range(m):
             step = 0.0
             for i in range(STAGES):
                 step += WEIGHTS[i] * increments[i, k, b]
             last += increments[STAGES - 1, k, b] ** 2
             end += step * step
+            way = max(way, abs(step))
+        last = math.sqrt(last)
+        allowed = system.rows[ALLOWED, k] * way
+        if 0.0 < allowed < system.result[3]:
+            last *= system.result[3] / allowed
         if not last <= error:
             error = last
         if not end <= extent:
             extent = end
-    return math.sqrt(error), math.sqrt(extent)
+    return error, math.sqrt(extent)
 
 
 @compiled
@@ -304,7 +343,7 @@ def _attempt(system, h):
     prepare(system, h)
     rate = sweep(system, h)
     if rate * h <= CAP * OVERSHOOT:
-        system.result[0], system.result[1] = judge(system.increments)
+        system.result[0], system.result[1] = judge(system)
     system.result[2] = rate
 
 
@@ -353,18 +392,6 @@ def move(system, tolerance):
             tokens[k, a] /= math.sqrt(length)
 
 
-@kernel
-def _floor(system, k):
-    """Size of the rounding errors in the velocity of token k: those of (V_sum - lambda I) x_k, where all else is exact."""
-    dim = system.increments.shape[2] + 1
-    drift = system.matrices[system.matrices.shape[0] - 1]
-    result = 0.0
-    for a in range(dim):
-        for b in range(dim):
-            result += abs(drift[a, b] * system.tokens[k, b])
-    return ROUNDING * result
-
-
 @compiled
 def settled_state(system, threshold):
     """`MOVING`, `AT_REST` or `HIDDEN`, judged at the start of the attempted step.
@@ -385,7 +412,7 @@ def settled_state(system, threshold):
             correction = max(correction, abs(increments[0, k, b]))
         if speed == 0.0 and correction <= threshold:
             continue
-        floor = _floor(system, k)
+        floor = ROUNDING * system.rows[TERMS, k]
         inverse = system.rows[INVERSE, k] if k >= system.first else correction / max(speed, 1e-300)
         relaxed = inverse <= 0.1 * h * GAMMA and inverse * floor <= BLUR
         if relaxed and system.rows[RATE, k] == 0.0 and correction <= threshold:
