@@ -7,6 +7,7 @@ wrong, or crash. Here a cache entry is tied to all compiled rooms of the package
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,16 +20,18 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
+LANES_CHOSEN = int(os.environ.get("METASTABLE_LANES") or 0)
+"""Width of vectors that was asked for (2, 4, 8, ...), 0: what fits the processor. Code of another width is not this code."""
 ROOMS = ("kernels", "integrate", "analysis")
 """Folders of the package that hold compiled code."""
 
 
 @cache
-def source_stamp() -> tuple[int, int, int]:
-    """(files, newest change in ns, total size) of everything that compiled code is made of."""
+def source_stamp() -> tuple[int, int, int, int]:
+    """(files, newest change in ns, total size, chosen width) of everything that compiled code is made of."""
     root = Path(__file__).parent
     status = [path.stat() for room in ROOMS for path in (root / room).rglob("*.py")]
-    return len(status), max(entry.st_mtime_ns for entry in status), sum(entry.st_size for entry in status)
+    return len(status), max(entry.st_mtime_ns for entry in status), sum(entry.st_size for entry in status), LANES_CHOSEN
 
 
 def njit(function: Callable | None = None, **options: Any) -> Any:

@@ -12,9 +12,9 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import MetastableError, TimeError
 
-Status = Literal["success", "max_steps", "diverged"]
+Status = Literal["success", "max_steps", "diverged", "unresolved"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""Meaning of the numbers that compiled integrators return: 0, 1, 2."""
+"""Meaning of the numbers that compiled integrators return: 0, 1, 2, ...; unresolved: rounding hides whether tokens still move."""
 MEMBER_STATUSES = (*STATUSES, "unfinished", "failed")
 """Names of the status codes of members: the integrators' own, then those of members that were interrupted or raised."""
 SUCCESS, UNFINISHED, FAILED = (MEMBER_STATUSES.index(name) for name in ("success", "unfinished", "failed"))

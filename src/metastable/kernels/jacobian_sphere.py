@@ -14,9 +14,9 @@ which costs as much as the attention sum itself: Jacobian blocks are never forme
 
     dA_k/dx_k = V [ (1 - q_k) I + beta ((C_k - D_k D_k^T) M^T - (1 - q_k) D_k g^T) ].
 
-Columns (frozen tokens first, then the tokens) live in one flat array `work`, one part of `width` entries per component, padded by
-eight entries so that whole vectors can be read. Components come in chunks of `len(tag)` = 2, 3 or 4, which is a constant of the
-compiled code; dimensions above four are padded with zero components to a multiple of four and looped over.
+Columns (frozen tokens first, then the tokens) live in one flat array `work`, one part of `width` entries per component, padded so
+that whole vectors can be read from any column on (`padded_columns`). Components come in chunks of `len(tag)` = 2, 3 or 4, which
+is a constant of the compiled code; dimensions above four are padded with zero components to a multiple of four and looped over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
 
-PADDING = LANES
 NOTHING = -1e300
 """Smaller than any logit."""
 
@@ -37,6 +36,11 @@ NOTHING = -1e300
 def padded_dimension(dim: int) -> int:
     """Components after padding: dim up to four, else the next multiple of four."""
     return dim if dim <= 4 else -(-dim // 4) * 4
+
+
+def padded_columns(columns: int) -> int:
+    """Entries for so many columns: whole vectors, so that none straddles two cache lines, with one behind the last column."""
+    return -(-(columns + LANES) // LANES) * LANES
 
 
 def chunk_tag(dim: int) -> tuple[int, ...]:

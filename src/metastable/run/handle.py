@@ -101,7 +101,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """ "success", "max_steps" or "diverged"; `message` says more."""
+        """ "success", "max_steps", "diverged" or "unresolved"; `message` says more."""
         return self.dataset.attrs["status"]
 
     @property

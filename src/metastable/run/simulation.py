@@ -61,7 +61,7 @@ def simulate(
     dtype : "float64", or "float32" on the GPU for statistics (never for long horizons).
     progress : show a progress bar; None shows one on a terminal.
 
-    Returns a `Run`, whose `status` is "success", "max_steps" or "diverged".
+    Returns a `Run`, whose `status` is "success", "max_steps", "diverged" or "unresolved".
 
     >>> import metastable as ms
     >>> run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(8, dim=2, seed=0), until=20.0)

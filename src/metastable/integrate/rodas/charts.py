@@ -93,7 +93,9 @@ def linearise(
 ):
     """At the start of the step: G_k to `out`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
 
-    Normalised weights of head h stay in its part of `work` for the stages of this row.
+    Normalised weights of head h stay in its part of `work` for the stages of this row. Returns a bound on the sum of the absolute
+    values of all terms of G_k, which is what its rounding errors are relative to (by Cauchy and Schwarz (sum p |Delta|)^2 is
+    at most q trace C; the roots are multiplied, since 1e-170 has no square).
     """
     heads = scalars.shape[1]
     bias = STAGES * 2 * place.size * width
@@ -101,9 +103,11 @@ def linearise(
     scratch = weights + heads * width
     out[:] = 0.0
     _apply(matrices[2 * heads], place, dim, out)
+    terms = 0.0
     for a in range(dim):
         for b in range(dim):
             block[a, b] = matrices[2 * heads, a, b]
+            terms += abs(block[a, b] * place[b])
     for h in range(heads):
         _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
         part = weights + h * width
@@ -115,6 +119,13 @@ def linearise(
         second_moments(tag, work, width, 0, part, inverse, scratch, ranges, k, place, moment)
         _apply(matrices[h], spread, dim, out)
         _add_head(matrices[h], matrices[heads + h], scalars[0, h], others, dim, place, spread, moment, block)
+        trace, size = 0.0, 0.0
+        for a in range(dim):
+            trace += moment[a, a]
+            for b in range(dim):
+                size = max(size, abs(matrices[h, a, b]))
+        terms += size * math.sqrt(others) * math.sqrt(trace)
+    return terms
 
 
 @kernel

@@ -18,24 +18,13 @@ from collections import namedtuple
 import numpy as np
 
 from metastable.integrate.rodas.circle_groups import regroup
-from metastable.integrate.rodas.circle_sweep import (
-    COSINE,
-    DIAGONAL,
-    INCREMENT,
-    PARTS,
-    PER_STAGE,
-    SINE,
-    VELOCITY,
-    attempt,
-)
-from metastable.integrate.rodas.control import register
+from metastable.integrate.rodas.circle_sweep import DIAGONAL, INCREMENT, VELOCITY, attempt, put_frozen, sweep_memory
+from metastable.integrate.rodas.control import AT_REST, MOVING, register
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
-from metastable.kernels.cpu.compiled import address_of, aligned_array
+from metastable.kernels.cpu.compiled import address_of
 from metastable.kernels.cpu.compiled import allocating as helper
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.cpu.vector import LANES
-from metastable.kernels.jacobian_circle import PADDING
 
 CircleSystem = namedtuple(
     "CircleSystem",
@@ -48,8 +37,7 @@ CircleSystem = namedtuple(
         "rows",  # (5, n) for each row: tokens it stands for, its own weight, velocity, J_kk, inverse pivot
         "ranges",  # (n, r, 2) visible columns of each row without itself, unused when plain
         "frozen_mass",  # (m,) weights of the frozen tokens, which are the first columns
-        "work",  # flat columns: cosine, sine, increments of each stage; biases and Jacobian rows of a block; masses; sums
-        "width",
+        "memory",  # of the sweep: `circle_sweep.Sweep`
         "beta",
         "logarithms",  # (n + 1,) log2 of 0 (never used), 1, 2, ...
         "slope",  # of a positional bias, times log2(e)
@@ -63,13 +51,10 @@ CircleSystem = namedtuple(
 
 def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, grouping) -> CircleSystem:
     """A system at rest at the given angles. `ranges` None: the plain causal mask."""
-    n, frozen = len(angles), len(frozen_angles)
-    # Whole cache lines, so that no vector straddles two of them.
-    width = max(4 * LANES, -(-(frozen + n + PADDING) // LANES) * LANES)
+    n = len(angles)
     index = np.arange(n)
-    work = aligned_array(PARTS * width).reshape(PARTS, width)
-    work[COSINE : 3 * STAGES : PER_STAGE, :frozen] = np.cos(frozen_angles)
-    work[SINE : 3 * STAGES : PER_STAGE, :frozen] = np.sin(frozen_angles)
+    memory = sweep_memory(len(frozen_angles) + n)
+    put_frozen(memory, np.asarray(frozen_angles, dtype=float))
     system = CircleSystem(
         angles=np.array(angles, dtype=float),
         root=index.copy(),
@@ -79,8 +64,7 @@ def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, groupi
         rows=np.array([np.ones(n), own, *np.zeros((3, n))]),
         ranges=np.zeros((1, 1, 2), dtype=np.int64) if ranges is None else ranges,
         frozen_mass=np.array(frozen_mass, dtype=float),
-        work=work.ravel(),
-        width=width,
+        memory=memory,
         beta=float(beta),
         logarithms=np.log2(np.maximum(1, np.arange(n + 1))),
         slope=float(slope * LOG2E),
@@ -94,35 +78,35 @@ def make(angles, beta, *, frozen_angles, frozen_mass, slope, ranges, own, groupi
 
 @kernel
 def _polynomial(system, piece):
-    frozen, width = system.frozen_mass.size, system.width
+    frozen, stages = system.frozen_mass.size, system.memory.stages
     for k in range(system.angles.size):
         column = frozen + system.owner[k]
         piece[0, k, 0] = system.angles[k]
         for power in range(4):
             value = 0.0
             for i in range(STAGES):
-                value += POLYNOMIAL[power, i] * system.work[(PER_STAGE * i + INCREMENT) * width + column]
+                value += POLYNOMIAL[power, i] * stages[i, INCREMENT, column]
             piece[power + 1, k, 0] = value
 
 
 @kernel
 def _settled(system, threshold):
-    """Every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
+    """`AT_REST` when every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
     for r in range(system.count[0]):
         force = abs(system.rows[VELOCITY, r])
         diagonal = system.rows[DIAGONAL, r]
         if force != 0.0 and not (diagonal < 0.0 and force <= -diagonal * threshold):
-            return False
-    return True
+            return MOVING
+    return AT_REST
 
 
 @helper
 def _commit(system, tolerance):
-    frozen, width = system.frozen_mass.size, system.width
+    frozen, stages = system.frozen_mass.size, system.memory.stages
     for r in range(system.count[0]):
         step = 0.0
         for i in range(STAGES):
-            step += WEIGHTS[i] * system.work[(PER_STAGE * i + INCREMENT) * width + frozen + r]
+            step += WEIGHTS[i] * stages[i, INCREMENT, frozen + r]
         system.angles[system.leader[r]] += step
     for k in range(system.angles.size):
         system.angles[k] = system.angles[system.root[k]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metastable.integrate.rodas.circle_sweep import COSINE, MASS, SINE, SIZE
+from metastable.integrate.rodas.circle_sweep import COSINE, SINE, SIZE
 from metastable.kernels.cpu.compiled import allocating as helper
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
@@ -21,30 +21,30 @@ GROUP_EVERY = 4
 @kernel
 def place(system):
     """Cosines, sines and masses of all rows at the current angles, in the columns of stage 1."""
-    work, width, frozen = system.work, system.width, system.frozen_mass.size
+    stages, masses, frozen = system.memory.stages, system.memory.masses, system.frozen_mass.size
     for j in range(frozen):
-        work[MASS * width + j] = system.frozen_mass[j]
+        masses[j] = system.frozen_mass[j]
     for r in range(system.count[0]):
         s, c = sincos(system.angles[system.leader[r]])
-        work[COSINE * width + frozen + r] = c
-        work[SINE * width + frozen + r] = s
-        work[MASS * width + frozen + r] = system.rows[SIZE, r]
+        stages[0, COSINE, frozen + r] = c
+        stages[0, SINE, frozen + r] = s
+        masses[frozen + r] = system.rows[SIZE, r]
 
 
 @kernel
 def _outside(system, r, radius):
     """Bound on what everything farther than `radius` adds to the force on any token of row r."""
-    work, width, frozen = system.work, system.width, system.frozen_mass.size
-    c = work[COSINE * width + frozen + r]
-    s = work[SINE * width + frozen + r]
+    masses, frozen = system.memory.masses, system.frozen_mass.size
+    cosine, sine = system.memory.stages[0, COSINE], system.memory.stages[0, SINE]
+    c, s = cosine[frozen + r], sine[frozen + r]
     stop = frozen + system.count[0]
     scale = system.beta * LOG2E
     result = fill(0.0)
     for j in range(0, stop, LANES):
-        cj = load(work, COSINE * width + j)
-        sj = load(work, SINE * width + j)
+        cj = load(cosine, j)
+        sj = load(sine, j)
         angle = sj * c - cj * s
-        weight = keep(load(work, MASS * width + j), stop - j) * exp2((cj * c + sj * s - 1.0) * scale)
+        weight = keep(load(masses, j), stop - j) * exp2((cj * c + sj * s - 1.0) * scale)
         result += weight * maximum(maximum(angle, 0.0 - angle) - 2.0 * radius, fill(0.0))
     return total(result)
 

@@ -53,7 +53,9 @@ CONTROL_SIZE = 9
 ACCEPTED, REJECTED, EVALUATIONS, JACOBIANS, OUTPUTS, PIECES = range(6)
 COUNTER_SIZE = 6
 # What `march` returns.
-REACHED, FULL, EXHAUSTED, SETTLED, LOST = range(5)
+REACHED, FULL, EXHAUSTED, SETTLED, LOST, UNRESOLVED = range(6)
+# What `settled` returns.
+MOVING, AT_REST, HIDDEN = range(3)
 
 
 def first_control(t: float, h: float) -> np.ndarray:
@@ -82,7 +84,8 @@ def polynomial(system, piece):
 
 
 def settled(system, threshold):
-    """True when no token will move by more than `threshold` any more, judged at the start of the attempted step."""
+    """`AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding errors hide whether one does,
+    else `MOVING`; judged at the start of the attempted step."""
     return system.settled(threshold)
 
 
@@ -219,7 +222,7 @@ def record(control, counters, h, until, piece, times, saved):
 def _march(
     system, control, counters, until, tolerance, settle, max_steps, times, saved, starts, widths, pieces, keep_pieces
 ):
-    """Step until something happens: REACHED, FULL (no room for pieces), EXHAUSTED (max_steps), SETTLED or LOST.
+    """Step until something happens: REACHED, FULL (no room for pieces), EXHAUSTED (max_steps), SETTLED, LOST or UNRESOLVED.
 
     `settle` > 0 is the threshold of `settled`, 0 switches it off. Every accepted step writes its polynomial to the next of
     `pieces` (to the first, again and again, when they are not kept) and its start and width beside it.
@@ -241,8 +244,10 @@ def _march(
             counters[REJECTED] += 1
             break_cap(control, rate)
             continue
-        if settle > 0.0 and settled(system, settle):
-            return SETTLED
+        if settle > 0.0:
+            state = settled(system, settle)
+            if state != MOVING:
+                return SETTLED if state == AT_REST else UNRESOLVED
         error /= tolerance
         if not (error <= 1.0 and extent < 1.0):
             counters[REJECTED] += 1

@@ -17,17 +17,18 @@ from metastable.integrate.rodas.control import CAP, OVERSHOOT
 from metastable.integrate.rodas.sphere import (
     OWN,
     RATE,
+    TERMS,
     VELOCITY,
     SphereSystem,
     drive,
     from_chart,
-    is_settled,
     judge,
     linearise,
     move,
     prepare,
     put_stage,
     radial,
+    settled_state,
     stage_place,
     sweep,
     to_chart,
@@ -55,7 +56,7 @@ def _linearise_block(system, forces, blocks, spreads, weights):
     kept = (STAGES * 2 * padded + heads) * system.width
     for k in range(system.first):
         vectors[0, :dim] = system.tokens[k, :dim]
-        linearise(
+        system.rows[TERMS, k] = linearise(
             system.tag,
             system.work,
             system.width,
@@ -239,7 +240,7 @@ class DenseSystem:
         rate = max(rate, sweep(system, h))
         if rate * h > CAP * OVERSHOOT:
             return 0.0, 0.0, rate
-        error, extent = judge(system.increments)
+        error, extent = judge(system)
         return error, extent, rate
 
     def commit(self, tolerance: float) -> None:
@@ -248,5 +249,5 @@ class DenseSystem:
     def polynomial(self, piece: FloatArray) -> None:
         write_polynomial(self.system, piece)
 
-    def settled(self, threshold: float) -> bool:
-        return is_settled(self.system, threshold)
+    def settled(self, threshold: float) -> int:
+        return settled_state(self.system, threshold)

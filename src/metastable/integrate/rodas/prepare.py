@@ -12,11 +12,14 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.integrate.solution import Chart
 from metastable.model import Attention, Causal
+from metastable.model.values import leading_frame, scalar_multiple
 
 if TYPE_CHECKING:
     from metastable.integrate.rodas.circle import CircleSystem
     from metastable.integrate.rodas.sphere import SphereSystem
 
+JORDAN = 5e-3
+"""Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
@@ -32,6 +35,10 @@ class Prepared:
     first_step: float
     current: Callable[[], FloatArray]
     """Tokens where the system is now, (tokens, components) in the chart."""
+    result: FloatArray
+    """Memory that attempts leave their results in; its last entry is the error that matters (see the systems)."""
+    back: Callable[[FloatArray], FloatArray] = lambda states: states
+    """From the coordinates that the system works in to those of the start."""
 
 
 def dense_tokens(model: Attention, tokens: int) -> int:
@@ -94,20 +101,69 @@ def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
     return model.frozen.tokens[weights > 0], weights[weights > 0]
 
 
-def sphere_system(model: Attention, start: FloatArray, first: int) -> SphereSystem:
-    """The system of any dimension with a dense block of `first` tokens."""
+@dataclass(frozen=True)
+class Frame:
+    """Coordinates for the tokens, x = Q x', and V_sum - lambda I in them."""
+
+    axes: FloatArray | None
+    """Q (d, d) orthogonal, None for the identity."""
+    drift: FloatArray
+    defective: bool = False
+    """True when the leading eigenvalue has Jordan blocks."""
+
+    def into(self, x: FloatArray) -> FloatArray:
+        """Coordinates x' of points (..., d)."""
+        return x if self.axes is None else x @ self.axes
+
+    def back(self, x: FloatArray) -> FloatArray:
+        """Points of coordinates (..., d)."""
+        return x if self.axes is None else x @ self.axes.T
+
+    def matrix(self, matrix: FloatArray | None) -> FloatArray | None:
+        """Q^T A Q, None for the identity."""
+        return matrix if matrix is None or self.axes is None else self.axes.T @ matrix @ self.axes
+
+
+def frame_of(model: Attention) -> Frame:
+    """Coordinates in which the leading eigenspace of the sum of the value matrices is exact; a multiple of I leaves no drift."""
+    identity = np.eye(model.dim)
+    total = np.sum([identity if head.value is None else head.value for head in model.all_heads], axis=0)
+    if scalar_multiple(total) is not None:
+        return Frame(None, np.zeros_like(total))
+    found = leading_frame(total)
+    if found is None:
+        return Frame(None, total - float(np.linalg.eigvals(total).real.max()) * identity)
+    axes, drift = found
+    kernel = int((~drift.any(axis=0)).sum())
+    near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
+    return Frame(axes, drift, defective=int(near.sum()) > kernel)
+
+
+def own_coordinates(model: Attention) -> Frame:
+    """The coordinates that the tokens come in."""
+    frame = frame_of(model)
+    if frame.axes is None:
+        return frame
+    return Frame(None, frame.axes @ frame.drift @ frame.axes.T, frame.defective)
+
+
+def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame | None = None) -> SphereSystem:
+    """The system of any dimension with a dense block of `first` tokens; `frame` None: in the coordinates of `start`."""
     from metastable.integrate.rodas import sphere
 
+    frame = own_coordinates(model) if frame is None else frame
     heads = model.all_heads
     anchors, mass = _anchors(model)
     ranges, own = visible_ranges(model, len(start), len(anchors))
     return sphere.make(
-        start,
-        [head.value for head in heads],
-        [head.bilinear for head in heads],
+        frame.into(start),
+        [frame.matrix(head.value) for head in heads],
+        [frame.matrix(head.bilinear) for head in heads],
         [head.beta for head in heads],
         model.slopes,
-        frozen_tokens=anchors,
+        frame.drift,
+        defective=frame.defective,
+        frozen_tokens=frame.into(anchors),
         frozen_weights=mass,
         ranges=ranges,
         own=own,
@@ -144,14 +200,19 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
     first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
     if on_circle(model, tokens):
         circle = circle_system(model, start)
-        return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None])
-    system = sphere_system(model, start, dense_tokens(model, tokens))
+        return Prepared(
+            circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], circle.result
+        )
+    frame = frame_of(model)
+    system = sphere_system(model, start, dense_tokens(model, tokens), frame)
 
     def current() -> FloatArray:
-        return system.tokens[:, :dim]
+        return frame.back(system.tokens[:, :dim])
 
     if system.first == 0:
-        return Prepared(system, control.march_compiled, "ambient", dim, first_step, current)
+        return Prepared(system, control.march_compiled, "ambient", dim, first_step, current, system.result, frame.back)
     from metastable.integrate.rodas.dense import DenseSystem
 
-    return Prepared(DenseSystem(system), control.march_plain, "ambient", dim, first_step, current)
+    return Prepared(
+        DenseSystem(system), control.march_plain, "ambient", dim, first_step, current, system.result, frame.back
+    )

@@ -49,8 +49,12 @@ def real_part_of_pair(block):
     """Largest real part of the eigenvalues of the leading 2 x 2 part."""
     half = 0.5 * (block[0, 0] + block[1, 1])
     gap = 0.5 * (block[0, 0] - block[1, 1])
-    square = gap * gap + block[0, 1] * block[1, 0]
-    return half + (math.sqrt(square) if square > 0.0 else 0.0)
+    # Entries of 1e-170 are no rarity, and their squares are zero.
+    size = max(abs(gap), max(abs(block[0, 1]), abs(block[1, 0])))
+    if not size > 0.0:
+        return half
+    square = (gap / size) * (gap / size) + (block[0, 1] / size) * (block[1, 0] / size)
+    return half + (size * math.sqrt(square) if square > 0.0 else 0.0)
 
 
 @helper
@@ -100,3 +104,16 @@ def solve_factored(factors, pivots, m, vector):
         for b in range(c + 1, m):
             vector[c] -= factors[c, b] * vector[b]
         vector[c] /= factors[c, c]
+
+
+@kernel
+def norm_of_inverse(factors, pivots, m, vector):
+    """Largest entry of the inverse of what `factor` was given, `vector` (m,) is memory to work in."""
+    result = 0.0
+    for c in range(m):
+        for a in range(m):
+            vector[a] = 1.0 if a == c else 0.0
+        solve_factored(factors, pivots, m, vector)
+        for a in range(m):
+            result = max(result, abs(vector[a]))
+    return result

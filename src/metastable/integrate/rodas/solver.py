@@ -140,7 +140,8 @@ def solve(
 
     `settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
     stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
-    the rest that a Newton step predicts. `notes["settled"]` then holds the time, and later output times hold the state at rest.
+    the rest that a Newton step predicts. Where rounding errors are larger than what would tell, the status is "unresolved".
+    `notes["settled"]` then holds the time, and later output times hold the state at rest.
     """
     require(model, SUPPORT, len(start))
     check_range(model)
@@ -197,9 +198,8 @@ class _March:
 
         shape = (5, len(self.start), self.prepared.components)
         kept = 0
-        if self.prepared.chart == "angle":
-            # A sweep whose error is already twice what is allowed need not be finished.
-            self.prepared.system.result[3] = 2.0 * tolerance
+        # On the circle a sweep whose error is already twice what is allowed need not be finished.
+        self.prepared.result[3] = (2.0 if self.prepared.chart == "angle" else 1.0) * tolerance
         while True:
             self.counters[control.PIECES] = 0
             starts, widths = np.zeros(self.chunk), np.zeros(self.chunk)
@@ -233,6 +233,7 @@ class _March:
                 return -1
 
     def _keep(self, starts: FloatArray, widths: FloatArray, pieces: FloatArray) -> None:
+        pieces = self.prepared.back(pieces)
         self.starts.append(starts)
         self.widths.append(widths)
         self.ends.append(unchart(pieces.sum(axis=1), self.prepared.chart, self.start.shape[1]))
@@ -259,10 +260,11 @@ class _March:
         dim = self.start.shape[1]
         if not self.every_step:
             done = int(self.counters[control.OUTPUTS])
+            saved = self.prepared.back(self.saved)
             if code == control.SETTLED:
-                self.saved[done:] = self.prepared.current()
+                saved[done:] = self.prepared.current()
                 done = self.times.size
-            states = unchart(self.saved[:done], self.prepared.chart, dim)
+            states = unchart(saved[:done], self.prepared.chart, dim)
             states[self.times[:done] <= self.begin] = self.start
             return self.times[:done], states
         if not self.starts:
@@ -304,6 +306,11 @@ def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: in
         return "success", ""
     if code == control.REACHED:
         return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
+    if code == control.UNRESOLVED:
+        return "unresolved", (
+            f"from t = {t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from motion; "
+            "give a horizon instead of until='settled'"
+        )
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"
     if code == -1:

@@ -35,11 +35,12 @@ from metastable.integrate.rodas.charts import (
     stage_place,
     to_chart,
 )
-from metastable.integrate.rodas.control import CAP, OVERSHOOT, register
+from metastable.integrate.rodas.control import AT_REST, CAP, HIDDEN, MOVING, OVERSHOOT, register
 from metastable.integrate.rodas.small import (
     bound_of_real_parts,
     factor,
     largest_real_part,
+    norm_of_inverse,
     real_part_of_pair,
     reflect_block,
     solve_factored,
@@ -50,21 +51,24 @@ from metastable.kernels.cpu.compiled import allocating as helper
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
 from metastable.kernels.jacobian_sphere import (
-    PADDING,
     chunk_tag,
+    padded_columns,
     padded_dimension,
 )
 
 LOOK = 0.05
 """Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this."""
-
+ROUNDING = 1e-15
+"""Rounding errors of a short sum, relative to the sum of the absolute values."""
+BLUR = 1e-9
+"""Radians by which rounding errors may move a token that is called at rest."""
 
 SphereSystem = namedtuple(
     "SphereSystem",
     [
         "tokens",  # (n, 2 d + 1): x at the start of the step, Householder vector of its chart, 2 / |that vector|^2
         "increments",  # (9, n, d - 1): u_1 .. u_8, and the velocity at the start of the step
-        "rows",  # (2, n): 1 where a token sees itself; rate of the unstable modes of J_kk
+        "rows",  # (5, n): see the names of its lines below
         "ranges",  # (n, r, 2) visible columns of each row without itself, frozen tokens apart
         "matrices",  # (2 heads + 1, d, d): V and M of each head, V_sum - lambda I
         "scalars",  # (2, heads): beta, and log2(e) times the slope of the positional bias
@@ -72,10 +76,10 @@ SphereSystem = namedtuple(
         "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
         "width",
         "frozen",  # number of frozen tokens, the first columns
+        "defective",  # True when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
-        "noise",  # velocities up to this are rounding errors of the drift
         "step",  # (1,) size of the attempted step
-        "result",  # (3,) what the last attempt returned
+        "result",  # (4,) what the last attempt returned, and the tolerance
         "eigenvalue_address",  # of the compiled `largest_real_part`
         "row_address",  # of the compiled sweep over one row
         "address",  # of the compiled attempt
@@ -86,22 +90,26 @@ SphereSystem = namedtuple(
 VELOCITY = STAGES
 
 
-OWN, RATE = range(2)
+# Lines of `rows`: 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
+# sum of the absolute values of the terms of its velocity; part of its way that a step may err by.
+OWN, RATE, INVERSE, TERMS, ALLOWED = range(5)
+CURVED = 0.1
+"""A step is curved when the velocity at its end differs from the linear prediction by this part of that at its start."""
+RELATIVE = 1e-4
+"""Part of its way that a curved step may err by where rests are stable from one side only (see `_curved`)."""
 
 
-def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, ranges, own, first=0) -> SphereSystem:
-    """A system at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head."""
+def make(x, values, bilinear, betas, slopes, drift, *, defective, frozen_tokens, frozen_weights, ranges, own, first=0):
+    """A `SphereSystem` at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head.
+
+    `drift` (d, d) is V_sum less the multiple of the identity that is left out.
+    """
     n, dim = x.shape
     heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
-    # Whole cache lines, so that no vector straddles two of them.
-    width = -(-(frozen + n + PADDING) // PADDING) * PADDING
+    width = padded_columns(frozen + n)
     identity = np.eye(dim)
     all_values = np.array([identity if value is None else value for value in values])
     forms = np.array([identity if form is None else form for form in bilinear])
-    total = all_values.sum(axis=0)
-    # An exact multiple of the identity must leave no drift at all.
-    scalar = not np.any(total - total[0, 0] * identity)
-    drift = total - (total[0, 0] if scalar else float(np.linalg.eigvals(total).real.max())) * identity
     slopes = np.array(slopes, dtype=float) * LOG2E
     parts = STAGES * 2 * padded + 2 * heads + 2
     work = aligned_array(parts * width).reshape(parts, width)
@@ -113,7 +121,7 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
     system = SphereSystem(
         tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
         increments=np.zeros((STAGES + 1, n, dim - 1)),
-        rows=np.array([own, np.zeros(n)], dtype=float),
+        rows=np.array([own, *np.zeros((4, n))], dtype=float),
         ranges=np.ascontiguousarray(ranges),
         matrices=np.concatenate([all_values, forms, drift[None]]),
         scalars=np.array([betas, slopes], dtype=float),
@@ -121,10 +129,10 @@ def make(x, values, bilinear, betas, slopes, *, frozen_tokens, frozen_weights, r
         tag=chunk_tag(dim),
         width=width,
         frozen=frozen,
+        defective=bool(defective),
         first=first,
-        noise=1e-15 * float(np.abs(total).sum()) if drift.any() else 0.0,
         step=np.zeros(1),
-        result=np.zeros(3),
+        result=np.array([0.0, 0.0, 0.0, np.inf]),
         eigenvalue_address=0,
         row_address=0,
         address=0,
@@ -179,6 +187,26 @@ def _rate(system, block, m, enough):
 
 
 @kernel
+def _curved(system, k, block, slope, y):
+    """True when the velocity `slope` at the chart point y is far from f + J y.
+
+    A Jordan block of the leading eigenvalue has rests that are stable from one side only: with a the angle to it, da/dt = -a^2.
+    An error below the tolerance can carry the token to the other side, and from there it leaves for the antipode. Near such
+    a rest velocity and Jacobian vanish together, so that steps are curved however small they are; at a stable rest they
+    are not, and an L-stable step may jump there with any relative error.
+    """
+    velocity = system.increments[VELOCITY, k]
+    speed, bend = 0.0, 0.0
+    for b in range(y.size):
+        expected = velocity[b]
+        for c in range(y.size):
+            expected += block[b, c] * y[c]
+        speed = max(speed, abs(velocity[b]))
+        bend = max(bend, abs(slope[b] - expected))
+    return speed > ROUNDING * system.rows[TERMS, k] and bend > CURVED * speed
+
+
+@kernel
 def _sweep_row(system, k, h, memory):
     """All stages of row k; `result[2]`: the rate of its unstable modes, 0 when nothing moves."""
     tag, work, width, frozen = system.tag, system.work, system.width, system.frozen
@@ -196,7 +224,7 @@ def _sweep_row(system, k, h, memory):
     for a in range(dim):
         start[a] = tokens[k, a]
         place[a] = start[a]
-    linearise(
+    rows[TERMS, k] = linearise(
         tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, start, query, spreads, force, block, moment
     )
     reflect_block(block, tokens[k, dim : 2 * dim], tokens[k, 2 * dim])
@@ -206,6 +234,7 @@ def _sweep_row(system, k, h, memory):
     rate = _rate(system, squares[0], m, LOOK / h)
     rows[RATE, k] = rate
     factor(block, 1.0 / (h * GAMMA), m, factors, pivots)
+    rows[INVERSE, k] = norm_of_inverse(factors, pivots, m, slope)
     to_chart(tokens, k, force, slope)
     for b in range(m):
         increments[VELOCITY, k, b] = slope[b]
@@ -236,6 +265,8 @@ def _sweep_row(system, k, h, memory):
             to_chart(tokens, k, force, slope)
             for b in range(m):
                 slope[b] = r * (slope[b] - y[b] * inner)
+        if system.defective and i == STAGES - 1:
+            rows[ALLOWED, k] = RELATIVE if _curved(system, k, block, slope, y) else 0.0
         other_rows(
             tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, vectors[9], part, other
         )
@@ -268,23 +299,32 @@ def sweep(system, h):
 
 
 @compiled
-def judge(increments):
-    """Largest error estimate and largest chart coordinate of the new state."""
+def judge(system):
+    """Largest error estimate and largest chart coordinate of the new state.
+
+    Where a token may err by a part of its way only, its estimate is scaled so that this is what the tolerance asks for.
+    """
+    increments = system.increments
     n, m = increments.shape[1:]
     error, extent = 0.0, 0.0
     for k in range(n):
-        last, end = 0.0, 0.0
+        last, end, way = 0.0, 0.0, 0.0
         for b in range(m):
             step = 0.0
             for i in range(STAGES):
                 step += WEIGHTS[i] * increments[i, k, b]
             last += increments[STAGES - 1, k, b] ** 2
             end += step * step
+            way = max(way, abs(step))
+        last = math.sqrt(last)
+        allowed = system.rows[ALLOWED, k] * way
+        if 0.0 < allowed < system.result[3]:
+            last *= system.result[3] / allowed
         if not last <= error:
             error = last
         if not end <= extent:
             extent = end
-    return math.sqrt(error), math.sqrt(extent)
+    return error, math.sqrt(extent)
 
 
 @compiled
@@ -303,7 +343,7 @@ def _attempt(system, h):
     prepare(system, h)
     rate = sweep(system, h)
     if rate * h <= CAP * OVERSHOOT:
-        system.result[0], system.result[1] = judge(system.increments)
+        system.result[0], system.result[1] = judge(system)
     system.result[2] = rate
 
 
@@ -353,25 +393,34 @@ def move(system, tolerance):
 
 
 @compiled
-def is_settled(system, threshold):
-    """No moving token is unstable, and the step was long enough to show that none has more than `threshold` left to go.
+def settled_state(system, threshold):
+    """`MOVING`, `AT_REST` or `HIDDEN`, judged at the start of the attempted step.
 
-    The first increment is the Newton correction -J^(-1) f once h is far longer than the relaxation times, which is what
-    `|u_1| <= h gamma |f| / 10` says.
+    A token is at rest when it feels exactly nothing, or when it is stable, the step was so long against all its relaxation times
+    (`|(1/(h gamma) - J_kk)^(-1)| <= h gamma / 10`) that the first increment is the Newton correction -J^(-1) f, that correction
+    is at most `threshold`, and rounding errors of the velocity could not change it by more than `BLUR`. It is hidden when its
+    velocity is no larger than these rounding errors and yet it is not at rest. Norms are largest entries: speeds of 1e-170
+    have no squares. Rows of a dense block have no inverse of their own; there the correction stands for it.
     """
     h = system.step[0]
     increments = system.increments
+    hidden = False
     for k in range(increments.shape[1]):
         speed, correction = 0.0, 0.0
         for b in range(increments.shape[2]):
-            speed += increments[VELOCITY, k, b] ** 2
-            correction += increments[0, k, b] ** 2
-        speed, correction = math.sqrt(speed), math.sqrt(correction)
-        if correction > threshold:
-            return False
-        if speed > system.noise and (system.rows[RATE, k] > 0.0 or correction > 0.1 * h * GAMMA * speed):
-            return False
-    return True
+            speed = max(speed, abs(increments[VELOCITY, k, b]))
+            correction = max(correction, abs(increments[0, k, b]))
+        if speed == 0.0 and correction <= threshold:
+            continue
+        floor = ROUNDING * system.rows[TERMS, k]
+        inverse = system.rows[INVERSE, k] if k >= system.first else correction / max(speed, 1e-300)
+        relaxed = inverse <= 0.1 * h * GAMMA and inverse * floor <= BLUR
+        if relaxed and system.rows[RATE, k] == 0.0 and correction <= threshold:
+            continue
+        if speed > floor:
+            return MOVING
+        hidden = True
+    return HIDDEN if hidden else AT_REST
 
 
-register(SphereSystem, move, write_polynomial, is_settled)
+register(SphereSystem, move, write_polynomial, settled_state)

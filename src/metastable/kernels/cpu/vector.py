@@ -2,7 +2,8 @@
 
 The loop vectoriser of LLVM uses at most 256 bits on processors with AVX-512 and gives up on loops that are not simple, so
 the kernels state their vectors: `Vector` is `<LANES x double>`, with `LANES` eight where the processor has AVX-512 and four
-elsewhere (one AVX register, two of SSE or NEON; with more, kernels run out of registers). Every operation acts
+elsewhere (one AVX register, two of SSE or NEON; with more, kernels run out of registers). Kernels hold for every power of
+two: `METASTABLE_LANES` sets another width, for tests of that. Every operation acts
 on each lane alone (except `total` and `largest`, which reduce in a fixed order), so what happens in one lane never depends on its
 neighbours: the results are the same for any grouping of work.
 
@@ -22,7 +23,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import models, register_model
 
-from metastable._jit import part
+from metastable._jit import LANES_CHOSEN, part
 from metastable.kernels.cpu.fastmath import (
     C0,
     C1,
@@ -58,6 +59,8 @@ from metastable.kernels.cpu.fastmath import (
 
 def _lanes() -> int:
     """Eight where the code is compiled for AVX-512, else four (`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` are heeded)."""
+    if LANES_CHOSEN:
+        return LANES_CHOSEN
     chosen = config.CPU_FEATURES  # type: ignore[attr-defined]
     if chosen is None and config.CPU_NAME is None:  # type: ignore[attr-defined]
         return 8 if get_host_cpu_features().get("avx512f", False) else 4
