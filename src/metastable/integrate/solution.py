@@ -104,11 +104,7 @@ class Dense:
 
     def evaluate(self, step: int, u: float) -> FloatArray:
         """Packed state at the fraction u of one step."""
-        polynomial = self.coefficients[step]
-        value = polynomial[DEGREE]
-        for power in range(DEGREE - 1, -1, -1):
-            value = polynomial[power] + u * value
-        return unchart(value, self.chart, self.dim)
+        return unchart(horner(self.coefficients[step], u), self.chart, self.dim)
 
 
 @dataclass(frozen=True)
@@ -170,6 +166,14 @@ class Solution:
     message: str = ""
     notes: dict = field(default_factory=dict)
     """Anything worth recording about the way (for example where an automatic method switched)."""
+
+
+def horner(polynomial: FloatArray, u: float) -> FloatArray:
+    """sum_p polynomial[p] u^p."""
+    value = polynomial[DEGREE]
+    for power in range(DEGREE - 1, -1, -1):
+        value = polynomial[power] + u * value
+    return value
 
 
 def unchart(value: FloatArray, chart: Chart, dim: int) -> FloatArray:
