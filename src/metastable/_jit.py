@@ -15,10 +15,13 @@ from typing import Any
 
 import numba
 from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue]
+from numba.core import event
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
+
+from metastable import _progress
 
 LANES_CHOSEN = int(os.environ.get("METASTABLE_LANES") or 0)
 """Width of vectors that was asked for (2, 4, 8, ...), 0: what fits the processor. Code of another width is not this code."""
@@ -44,6 +47,25 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
     if store is not None and hasattr(store, "_source_stamp"):
         store._source_stamp = source_stamp()
     return dispatcher
+
+
+class _Announcer(event.Listener):
+    """Tells progress bars when Numba compiles (what it loads from its cache is no compilation)."""
+
+    depth = 0
+
+    def on_start(self, event: Any) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            _progress.tell_compiling(True)
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            _progress.tell_compiling(False)
+
+
+event.register("numba:compile", _Announcer())
 
 
 # ------------------------------------------------------------------------------------------------------ parts

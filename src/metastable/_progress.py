@@ -10,6 +10,19 @@ Report = Callable[[float], None]
 """Called with the work done so far (same unit as `total`)."""
 
 
+COMPILING = "compiling, once per machine"
+"""What a progress bar says while code is compiled that no earlier run has left in the cache."""
+
+_listeners: list[Callable[[bool], None]] = []
+"""Called with True when compilation begins, with False when it is over: one for each progress bar that is shown."""
+
+
+def tell_compiling(begins: bool) -> None:
+    """Tell whoever looks at a progress bar that code is being compiled, or no longer."""
+    for listener in _listeners:
+        listener(begins)
+
+
 def _ignore(done: float) -> None:
     """Progress that nobody watches."""
 
@@ -44,4 +57,11 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
             speed = bar.tasks[0].speed
             bar.update(task, completed=done, rate="" if not speed else f"{speed:.3g}/s")
 
-        yield report
+        def listen(begins: bool) -> None:
+            bar.update(task, description=f"{description}: {COMPILING}" if begins else description)
+
+        _listeners.append(listen)
+        try:
+            yield report
+        finally:
+            _listeners.remove(listen)

@@ -10,7 +10,7 @@ import pytest
 from metastable import sphere
 from metastable.errors import UnsupportedError
 from metastable.kernels import cpu, reference
-from metastable.kernels.cpu import members, system
+from metastable.kernels.cpu import members, rules, system
 from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.vector import LANES
@@ -36,8 +36,8 @@ TIME = 0.7
 
 
 @compiled
-def run_members(kernel, problem, time, y, work, out):
-    call_members(kernel, problem, time, y, work, out)
+def run_members(kernel, problem, time, y, scratch, out):
+    call_members(kernel, problem, time * 0.0 + rules.pace(problem, time[0]), y, scratch, out)
 
 
 def matrices(dim, count, seed):
@@ -99,8 +99,8 @@ def lanes_velocity(model, starts, interaction="direct"):
     y.reshape(shape)[:, :, :] = state[0][..., None]
     y.reshape(shape)[:, :, :count] = np.moveaxis(state, 0, -1)
     out = aligned_array(y.size)
-    work = aligned_array(int(members.work_size(problem)))
-    run_members(members.kernel(problem), problem, np.full(LANES, TIME), y, work, out)
+    scratch = members.make_scratch(problem)
+    run_members(members.kernel(problem, scratch), problem, np.full(LANES, TIME), y, scratch, out)
     result = np.moveaxis(out.reshape(shape), -1, 0)[:count]
     if dim == 2:
         unit = starts / np.linalg.norm(starts, axis=-1, keepdims=True)

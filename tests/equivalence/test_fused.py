@@ -12,10 +12,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from metastable import sphere
-from metastable.integrate import fused, tsit5
+from metastable.integrate import fused, march, tsit5
 from metastable.integrate.fused import members as fused_members
-from metastable.integrate.fused import solver as fused_solver
-from metastable.integrate.fused import system as fused_system
 from metastable.integrate.solution import STATUSES
 from metastable.kernels import reference
 from metastable.kernels.cpu import system
@@ -134,16 +132,8 @@ def test_bits_of_one_system_do_not_depend_on_threads(interaction, monkeypatch):
     assert np.array_equal(runs[0].dense.coefficients, runs[1].dense.coefficients)
 
 
-def test_many_steps_outgrow_the_first_memory():
-    x = sphere.uniform(5, dim=3, seed=0)
-    solution = fused.solve(Attention(dim=3, beta=2.0), x, None, 50.0, rtol=1e-11, atol=0.0)
-    assert solution.statistics.accepted > fused_solver.FIRST_ROOM
-    assert len(solution.times) == solution.statistics.accepted + 1
-    assert (np.diff(solution.times) > 0).all()
-
-
 def test_dense_output_has_a_limit(monkeypatch):
-    monkeypatch.setattr(fused_solver, "DENSE_LIMIT", 100_000)
+    monkeypatch.setattr(march, "DENSE_LIMIT", 100_000)
     x = sphere.uniform(5, dim=3, seed=0)
     solution = fused.solve(Attention(dim=3, beta=2.0), x, None, 500.0, rtol=1e-11, atol=0.0)
     assert solution.status == "max_steps"
@@ -228,8 +218,8 @@ def test_what_is_supported():
 
 
 def test_status_codes_are_in_step():
-    assert STATUSES[fused_system.MAX_STEPS] == "max_steps"
-    assert STATUSES[fused_system.DIVERGED] == "diverged"
+    assert STATUSES[fused_members.MAX_STEPS] == "max_steps"
+    assert STATUSES[fused_members.DIVERGED] == "diverged"
     assert STATUSES[fused_members.SUCCESS] == "success"
 
 

@@ -1,14 +1,14 @@
 """Caches of compiled code are tied to all of the package, not to one file."""
 
-from metastable import _jit
-from metastable.kernels.cpu import compiled
+from metastable import _jit, _progress
+from metastable.kernels.cpu import system
 
 
 def test_every_cached_function_carries_the_stamp_of_the_package():
     from metastable.analysis import _kernels
     from metastable.integrate.fused import members as fused_members
 
-    for function in (compiled.aligned, _kernels.compiled(lambda x: x), fused_members.work):
+    for function in (system.evaluate, _kernels.compiled(lambda x: x), fused_members.work):
         store = getattr(function._cache, "_cache_file", None)
         assert store is not None, "this version of Numba keeps its cache elsewhere: look at metastable._jit again"
         assert store._source_stamp == _jit.source_stamp()
@@ -22,3 +22,24 @@ def test_the_stamp_sees_every_file(tmp_path, monkeypatch):
     before = _jit.source_stamp.__wrapped__()
     (tmp_path / "analysis" / "deep" / "file.py").write_text("x = 22")
     assert _jit.source_stamp.__wrapped__() != before
+
+
+def test_a_progress_bar_says_that_code_is_compiled(monkeypatch):
+    told: list[bool] = []
+    monkeypatch.setattr(_progress, "_listeners", [told.append])
+    part = _jit.part(lambda x: x + 1)
+    whole = _jit.njit(lambda x: 2 * part(x))
+    assert whole(3) == 8
+    # Once for the function and its part together.
+    assert told == [True, False]
+    assert whole(4) == 10
+    assert told == [True, False]
+
+
+def test_a_bar_shows_the_words_while_it_compiles():
+    with _progress.progress_bar("simulate", 1.0, show=True) as report:
+        (listener,) = _progress._listeners
+        report(0.5)
+        listener(True)
+        listener(False)
+    assert _progress._listeners == []

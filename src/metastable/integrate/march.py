@@ -1,8 +1,9 @@
-"""The adaptive march of Tsit5, the same for every system: one in NumPy (`tsit5`), or one that lives on a GPU (`fused.cuda`)."""
+"""The adaptive march of Tsit5, the same for every system: one in NumPy (`tsit5`), one with compiled steps (`fused.system`), or one
+that lives on a GPU (`fused.cuda`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,12 +15,14 @@ from metastable.integrate import control
 from metastable.integrate.solution import (
     DEGREE,
     DENSE_LIMIT,
+    Chart,
     Dense,
     Solution,
     Statistics,
     Status,
     dense_overflow,
     diverged,
+    horner,
     out_of_steps,
     unchart,
 )
@@ -32,6 +35,7 @@ class Recorder:
 
     dim: int
     times: FloatArray | None
+    chart: Chart = "ambient"
     saved_times: list[float] = field(default_factory=list)
     saved_states: list[FloatArray] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -45,25 +49,26 @@ class Recorder:
 
     def _save(self, t: float, y: FloatArray) -> None:
         self.saved_times.append(t)
-        self.saved_states.append(y.copy())
+        self.saved_states.append(y.copy() if self.chart == "ambient" else unchart(y, self.chart, self.dim))
 
-    def step(self, t: float, h: float, y: FloatArray, new: FloatArray, stages: FloatArray, end: float) -> None:
-        """Record an accepted step from (t, y) to (end, new)."""
+    def step(self, t: float, h: float, end: float, new: FloatArray, polynomial: Callable[[], FloatArray]) -> None:
+        """Record an accepted step from t to (end, new) and, where it is wanted, its `polynomial` (`march.polynomial`)."""
         if self.times is None:
             self.start.append(t)
             self.width.append(h)
-            self.pieces.append(polynomial(y, h, stages))
+            self.pieces.append(polynomial())
             self._save(end, new)
             return
         due = self.times[len(self.saved_times) :]
         due = due[due <= end]
-        if due.size:
-            piece = polynomial(y, h, stages)
-            for time in due:
-                if time == end:
-                    self._save(time, new)
-                else:
-                    self._save(time, evaluate(piece, (time - t) / h, self.dim))
+        piece = polynomial() if due.size and due[0] < end else new
+        for time in due:
+            self._save(time, new if time == end else self._between(piece, (time - t) / h))
+
+    def _between(self, piece: FloatArray, u: float) -> FloatArray:
+        """State at the fraction u of a step."""
+        value = horner(piece, u)
+        return value if self.chart == "angle" else unchart(value, self.chart, self.dim)
 
     def wants(self, end: float) -> bool:
         """True when a step that ends at `end` has something to record."""
@@ -77,7 +82,7 @@ class Recorder:
     def dense(self) -> Dense | None:
         if not self.pieces:
             return None
-        return Dense("ambient", self.dim, np.array(self.start), np.array(self.width), np.array(self.pieces))
+        return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), np.array(self.pieces))
 
 
 def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
@@ -86,14 +91,6 @@ def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
     coefficients[0] = y
     np.einsum("ip,i...->p...", h * TSIT5.dense, stages, out=coefficients[1:])
     return coefficients
-
-
-def evaluate(piece: FloatArray, u: float, dim: int) -> FloatArray:
-    """Packed state at the fraction u of a step."""
-    value = piece[DEGREE]
-    for power in range(DEGREE - 1, -1, -1):
-        value = piece[power] + u * value
-    return unchart(value, "ambient", dim)
 
 
 class System(Protocol):
@@ -172,17 +169,19 @@ class _March:
 def integrate(
     system: System,
     start: FloatArray,
-    dim: int,
+    recorder: Recorder,
     until: float,
     *,
     tolerance: float,
-    times: FloatArray | None,
     max_steps: int,
     breakpoints: Sequence[float] = (),
     fixed_step: float | None = None,
     progress: Report | None = None,
 ) -> Solution:
-    """March `system`, which stands at the packed state `start`, from 0 to `until`; arguments as in `tsit5.solve`."""
+    """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 to `until`.
+
+    Arguments as in `tsit5.solve`.
+    """
     stops = [b for b in sorted(breakpoints) if 0 < b < until] + [until]
     march = _March(system, fixed_step is not None)
     march.restart()
@@ -190,7 +189,6 @@ def integrate(
         march.first_step(tolerance, stops[0])
     else:
         march.h = fixed_step
-    recorder = Recorder(dim, times)
     recorder.begin(0.0, start)
     status: Status = "success"
     message = ""
@@ -210,7 +208,7 @@ def integrate(
             march.restart()
     return Solution(
         np.array(recorder.saved_times, dtype=float),
-        np.array(recorder.saved_states).reshape(-1, *start.shape),
+        np.array(recorder.saved_states).reshape(-1, len(start), max(start.shape[1], recorder.dim)),
         status,
         Statistics(march.accepted, march.rejected, march.evaluations),
         recorder.dense(),

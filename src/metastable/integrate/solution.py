@@ -108,11 +108,7 @@ class Dense:
 
     def evaluate(self, step: int, u: float) -> FloatArray:
         """Packed state at the fraction u of one step."""
-        polynomial = self.coefficients[step]
-        value = polynomial[DEGREE]
-        for power in range(DEGREE - 1, -1, -1):
-            value = polynomial[power] + u * value
-        return unchart(value, self.chart, self.dim)
+        return unchart(horner(self.coefficients[step], u), self.chart, self.dim)
 
 
 @dataclass(frozen=True)
@@ -209,6 +205,14 @@ def one_by_one(
         status[i] = STATUSES.index(solution.status)
         report(i + 1)
     return Members(states, statistics, status)
+
+
+def horner(polynomial: FloatArray, u: float) -> FloatArray:
+    """sum_p polynomial[p] u^p."""
+    value = polynomial[DEGREE]
+    for power in range(DEGREE - 1, -1, -1):
+        value = polynomial[power] + u * value
+    return value
 
 
 def unchart(value: FloatArray, chart: Chart, dim: int) -> FloatArray:

@@ -70,7 +70,7 @@ class _System:
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         retract(self.new, self.dim)
-        recorder.step(t, step, self.y, self.new, self.stages, end)
+        recorder.step(t, step, end, self.new, lambda: march.polynomial(self.y, step, self.stages))
         self.y = self.new
         self.stages[0] = self.stages[-1]
 
@@ -100,10 +100,9 @@ def solve(
     return march.integrate(
         _System(rhs, y, dim, first, rtol, atol, fixed_step is not None),
         y,
-        dim,
+        march.Recorder(dim, times),
         until,
         tolerance=atol + rtol,
-        times=times,
         max_steps=max_steps,
         breakpoints=breakpoints,
         fixed_step=fixed_step,

@@ -77,7 +77,7 @@ def matrix_modes(model: Attention, tokens: int, tolerance: float) -> int:
 
 @inner
 def add_stretch(weight, modes, cosine, sine, length, sums):
-    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to `sums` (modes x 2 vectors; mode m at 16 (m - 1))."""
+    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to `sums` (two vectors per mode)."""
     even = length - length % 2
     for i in range(0, even, 2):
         x = load(cosine, i * LANES)
@@ -169,7 +169,7 @@ def circle_stretch(problem, cosine, sine, length, before, sums, out):
 
 @inner
 def _bessel(kappa, modes, table):
-    """`e^-kappa I_m(kappa)` for m = 0..modes in each lane, into `table` (mode m at 8 m).
+    """`e^-kappa I_m(kappa)` for m = 0..modes in each lane, into `table` (one vector per mode).
 
     Backward ratios r_m = I_m / I_{m-1} = kappa / (2 m + kappa r_{m+1}) (stable; Olver et al., DLMF 10.33), then
     I_0 = 1 / (1 + 2 sum_m r_1 ... r_m) since e^kappa = I_0 + 2 sum I_m.
@@ -193,8 +193,10 @@ def _bessel(kappa, modes, table):
 
 
 @inner
-def matrix_stretch(problem, cosine, sine, length, before, sums, table, mean_x, mean_y):
+def matrix_stretch(problem, tokens, length, before, sums, table, mean):
     """Weighted mean position of what each token sees, for a general Q^T K (`sums` are plain, not weighted).
+
+    `tokens` and `mean` hold two planes of `length` vectors: cosines, then sines.
 
     With M^T x_k = r (cos phi, sin phi) and kappa = beta r the weights are exp(kappa (cos(phi - th_j) - 1)), so
     Z = I_0 n + 2 sum I_m (C_m cos m phi + S_m sin m phi) up to e^-kappa. The real part of sum_j w_j e^{i(th_j - phi)} has
@@ -208,8 +210,8 @@ def matrix_stretch(problem, cosine, sine, length, before, sums, table, mean_x, m
     m11 = beta * problem.bilinear[problem.wide + 1]
     earlier = load(before, 0)
     for i in range(length):
-        x = load(cosine, i * LANES)
-        y = load(sine, i * LANES)
+        x = load(tokens, i * LANES)
+        y = load(tokens, (length + i) * LANES)
         twice = x + x
         query_x = m00 * x + m10 * y
         query_y = m01 * x + m11 * y
@@ -252,5 +254,5 @@ def matrix_stretch(problem, cosine, sine, length, before, sums, table, mean_x, m
             q, q_old = (phi_x + phi_x) * q - q_old, q
         along = along / z
         across = across / z
-        store(mean_x, i * LANES, along * phi_x - across * phi_y)
-        store(mean_y, i * LANES, along * phi_y + across * phi_x)
+        store(mean, i * LANES, along * phi_x - across * phi_y)
+        store(mean, (length + i) * LANES, along * phi_y + across * phi_x)

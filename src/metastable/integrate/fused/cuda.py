@@ -201,7 +201,7 @@ class _System:
         self.device.retract()
         if recorder.wants(end):
             y, new, stages = self.device.host_step()
-            recorder.step(t, step, y, new, stages, end)
+            recorder.step(t, step, end, new, lambda: march.polynomial(y, step, stages))
         self.device.accept()
 
 
@@ -227,10 +227,9 @@ def solve(
     return march.integrate(
         _System(device, rtol, atol),
         start,
-        model.dim,
+        march.Recorder(model.dim, times),
         until,
         tolerance=atol + rtol,
-        times=times,
         max_steps=max_steps,
         breakpoints=model.norm.breakpoints,
         progress=progress,

@@ -11,9 +11,11 @@ ordinary step: with step size zero the second stage is the velocity, then the th
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from metastable._checks import FloatArray
 from metastable.integrate.control import (
     ERROR_FLOOR,
     FIRST_ERROR,
@@ -24,32 +26,104 @@ from metastable.integrate.control import (
     SAFETY,
     SHRINK,
 )
-from metastable.integrate.fused.stages import (
-    A32,
-    NODES,
-    accept_members,
-    dense_weights,
-    retract_members,
-    square_error,
-    square_norm,
-    stage_state,
-)
-from metastable.kernels.cpu.compiled import aligned, call_members, compiled, fetch_add, inner
+from metastable.integrate.fused.stages import Method, Step, make_step, square_sum, stage_state
+from metastable.integrate.solution import STATUSES
+from metastable.integrate.tableau import TSIT5
+from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
-from metastable.kernels.cpu.members import work_size
-from metastable.kernels.cpu.vector import LANES, store
+from metastable.kernels.cpu.members import Scratch, make_scratch
+from metastable.kernels.cpu.problem import Problem
+from metastable.kernels.cpu.rules import pace
+from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
 
-SUCCESS, MAX_STEPS, DIVERGED, UNFINISHED = range(4)
+SUCCESS, MAX_STEPS, DIVERGED = (STATUSES.index(name) for name in ("success", "max_steps", "diverged"))
 """Status of a member."""
 
 NEXT, FINISHED, STOP = range(3)
 """Places in the queue: next member to start, members finished, and non-zero to ask workers to stop."""
 
-TIME, WANTED, PREVIOUS, TRIAL = range(4)
-"""Rows of `clock`: time reached, step size wanted, previous error, trial step of a new member."""
 
-MEMBER, OUTPUT, ACCEPTED, REJECTED, NEW, AFTER_REJECTION, LANDS = range(7)
-"""Rows of `ledger`: member in the lane (-1: none), next output, steps, and flags."""
+class Batch(NamedTuple):
+    """What the workers of an ensemble share.
+
+    `starts` (members, tokens * components). `states` (members, times, tokens, dim), `statistics` (members, 3: accepted, rejected,
+    evaluations) and `status` (members,) are filled in, states that a member did not reach with NaN; members that were not
+    finished keep what was in them. `queue` holds three zeros at the start. `speed` and `bend` are the weights of the stages whose
+    sizes a new member is judged by.
+    """
+
+    problem: Problem
+    method: Method
+    tolerance: float
+    max_steps: int
+    starts: FloatArray
+    times: FloatArray
+    queue: np.ndarray
+    states: FloatArray
+    statistics: np.ndarray
+    status: np.ndarray
+    speed: FloatArray
+    bend: FloatArray
+
+
+class Clock(NamedTuple):
+    """A number per lane: time reached, step size wanted, previous error, trial step of a new member."""
+
+    time: FloatArray
+    wanted: FloatArray
+    previous: FloatArray
+    trial: FloatArray
+
+
+class Ledger(NamedTuple):
+    """A count or flag per lane: member in the lane (-1: none), next output, steps, and flags."""
+
+    member: np.ndarray
+    output: np.ndarray
+    accepted: np.ndarray
+    rejected: np.ndarray
+    new: np.ndarray
+    after_rejection: np.ndarray
+    lands: np.ndarray
+
+
+class Lanes(NamedTuple):
+    """Memory of one worker."""
+
+    step: Step
+    scratch: Scratch
+    clock: Clock
+    ledger: Ledger
+    pace: FloatArray
+    square: FloatArray
+    change: FloatArray
+    accepted: FloatArray
+    state: FloatArray
+    """One member, tokens * components."""
+    weights: FloatArray
+    """One number per stage."""
+
+
+def make_lanes(batch: Batch) -> Lanes:
+    """Empty lanes. Idle ones need a state that the kernel can digest: the first start."""
+    entries = batch.problem.tokens * batch.problem.components
+    step = make_step(TSIT5, entries * LANES)
+    step.y[:] = np.repeat(batch.starts[0], LANES)
+    clock = Clock(*(np.zeros(LANES) for _ in Clock._fields))
+    ledger = Ledger(*(np.zeros(LANES, dtype=np.int64) for _ in Ledger._fields))
+    ledger.member[:] = -1
+    return Lanes(
+        step=step,
+        scratch=make_scratch(batch.problem),
+        clock=clock,
+        ledger=ledger,
+        pace=aligned_array(LANES),
+        square=aligned_array(LANES),
+        change=aligned_array(LANES),
+        accepted=aligned_array(LANES),
+        state=np.zeros(entries),
+        weights=np.zeros(TSIT5.stages),
+    )
 
 
 @inner
@@ -82,223 +156,243 @@ def first_step(speed, curvature, trial, horizon):
 
 
 @inner
-def _write(problem, lane, y, k, size, h, u, exact, row, scratch, weights):
-    """The state of a lane at the fraction u of its step into `row` (tokens x dim); `exact`: y itself."""
-    components = problem.components
+def _write(problem, state, row):
+    """A state in its chart as unit tokens into `row` (tokens x dim)."""
     dim = problem.dim
-    dense_weights(u, weights)
-    for i in range(problem.tokens * components):
-        place = i * LANES + lane
-        change = 0.0
-        if not exact:
-            for stage in range(7):
-                change += weights[stage] * k[stage * size + place]
-        scratch[i] = y[place] + h * change
     for token in range(problem.tokens):
-        if components == 1:
-            s, c = sincos(scratch[token])
+        if problem.components == 1:
+            s, c = sincos(state[token])
             row[token, 0] = c
             row[token, 1] = s
         else:
             square = 0.0
             for a in range(dim):
-                square += scratch[token * dim + a] ** 2
+                square += state[token * dim + a] ** 2
             inverse = 1.0 / math.sqrt(square)
             for a in range(dim):
-                row[token, a] = scratch[token * dim + a] * inverse
+                row[token, a] = state[token * dim + a] * inverse
 
 
 @inner
-def _load_member(problem, lane, member, starts, times, y, k, size, clock, ledger, states):
+def _copy(lanes, lane, source):
+    """One lane of `source` into `lanes.state`."""
+    for i in range(lanes.state.size):
+        lanes.state[i] = source[i * LANES + lane]
+
+
+@inner
+def _interpolate(method, lanes, lane, u):
+    """The state of a lane at the fraction u of its step into `lanes.state`."""
+    for j in range(method.c.size):
+        d = method.dense[j]
+        lanes.weights[j] = u * (d[0] + u * (d[1] + u * (d[2] + u * d[3])))
+    for i in range(lanes.state.size):
+        place = i * LANES + lane
+        change = 0.0
+        for j in range(method.c.size):
+            change += lanes.weights[j] * lanes.step.k[j, place]
+        lanes.state[i] = lanes.step.y[place] + lanes.step.h[lane] * change
+
+
+@inner
+def _load_member(batch, lanes, lane, member):
     """Put a member into a lane."""
-    components = problem.components
-    for i in range(problem.tokens * components):
-        y[i * LANES + lane] = starts[member, i]
-        k[i * LANES + lane] = 0.0
-    clock[TIME, lane] = 0.0
-    clock[WANTED, lane] = 0.0
-    clock[PREVIOUS, lane] = FIRST_ERROR
-    ledger[MEMBER, lane] = member
-    ledger[OUTPUT, lane] = 0
-    ledger[ACCEPTED, lane] = 0
-    ledger[REJECTED, lane] = 0
-    ledger[NEW, lane] = 1
-    ledger[AFTER_REJECTION, lane] = 0
+    clock, ledger = lanes.clock, lanes.ledger
+    for i in range(lanes.state.size):
+        lanes.step.y[i * LANES + lane] = batch.starts[member, i]
+        lanes.step.k[0, i * LANES + lane] = 0.0
+    clock.time[lane] = 0.0
+    clock.wanted[lane] = 0.0
+    clock.previous[lane] = FIRST_ERROR
+    ledger.member[lane] = member
+    ledger.output[lane] = 0
+    ledger.accepted[lane] = 0
+    ledger.rejected[lane] = 0
+    ledger.new[lane] = 1
+    ledger.after_rejection[lane] = 0
 
 
 @inner
-def _refill(problem, starts, times, queue, y, k, size, clock, ledger, states):
+def _refill(batch, lanes):
     """Give members to idle lanes; returns the number of busy lanes."""
     busy = 0
+    members = batch.starts.shape[0]
     for lane in range(LANES):
-        if ledger[MEMBER, lane] < 0 and queue[NEXT] < starts.shape[0]:
-            member = fetch_add(queue, NEXT, 1)
-            if member < starts.shape[0]:
-                _load_member(problem, lane, member, starts, times, y, k, size, clock, ledger, states)
-        if ledger[MEMBER, lane] >= 0:
+        if lanes.ledger.member[lane] < 0 and batch.queue[NEXT] < members:
+            member = fetch_add(batch.queue, NEXT, 1)
+            if member < members:
+                _load_member(batch, lanes, lane, member)
+        if lanes.ledger.member[lane] >= 0:
             busy += 1
     return busy
 
 
 @inner
-def _set_steps(until, clock, ledger, h):
+def _set_steps(until, lanes):
     """The step of each lane: zero for idle and new ones; a step that would leave a sliver before the end is stretched onto it."""
+    clock, ledger, h = lanes.clock, lanes.ledger, lanes.step.h
     for lane in range(LANES):
-        if ledger[MEMBER, lane] < 0 or ledger[NEW, lane] == 1:
+        if ledger.member[lane] < 0 or ledger.new[lane] == 1:
             h[lane] = 0.0
-            ledger[LANDS, lane] = 0
+            ledger.lands[lane] = 0
             continue
-        t = clock[TIME, lane]
-        wanted = clock[WANTED, lane]
+        t = clock.time[lane]
+        wanted = clock.wanted[lane]
         lands = t + 1.0001 * wanted >= until
-        ledger[LANDS, lane] = 1 if lands else 0
+        ledger.lands[lane] = 1 if lands else 0
         h[lane] = until - t if lands else wanted
 
 
 @inner
-def _probe(problem, stage, tolerance, until, k, size, clock, ledger, h, sums):
+def _probe(batch, lanes, stage, until):
     """New members, after stage 1: speed and trial step; after stage 2: curvature and first step."""
+    step, clock, ledger = lanes.step, lanes.clock, lanes.ledger
     fresh = False
     for lane in range(LANES):
-        fresh = fresh or ledger[NEW, lane] == 1
+        fresh = fresh or ledger.new[lane] == 1
     if not fresh:
         return
-    store(sums, 0, square_norm(k, size, -1, 0, size))
+    size = step.y.size
+    store(lanes.square, 0, square_sum(step, batch.speed, fill(1.0), 0, size))
     if stage == 2:
-        store(sums, LANES, square_norm(k, 2 * size, size, 0, size))
+        store(lanes.change, 0, square_sum(step, batch.bend, fill(1.0), 0, size))
     for lane in range(LANES):
-        if ledger[NEW, lane] == 0:
+        if ledger.new[lane] == 0:
             continue
-        speed = math.sqrt(sums[lane] / problem.tokens) / tolerance
+        speed = math.sqrt(lanes.square[lane] / batch.problem.tokens) / batch.tolerance
         if stage == 1:
-            trial = trial_step(speed, tolerance, until)
-            clock[TRIAL, lane] = trial
-            # The first stage is still zero, so the third is evaluated at y + h A32 k_2 = y + trial * velocity.
-            h[lane] = trial / A32
+            trial = trial_step(speed, batch.tolerance, until)
+            clock.trial[lane] = trial
+            # The first stage is still zero, so the third is evaluated at y + h a_32 k_2 = y + trial * velocity.
+            step.h[lane] = trial / batch.method.a[2, 1]
         else:
-            trial = clock[TRIAL, lane]
-            curvature = math.sqrt(sums[LANES + lane] / problem.tokens) / tolerance / trial
-            clock[WANTED, lane] = first_step(speed, curvature, trial, until)
-            h[lane] = 0.0
+            trial = clock.trial[lane]
+            curvature = math.sqrt(lanes.change[lane] / batch.problem.tokens) / batch.tolerance / trial
+            clock.wanted[lane] = first_step(speed, curvature, trial, until)
+            step.h[lane] = 0.0
 
 
 @inner
-def _step(kernel, problem, tolerance, until, y, k, size, new, h, time, clock, ledger, work, sums):
-    """Stages 1 to 6 of all lanes."""
-    for stage in range(1, 7):
-        stage_state(stage, y, k, size, h, new, 0, size)
+def _take_step(kernel, batch, lanes, until):
+    """All stages but the first, in all lanes."""
+    step, method = lanes.step, batch.method
+    for stage in range(1, method.c.size):
+        stage_state(step, method.a[stage], stage, 0, step.y.size)
         for lane in range(LANES):
-            time[lane] = min(clock[TIME, lane] + NODES[stage] * h[lane], until)
-            if stage == 2 and ledger[NEW, lane] == 1:
-                time[lane] = clock[TRIAL, lane]
-        call_members(kernel, problem, time, new, work, k[stage * size : (stage + 1) * size])
+            time = min(lanes.clock.time[lane] + method.c[stage] * step.h[lane], until)
+            if stage == 2 and lanes.ledger.new[lane] == 1:
+                time = lanes.clock.trial[lane]
+            lanes.pace[lane] = pace(batch.problem, time)
+        call_members(kernel, batch.problem, lanes.pace, step.new, lanes.scratch, step.k[stage])
         if stage <= 2:
-            _probe(problem, stage, tolerance, until, k, size, clock, ledger, h, sums)
+            _probe(batch, lanes, stage, until)
 
 
 @inner
-def _due(problem, lane, times, until, y, k, size, new, h, clock, ledger, states, scratch, weights):
-    """Write the outputs that an accepted step of a lane has passed."""
-    t = clock[TIME, lane]
-    end = until if ledger[LANDS, lane] == 1 else t + h[lane]
-    member = ledger[MEMBER, lane]
-    while ledger[OUTPUT, lane] < times.size and times[ledger[OUTPUT, lane]] <= end:
-        output = ledger[OUTPUT, lane]
-        row = states[member, output]
-        if times[output] == end:
-            _write(problem, lane, new, k, size, 0.0, 0.0, True, row, scratch, weights)
+def _output(batch, lanes, lane, end):
+    """Write the outputs of a lane that are due by `end`, where its step ends (its start, for a new member)."""
+    clock, ledger, step, times = lanes.clock, lanes.ledger, lanes.step, batch.times
+    member = ledger.member[lane]
+    while ledger.output[lane] < times.size and times[ledger.output[lane]] <= end:
+        time = times[ledger.output[lane]]
+        if ledger.new[lane] == 1:
+            _copy(lanes, lane, step.y)
+        elif time == end:
+            _copy(lanes, lane, step.new)
         else:
-            u = (times[output] - t) / h[lane]
-            _write(problem, lane, y, k, size, h[lane], u, False, row, scratch, weights)
-        ledger[OUTPUT, lane] += 1
-    clock[TIME, lane] = end
+            _interpolate(batch.method, lanes, lane, (time - clock.time[lane]) / step.h[lane])
+        _write(batch.problem, lanes.state, batch.states[member, ledger.output[lane]])
+        ledger.output[lane] += 1
 
 
 @inner
-def _judge(problem, lane, error, until, times, y, k, size, new, h, clock, ledger, states, scratch, weights):
+def _judge(batch, lanes, lane, error, until):
     """Accept (True) or reject the step of a busy lane, and set its next step size."""
-    if ledger[NEW, lane] == 1:
-        ledger[NEW, lane] = 0
-        while ledger[OUTPUT, lane] < times.size and times[ledger[OUTPUT, lane]] <= 0.0:
-            row = states[ledger[MEMBER, lane], ledger[OUTPUT, lane]]
-            _write(problem, lane, y, k, size, 0.0, 0.0, True, row, scratch, weights)
-            ledger[OUTPUT, lane] += 1
+    clock, ledger, h = lanes.clock, lanes.ledger, lanes.step.h[lane]
+    if ledger.new[lane] == 1:
+        _output(batch, lanes, lane, 0.0)
+        ledger.new[lane] = 0
         return True
     if not error <= 1.0:
-        ledger[REJECTED, lane] += 1
-        ledger[AFTER_REJECTION, lane] = 1
-        clock[WANTED, lane] = h[lane] * rejected_factor(error)
+        ledger.rejected[lane] += 1
+        ledger.after_rejection[lane] = 1
+        clock.wanted[lane] = h * rejected_factor(error)
         return False
-    _due(problem, lane, times, until, y, k, size, new, h, clock, ledger, states, scratch, weights)
-    ledger[ACCEPTED, lane] += 1
-    clock[WANTED, lane] = h[lane] * accepted_factor(error, clock[PREVIOUS, lane], ledger[AFTER_REJECTION, lane] == 1)
-    clock[PREVIOUS, lane] = error
-    ledger[AFTER_REJECTION, lane] = 0
+    end = until if ledger.lands[lane] == 1 else clock.time[lane] + h
+    _output(batch, lanes, lane, end)
+    clock.time[lane] = end
+    ledger.accepted[lane] += 1
+    clock.wanted[lane] = h * accepted_factor(error, clock.previous[lane], ledger.after_rejection[lane] == 1)
+    clock.previous[lane] = error
+    ledger.after_rejection[lane] = 0
     return True
 
 
 @inner
-def _settle(lane, until, times, max_steps, clock, ledger, queue, states, statistics, status):
+def _settle(batch, lanes, lane, until):
     """Release a lane whose member has arrived or cannot go on."""
-    member = ledger[MEMBER, lane]
-    t = clock[TIME, lane]
-    if t >= until or ledger[OUTPUT, lane] == times.size:
+    ledger, t = lanes.ledger, lanes.clock.time[lane]
+    member, steps = ledger.member[lane], ledger.accepted[lane] + ledger.rejected[lane]
+    if t >= until or ledger.output[lane] == batch.times.size:
         verdict = SUCCESS
-    elif ledger[ACCEPTED, lane] + ledger[REJECTED, lane] >= max_steps:
+    elif steps >= batch.max_steps:
         verdict = MAX_STEPS
-    elif not t + clock[WANTED, lane] > t:
+    elif not t + lanes.clock.wanted[lane] > t:
         verdict = DIVERGED
     else:
         return
-    for output in range(ledger[OUTPUT, lane], times.size):
-        states[member, output] = np.nan
-    statistics[member, 0] = ledger[ACCEPTED, lane]
-    statistics[member, 1] = ledger[REJECTED, lane]
-    statistics[member, 2] = 2 + 6 * (ledger[ACCEPTED, lane] + ledger[REJECTED, lane])
-    status[member] = verdict
-    ledger[MEMBER, lane] = -1
-    fetch_add(queue, FINISHED, 1)
+    for output in range(ledger.output[lane], batch.times.size):
+        batch.states[member, output] = np.nan
+    batch.statistics[member, 0] = ledger.accepted[lane]
+    batch.statistics[member, 1] = ledger.rejected[lane]
+    batch.statistics[member, 2] = 2 + (batch.method.c.size - 1) * steps
+    batch.status[member] = verdict
+    ledger.member[lane] = -1
+    fetch_add(batch.queue, FINISHED, 1)
+
+
+@inner
+def _retract(problem, y):
+    """Unit tokens, lane by lane (nothing to do for angles)."""
+    dim = problem.dim
+    if problem.components == 1:
+        return
+    for token in range(problem.tokens):
+        square = fill(0.0)
+        for a in range(dim):
+            value = load(y, (token * dim + a) * LANES)
+            square = square + value * value
+        inverse = 1.0 / root(square)
+        for a in range(dim):
+            place = (token * dim + a) * LANES
+            store(y, place, load(y, place) * inverse)
+
+
+@inner
+def _accept(step, accepted):
+    """In the lanes where `accepted` is not zero: the new state, and the last stage as the first of the next step."""
+    mask = load(accepted, 0)
+    last = step.k.shape[0] - 1
+    for i in range(0, step.y.size, LANES):
+        store(step.y, i, where(mask, load(step.new, i), load(step.y, i)))
+        store(step.k[0], i, where(mask, load(step.k[last], i), load(step.k[0], i)))
 
 
 @compiled
-def work(kernel, problem, starts, times, until, tolerance, max_steps, queue, states, statistics, status):
-    """Integrate members from the queue until it is empty: what each thread of an ensemble does.
-
-    `starts` (members, tokens * components). `states` (members, times, tokens, dim), `statistics` (members, 3: accepted, rejected,
-    evaluations) and `status` (members,) are filled in, states that a member did not reach with NaN; members that were not
-    finished keep what was in them. `queue` holds three zeros at the start.
-    """
-    size = problem.tokens * problem.components * LANES
-    y = aligned(size)
-    new = aligned(size)
-    k = aligned(7 * size)
-    work = aligned(work_size(problem))
-    h = aligned(LANES)
-    time = aligned(LANES)
-    accepted = aligned(LANES)
-    sums = aligned(2 * LANES)
-    scratch = np.zeros(problem.tokens * problem.components)
-    weights = np.zeros(7)
-    clock = np.zeros((4, LANES))
-    ledger = np.zeros((7, LANES), dtype=np.int64)
-    ledger[MEMBER, :] = -1
-    # Idle lanes need a state that the kernel can digest.
-    for i in range(problem.tokens * problem.components):
+def work(kernel, batch, lanes):
+    """Integrate members from the queue until it is empty: what each thread of an ensemble does."""
+    step = lanes.step
+    until = batch.times[batch.times.size - 1]
+    while _refill(batch, lanes) > 0 and batch.queue[STOP] == 0:
+        _set_steps(until, lanes)
+        _take_step(kernel, batch, lanes, until)
+        store(lanes.square, 0, square_sum(step, batch.method.error, load(step.h, 0), 0, step.y.size))
+        _retract(batch.problem, step.new)
         for lane in range(LANES):
-            y[i * LANES + lane] = starts[0, i]
-    while _refill(problem, starts, times, queue, y, k, size, clock, ledger, states) > 0 and queue[STOP] == 0:
-        _set_steps(until, clock, ledger, h)
-        _step(kernel, problem, tolerance, until, y, k, size, new, h, time, clock, ledger, work, sums)
-        store(sums, 0, square_error(k, size, h, 0, size))
-        if problem.components > 1:
-            retract_members(new, problem.tokens, problem.dim)
-        for lane in range(LANES):
-            accepted[lane] = 0.0
-            if ledger[MEMBER, lane] >= 0:
-                error = math.sqrt(sums[lane] / problem.tokens) / tolerance
-                if _judge(
-                    problem, lane, error, until, times, y, k, size, new, h, clock, ledger, states, scratch, weights
-                ):
-                    accepted[lane] = 1.0
-                _settle(lane, until, times, max_steps, clock, ledger, queue, states, statistics, status)
-        accept_members(y, k, size, new, accepted)
+            lanes.accepted[lane] = 0.0
+            if lanes.ledger.member[lane] >= 0:
+                error = math.sqrt(lanes.square[lane] / batch.problem.tokens) / batch.tolerance
+                if _judge(batch, lanes, lane, error, until):
+                    lanes.accepted[lane] = 1.0
+                _settle(batch, lanes, lane, until)
+        _accept(step, lanes.accepted)

@@ -37,19 +37,15 @@ def right_hand_side(
     from metastable.kernels.cpu.threads import thread_count, using
 
     problem = prepare(model, tokens, first=first, interaction=interaction, mode_tolerance=mode_tolerance)
-    buffers = system.allocate(problem)
+    prepared = system.make(problem)
     count = thread_count(threads)
-    threaded = count > 1 and system.pays(problem)
-    kernel = system.kernel(problem, buffers)
+    threaded = True if count > 1 and system.pays(problem) else None
 
     def velocity(t: float, y: FloatArray, out: FloatArray) -> None:
         state = np.ascontiguousarray(y, dtype=np.float64).reshape(-1)
         result = out.reshape(-1) if out.flags.c_contiguous else out.copy().reshape(-1)
-        if threaded:
-            with using(count):
-                system.evaluate(kernel, problem, float(t), state, buffers, result, True)
-        else:
-            system.evaluate(kernel, problem, float(t), state, buffers, result, None)
+        with using(count if threaded else None):
+            system.evaluate(prepared, float(t), state, result, threaded)
         if not out.flags.c_contiguous:
             out[...] = result.reshape(out.shape)
 

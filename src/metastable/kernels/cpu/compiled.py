@@ -69,28 +69,20 @@ def generate_call(context, builder, signature, arguments):
 
 
 @intrinsic
-def call_members(typing_context, address, problem, time, y, work, out):
+def call_members(typing_context, address, problem, pace, y, scratch, out):
     """Call a kernel of `members`."""
-    return types.none(types.int64, problem, time, y, work, out), generate_call
+    return types.none(types.int64, problem, pace, y, scratch, out), generate_call
 
 
 @intrinsic
-def call_piece(typing_context, address, phase, piece, problem, time, y, buffers, out):
+def call_piece(typing_context, address, phase, piece, problem, pace, y, buffers, out):
     """Call a kernel of `system`."""
     kinds = (types.int64, types.int64, types.int64, problem, types.float64, y, buffers, out)
     return types.none(*kinds), generate_call
 
 
-@compiled
-def aligned(size):
-    """`size` zeros that start on a cache line: a vector then never straddles two lines, which would halve the bandwidth."""
-    buffer = np.zeros(size + LANES)
-    offset = (LANES - (buffer.ctypes.data // 8) % LANES) % LANES
-    return buffer[offset : offset + size]
-
-
 def aligned_array(size: int) -> np.ndarray:
-    """`aligned`, for callers outside compiled code."""
+    """`size` zeros that start on a cache line: a vector then never straddles two lines, which would halve the bandwidth."""
     buffer = np.zeros(size + LANES)
     offset = (-buffer.ctypes.data // 8) % LANES
     return buffer[offset : offset + size]

@@ -13,20 +13,18 @@ The maximum of a row's logits is subtracted first. For Q^T K = I it is beta, rea
 
 from __future__ import annotations
 
-import math
-
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.problem import SQUARE_ROOT, UNIT_SPEED
+from metastable.kernels.cpu.rules import divisor, norm_factor, segment
 from metastable.kernels.cpu.vector import (
     LANES,
     exp2,
     fill,
+    first,
     keep,
     lanes,
     largest,
     load,
     maximum,
-    root,
     spread,
     store,
     total,
@@ -60,21 +58,11 @@ def _frozen_logit(problem, j, query):
 
 
 @inlined
-def _segment(problem, k, part):
-    """The visible tokens of row k in four parts (two ranges, each up to k and behind k): start, stop."""
-    start = problem.intervals[k, part // 2, 0]
-    stop = problem.intervals[k, part // 2, 1]
-    if part % 2 == 0:
-        return start, min(stop, k + 1)
-    return max(start, k + 1), stop
-
-
-@inlined
 def _members_top(problem, head, x, k, query):
     """Largest logit of row k, in each lane."""
     top = fill(LOWEST)
     for part in range(4):
-        start, stop = _segment(problem, k, part)
+        start, stop = segment(problem, k, part, k + 1)
         for j in range(start, stop):
             bias = problem.slope[head] * abs(k - j)
             top = maximum(top, _logit(x, j * problem.dim * LANES, query, problem.dim) - bias)
@@ -92,7 +80,7 @@ def _members_sums(problem, head, x, k, query, top, difference):
     for a in range(dim):
         store(difference, a * LANES, fill(0.0))
     for part in range(4):
-        start, stop = _segment(problem, k, part)
+        start, stop = segment(problem, k, part, k + 1)
         for j in range(start, stop):
             bias = problem.slope[head] * abs(k - j)
             place = j * dim * LANES
@@ -112,11 +100,11 @@ def _members_sums(problem, head, x, k, query, top, difference):
 
 
 @inner
-def members(problem, time, x, work, out):
+def members(problem, pace, x, work, out):
     """Velocities of several systems at once, one per lane.
 
     `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as
-    `problem.components` (one: angular velocity on the circle); `time` the time of each lane; `work` 3 dim vectors."""
+    `problem.components` (one: angular velocity on the circle); `pace` the norm's pace in each lane; `work` 3 dim vectors."""
     dim = problem.dim
     query = work[: dim * LANES]
     difference = work[dim * LANES : 2 * dim * LANES]
@@ -140,7 +128,7 @@ def members(problem, time, x, work, out):
             else:
                 top = _members_top(problem, head, x, k, query)
             weight_sum = _members_sums(problem, head, x, k, query, top, difference)
-            z = fill(problem.visible[k]) if problem.unnormalized else weight_sum
+            z = divisor(fill(problem.visible[k]) if problem.unnormalized else weight_sum)
             share = weight_sum / z
             along = along + problem.axial[head] * share
             for a in range(dim):
@@ -151,26 +139,21 @@ def members(problem, time, x, work, out):
                     moved = moved + problem.value[place] * load(difference, b * LANES)
                     own_part = own_part + problem.rest[place] * load(x, own + b * LANES)
                 store(drift, a * LANES, load(drift, a * LANES) + moved / z + share * own_part)
-        _members_emit(problem, time, x, own, drift, along, out, k)
+        _members_emit(problem, pace, x, own, drift, along, out, k)
 
 
 @inlined
-def _members_emit(problem, time, x, own, drift, along, out, k):
+def _members_emit(problem, pace, x, own, drift, along, out, k):
     """Project the drift of token k, scale it as the norm says, and write the velocity."""
     dim = problem.dim
     radial = fill(0.0)
     for a in range(dim):
         radial = radial + load(drift, a * LANES) * load(x, own + a * LANES)
-    scale = fill(1.0)
-    if problem.scaling == SQUARE_ROOT:
-        scale = 1.0 / root(load(time, 0) + 1.0)
-    elif problem.scaling == UNIT_SPEED:
-        square = fill(0.0)
-        for a in range(dim):
-            full = load(drift, a * LANES) + along * load(x, own + a * LANES)
-            square = square + full * full
-        # No force, no motion: 0 / 1 instead of 0 / 0.
-        scale = problem.alpha / where(square, root(square), fill(1.0))
+    square = fill(0.0)
+    for a in range(dim):
+        full = load(drift, a * LANES) + along * load(x, own + a * LANES)
+        square = square + full * full
+    scale = norm_factor(problem, load(pace, 0), square)
     if problem.components == 1:
         spin = load(drift, LANES) * load(x, own) - load(drift, 0) * load(x, own + LANES)
         store(out, k * LANES, scale * spin)
@@ -198,7 +181,7 @@ def _row_top(problem, head, x, stride, k, query):
     slope = problem.slope[head]
     top = fill(LOWEST)
     for part in range(4):
-        start, stop = _segment(problem, k, part)
+        start, stop = segment(problem, k, part, k + 1)
         sign = slope if part % 2 == 0 else -slope
         for j in range(start, stop, LANES):
             logit = _row_logit(x, stride, j, query, dim) + sign * (lanes() + (1.0 * (j - k)))
@@ -254,7 +237,7 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
     for a in range(dim):
         store(scratch, a * LANES, fill(0.0))
     for part in range(4):
-        start, stop = _segment(problem, k, part)
+        start, stop = segment(problem, k, part, k + 1)
         sign = slope if part % 2 == 0 else -slope
         j = start
         if slope == 0.0 and dim == 3:
@@ -294,7 +277,7 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
 
 
 @inlined
-def row(problem, time, x, stride, k, work, out):
+def row(problem, pace, x, stride, k, work, out):
     """Velocity of token k of one system into row k of `out` (components numbers per token).
 
     `x[a stride + j]` is coordinate a of unit token j, padded by a vector; `work` needs 4 `wide` + LANES dim numbers.
@@ -320,7 +303,7 @@ def row(problem, time, x, stride, k, work, out):
             top = _row_top(problem, head, x, stride, k, query)
         weight_sum = _row_sums(problem, head, x, stride, k, query, top, own, difference)
         along += add_head(problem, head, k, weight_sum, own, difference, drift)
-    emit(problem, time, own, drift, along, out, k)
+    emit(problem, pace, own, drift, along, out, k)
 
 
 @inlined
@@ -336,7 +319,7 @@ def set_query(problem, head, own, query):
 @inlined
 def add_head(problem, head, k, weight_sum, own, difference, drift):
     """Add one head's drift `(V D + W (V - axial I) x_k) / Z` (padded); returns its part along x_k."""
-    z = problem.visible[k] if problem.unnormalized else weight_sum
+    z = first(divisor(fill(problem.visible[k] if problem.unnormalized else weight_sum)))
     share = weight_sum / z
     inverse = 1.0 / z
     for a in range(0, problem.wide, LANES):
@@ -351,19 +334,14 @@ def add_head(problem, head, k, weight_sum, own, difference, drift):
 
 
 @inlined
-def emit(problem, time, own, drift, along, out, k):
+def emit(problem, pace, own, drift, along, out, k):
     """Project the drift of token k, scale it as the norm says, and write the velocity."""
     dim = problem.dim
-    scale = 1.0
-    if problem.scaling == SQUARE_ROOT:
-        scale = 1.0 / math.sqrt(time + 1.0)
-    elif problem.scaling == UNIT_SPEED:
-        square = 0.0
-        for a in range(dim):
-            full = drift[a] + along * own[a]
-            square += full * full
-        # No force, no motion: 0 / 1 instead of 0 / 0.
-        scale = problem.alpha / (math.sqrt(square) if square > 0.0 else 1.0)
+    square = 0.0
+    for a in range(dim):
+        full = drift[a] + along * own[a]
+        square += full * full
+    scale = first(norm_factor(problem, fill(pace), fill(square)))
     if problem.components == 1:
         out[k] = scale * (drift[1] * own[0] - drift[0] * own[1])
         return

@@ -8,42 +8,51 @@ member's numbers do not depend on who its neighbours are.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general
-from metastable.kernels.cpu.compiled import address_of, compiled, inner
+from metastable.kernels.cpu.compiled import address_of, aligned_array, inner
 from metastable.kernels.cpu.problem import (
     CIRCLE,
     CIRCLE_SERIES,
     GENERAL,
     MATRIX_SERIES,
     SPHERE_SERIES,
-    SQUARE_ROOT,
     TILES,
-    UNIT_SPEED,
     Problem,
 )
-from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store, where
+from metastable.kernels.cpu.rules import norm_factor
+from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
 
 
-@compiled
-def sums_size(problem):
-    """Vectors of prefix sums that a series keeps (`rise` has one entry per harmonic, and one in all on the circle)."""
-    return 2 * max(problem.rise.size, problem.modes + 1)
+class Scratch(NamedTuple):
+    """Memory for the kernels, in whole vectors: unit tokens `x` (dim per token), the `mean` position that each token sees (2 per
+    token), what lies `before` (one), prefix `sums`, a `table` of Bessel functions, and a `row` (3 dim)."""
+
+    x: FloatArray
+    mean: FloatArray
+    before: FloatArray
+    sums: FloatArray
+    table: FloatArray
+    row: FloatArray
 
 
-@compiled
-def work_size(problem):
-    """Numbers of scratch memory for `evaluate`."""
-    vectors = problem.tokens * (problem.dim + 2) + 3 * problem.dim + 2 + sums_size(problem) + problem.modes + 4
-    return vectors * LANES
+def make_scratch(problem: Problem) -> Scratch:
+    """Memory for as many members as there are lanes."""
+    tokens, dim = problem.tokens, problem.dim
+    means = 2 * tokens if problem.kind == MATRIX_SERIES else 1
+    vectors = (tokens * dim, means, 1, problem.sums, problem.modes + 3, 3 * dim)
+    return Scratch(*(aligned_array(count * LANES) for count in vectors))
 
 
 @inner
 def clear_sums(problem, sums):
     """Zero in every sum."""
-    for i in range(sums_size(problem)):
+    for i in range(problem.sums):
         store(sums, i * LANES, fill(0.0))
 
 
@@ -92,7 +101,7 @@ def to_directions(problem, y, x, planes):
 
 
 @inner
-def matrix_velocity(problem, time, x, y, mean_x, mean_y):
+def matrix_velocity(problem, pace, x, y, mean_x, mean_y):
     """Angular velocity from the mean position that a token sees: the part of V mean across the token, scaled by the norm."""
     v = problem.value
     rest = problem.rest
@@ -102,80 +111,69 @@ def matrix_velocity(problem, time, x, y, mean_x, mean_y):
     drift_x = (v[0] * gap_x + v[below] * gap_y) + (rest[0] * x + rest[below] * y)
     drift_y = (v[1] * gap_x + v[below + 1] * gap_y) + (rest[1] * x + rest[below + 1] * y)
     spin = drift_y * x - drift_x * y
-    if problem.scaling == SQUARE_ROOT:
-        spin = spin / root(time + 1.0)
-    elif problem.scaling == UNIT_SPEED:
-        a = v[0] * mean_x + v[below] * mean_y
-        b = v[1] * mean_x + v[below + 1] * mean_y
-        square = a * a + b * b
-        spin = spin * (problem.alpha / where(square, root(square), fill(1.0)))
-    return spin
+    along_x = v[0] * mean_x + v[below] * mean_y
+    along_y = v[1] * mean_x + v[below + 1] * mean_y
+    return spin * norm_factor(problem, pace, along_x * along_x + along_y * along_y)
 
 
 @inner
-def _damp(problem, time, out):
-    """Divide the velocities by sqrt(t + 1) where the norm asks for it."""
-    if problem.scaling == SQUARE_ROOT:
-        factor = 1.0 / root(load(time, 0) + 1.0)
+def _scale(problem, pace, out):
+    """Velocities at the norm's pace, where that is not one."""
+    if problem.amplitude != 1.0 or problem.decay != 0.0:
+        factor = load(pace, 0)
         for i in range(problem.tokens * problem.components):
             store(out, i * LANES, load(out, i * LANES) * factor)
 
 
 @inner
-def _circle(problem, time, y, work, out):
+def _circle(problem, pace, y, scratch, out):
     size = problem.tokens * LANES
-    to_directions(problem, y, work, True)
-    circle.members(problem, work[:size], work[size : 2 * size], out)
-    _damp(problem, time, out)
+    to_directions(problem, y, scratch.x, True)
+    circle.members(problem, scratch.x[:size], scratch.x[size:], out)
+    _scale(problem, pace, out)
 
 
 @inner
-def _circle_series(problem, time, y, work, out):
+def _circle_series(problem, pace, y, scratch, out):
     size = problem.tokens * LANES
-    before = work[2 * size : 2 * size + LANES]
-    sums = work[2 * size + LANES :]
-    to_directions(problem, y, work, True)
-    start_sums(problem, before, sums)
-    fourier.circle_stretch(problem, work[:size], work[size : 2 * size], problem.tokens, before, sums, out)
-    _damp(problem, time, out)
+    to_directions(problem, y, scratch.x, True)
+    start_sums(problem, scratch.before, scratch.sums)
+    cosine, sine = scratch.x[:size], scratch.x[size:]
+    fourier.circle_stretch(problem, cosine, sine, problem.tokens, scratch.before, scratch.sums, out)
+    _scale(problem, pace, out)
 
 
 @inner
-def _matrix_series(problem, time, y, work, out):
+def _matrix_series(problem, pace, y, scratch, out):
     size = problem.tokens * LANES
-    cosine = work[:size]
-    sine = work[size : 2 * size]
-    mean_x = work[2 * size : 3 * size]
-    mean_y = work[3 * size : 4 * size]
-    before = work[4 * size : 4 * size + LANES]
-    table = work[4 * size + LANES :]
-    sums = table[(problem.modes + 3) * LANES :]
-    to_directions(problem, y, work, True)
-    start_sums(problem, before, sums)
-    fourier.matrix_stretch(problem, cosine, sine, problem.tokens, before, sums, table, mean_x, mean_y)
-    now = load(time, 0)
-    for k in range(problem.tokens):
-        at = k * LANES
-        store(
-            out, at, matrix_velocity(problem, now, load(cosine, at), load(sine, at), load(mean_x, at), load(mean_y, at))
-        )
+    to_directions(problem, y, scratch.x, True)
+    start_sums(problem, scratch.before, scratch.sums)
+    fourier.matrix_stretch(
+        problem, scratch.x, problem.tokens, scratch.before, scratch.sums, scratch.table, scratch.mean
+    )
+    matrix_velocities(problem, load(pace, 0), scratch.x, scratch.mean, size, out)
 
 
 @inner
-def _sphere_series(problem, time, y, work, out):
-    size = problem.tokens * problem.dim * LANES
-    sums = work[size:]
-    to_directions(problem, y, work, False)
-    clear_sums(problem, sums)
-    harmonics.sphere_stretch(problem, work, problem.tokens, sums, out)
-    _damp(problem, time, out)
+def matrix_velocities(problem, pace, x, mean, size, out):
+    """Angular velocities of the tokens `x` (two planes of `size` numbers) with the means that they see."""
+    for at in range(0, size, LANES):
+        own_x, own_y = load(x, at), load(x, size + at)
+        store(out, at, matrix_velocity(problem, pace, own_x, own_y, load(mean, at), load(mean, size + at)))
 
 
 @inner
-def _general(problem, time, y, work, out):
-    size = problem.tokens * problem.dim * LANES
-    to_directions(problem, y, work, False)
-    general.members(problem, time, work[:size], work[size:], out)
+def _sphere_series(problem, pace, y, scratch, out):
+    to_directions(problem, y, scratch.x, False)
+    clear_sums(problem, scratch.sums)
+    harmonics.sphere_stretch(problem, scratch.x, problem.tokens, scratch.sums, out)
+    _scale(problem, pace, out)
+
+
+@inner
+def _general(problem, pace, y, scratch, out):
+    to_directions(problem, y, scratch.x, False)
+    general.members(problem, pace, scratch.x, scratch.row, out)
 
 
 _KERNELS = {
@@ -188,12 +186,10 @@ _KERNELS = {
 }
 
 
-def kernel(problem: Problem) -> int:
-    """Address of the kernel `(problem, time, y, work, out)` for this problem, to be called by `compiled.call_members`.
+def kernel(problem: Problem, scratch: Scratch) -> int:
+    """Address of the kernel `(problem, pace, y, scratch, out)` for this problem, to be called by `compiled.call_members`.
 
-    It writes the velocities `out` at the states `y` of as many members as there are lanes; `time` holds the time of each, and
-    `work` is scratch of
-    `work_size(problem)` numbers.
+    It writes the velocities `out` at the states `y` of as many members as there are lanes; `pace` holds `rules.pace` of each.
     """
     numbers = np.zeros(1)
-    return address_of(_KERNELS[problem.kind], problem, numbers, numbers, numbers, numbers)
+    return address_of(_KERNELS[problem.kind], problem, numbers, numbers, scratch, numbers)

@@ -1,6 +1,6 @@
 """The pieces that the work on one system is cut into, one function per kernel.
 
-A piece `(phase, piece, problem, time, y, buffers, out)` does its share of one of two phases and writes numbers of its own. Direct
+A piece `(phase, piece, problem, pace, y, buffers, out)` does its share of one of two phases and writes numbers of its own. Direct
 sums: directions of the tokens, then rows (an early and a late block together, so that the triangle is balanced). Series: sums of
 stretches of the sequence, one per lane, then the walk through them.
 """
@@ -13,26 +13,19 @@ from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general, tiles
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import sincos as sincos_scalar
-from metastable.kernels.cpu.members import clear_sums, matrix_velocity, sums_size
+from metastable.kernels.cpu.members import clear_sums, matrix_velocities
 from metastable.kernels.cpu.problem import (
     CIRCLE,
     CIRCLE_SERIES,
     GENERAL,
     MATRIX_SERIES,
     SPHERE_SERIES,
-    SQUARE_ROOT,
     TILES,
 )
 from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
 
 FIRST, SECOND = range(2)
 """Phases of an evaluation."""
-
-
-@inlined
-def _speed(problem, time):
-    """The factor of the velocity that the norm prescribes, where it depends on time alone."""
-    return 1.0 / math.sqrt(time + 1.0) if problem.scaling == SQUARE_ROOT else 1.0
 
 
 # ---------------------------------------------------------------------------------------------------- direct sums
@@ -75,38 +68,6 @@ def _tile_directions(problem, y, buffers, first, last):
 
 
 @inlined
-def _scratch(buffers, piece):
-    """Where the working memory of a piece begins and ends in `buffers.scratch`."""
-    size = buffers.scratch.size // buffers.pieces
-    return piece * size, (piece + 1) * size
-
-
-@inlined
-def _tile_rows(problem, time, buffers, piece, first, last, out):
-    begin, end = _scratch(buffers, piece)
-    scratch = buffers.scratch[begin:end]
-    tiles.rows(problem, time, buffers.x, buffers.points, first, last, scratch, out)
-
-
-@inlined
-def _general_rows(problem, time, buffers, piece, first, last, out):
-    begin, end = _scratch(buffers, piece)
-    scratch = buffers.scratch[begin:end]
-    for k in range(first, last):
-        general.row(problem, time, buffers.x, buffers.stride, k, scratch, out)
-
-
-@inlined
-def _circle_rows(problem, time, buffers, piece, first, last, out):
-    stride = buffers.stride
-    cosine = buffers.x[:stride]
-    sine = buffers.x[stride : 2 * stride]
-    factor = _speed(problem, time)
-    for k in range(first, last):
-        _write_spin(problem, k, cosine[k], sine[k], factor * circle.row(problem, cosine, sine, k), out)
-
-
-@inlined
 def _write_spin(problem, k, c, s, spin, out):
     """The velocity of a token on the circle that turns with angular velocity `spin`."""
     if problem.components == 1:
@@ -117,20 +78,6 @@ def _write_spin(problem, k, c, s, spin, out):
 
 
 # ----------------------------------------------------------------------------------------------------------- series
-
-
-@inlined
-def _lanes(problem, buffers, group):
-    """Where a group of stretches begins and ends in `buffers.lane_x` and `lane_out`. (These kernels cannot return arrays.)"""
-    width = problem.dim * buffers.length * LANES
-    return group * width, (group + 1) * width
-
-
-@inlined
-def _sums(problem, group):
-    """Where the sums of a group of stretches begin and end in `buffers.sums`."""
-    room = sums_size(problem) * LANES
-    return group * room, (group + 1) * room
 
 
 @inner
@@ -165,22 +112,16 @@ def _gather(problem, y, buffers, group, x):
 
 @inner
 def _circle_sums(problem, y, buffers, group):
-    begin, end = _lanes(problem, buffers, group)
-    x = buffers.lane_x[begin:end]
-    first, last = _sums(problem, group)
-    sums = buffers.sums[first:last]
-    _gather(problem, y, buffers, group, x)
+    x, sums = buffers.lane_x[group], buffers.sums[group]
     size = buffers.length * LANES
+    _gather(problem, y, buffers, group, x)
     clear_sums(problem, sums)
     fourier.add_stretch(problem.weight, problem.modes, x[:size], x[size:], buffers.length, sums)
 
 
 @inner
 def _sphere_sums(problem, y, buffers, group):
-    begin, end = _lanes(problem, buffers, group)
-    x = buffers.lane_x[begin:end]
-    first, last = _sums(problem, group)
-    sums = buffers.sums[first:last]
+    x, sums = buffers.lane_x[group], buffers.sums[group]
     _gather(problem, y, buffers, group, x)
     clear_sums(problem, sums)
     harmonics.add_stretch(problem, x, buffers.length, sums)
@@ -199,56 +140,34 @@ def _write_spins(problem, buffers, group, x, factor, spins, out):
 
 
 @inner
-def _circle_walk(problem, time, buffers, group, out):
-    length = buffers.length
-    size = length * LANES
-    begin, end = _lanes(problem, buffers, group)
-    x = buffers.lane_x[begin:end]
-    first, last = _sums(problem, group)
-    sums = buffers.sums[first:last]
-    spins = buffers.lane_out[begin:end]
-    before = buffers.before[group * LANES : (group + 1) * LANES]
-    fourier.circle_stretch(problem, x[:size], x[size:], length, before, sums, spins)
-    factor = _speed(problem, time)
-    _write_spins(problem, buffers, group, x, factor, spins, out)
+def _circle_walk(problem, pace, buffers, group, out):
+    x, spins = buffers.lane_x[group], buffers.lane_out[group]
+    size = buffers.length * LANES
+    cosine, sine = x[:size], x[size:]
+    fourier.circle_stretch(problem, cosine, sine, buffers.length, buffers.before[group], buffers.sums[group], spins)
+    _write_spins(problem, buffers, group, x, pace, spins, out)
 
 
 @inner
-def _matrix_walk(problem, time, buffers, group, out):
-    length = buffers.length
-    size = length * LANES
-    begin, end = _lanes(problem, buffers, group)
-    x = buffers.lane_x[begin:end]
-    first, last = _sums(problem, group)
-    sums = buffers.sums[first:last]
-    mean = buffers.lane_out[begin:end]
-    before = buffers.before[group * LANES : (group + 1) * LANES]
-    table = buffers.table[group * (problem.modes + 4) * LANES :]
-    fourier.matrix_stretch(problem, x[:size], x[size:], length, before, sums, table, mean[:size], mean[size:])
-    now = fill(time)
-    for i in range(length):
-        at = i * LANES
-        spin = matrix_velocity(problem, now, load(x, at), load(x, size + at), load(mean, at), load(mean, size + at))
-        store(mean, at, spin)
+def _matrix_walk(problem, pace, buffers, group, out):
+    x, mean, length = buffers.lane_x[group], buffers.lane_out[group], buffers.length
+    before, sums = buffers.before[group], buffers.sums[group]
+    fourier.matrix_stretch(problem, x, length, before, sums, buffers.table[group], mean)
+    # Each velocity takes the place of the mean that it came from.
+    matrix_velocities(problem, fill(pace), x, mean, length * LANES, mean)
     _write_spins(problem, buffers, group, x, 1.0, mean, out)
 
 
 @inner
-def _sphere_walk(problem, time, buffers, group, out):
-    length = buffers.length
-    begin, end = _lanes(problem, buffers, group)
-    x = buffers.lane_x[begin:end]
-    first, last = _sums(problem, group)
-    sums = buffers.sums[first:last]
-    result = buffers.lane_out[begin:end]
-    harmonics.sphere_stretch(problem, x, length, sums, result)
-    factor = _speed(problem, time)
+def _sphere_walk(problem, pace, buffers, group, out):
+    length, result = buffers.length, buffers.lane_out[group]
+    harmonics.sphere_stretch(problem, buffers.lane_x[group], length, buffers.sums[group], result)
     for lane in range(LANES):
         for i in range(length):
             k = (group * LANES + lane) * length + i
             if problem.first <= k < problem.tokens:
                 for a in range(3):
-                    out[3 * k + a] = factor * result[(3 * i + a) * LANES + lane]
+                    out[3 * k + a] = pace * result[(3 * i + a) * LANES + lane]
 
 
 # -------------------------------------------------------------------------------------------------------- evaluation
@@ -273,60 +192,64 @@ def _share(tokens, buffers, piece):
 
 
 @inner
-def _circle_piece(phase, piece, problem, time, y, buffers, out):
+def _circle_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _directions(problem, y, buffers, first, last)
         return
     for half in range(2):
         first, last = _block(problem, buffers, piece, half)
-        _circle_rows(problem, time, buffers, piece, first, last, out)
+        stride = buffers.stride
+        cosine, sine = buffers.x[:stride], buffers.x[stride:]
+        for k in range(first, last):
+            _write_spin(problem, k, cosine[k], sine[k], pace * circle.row(problem, cosine, sine, k), out)
 
 
 @inner
-def _general_piece(phase, piece, problem, time, y, buffers, out):
+def _general_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _directions(problem, y, buffers, first, last)
         return
     for half in range(2):
         first, last = _block(problem, buffers, piece, half)
-        _general_rows(problem, time, buffers, piece, first, last, out)
+        for k in range(first, last):
+            general.row(problem, pace, buffers.x, buffers.stride, k, buffers.scratch[piece], out)
 
 
 @inner
-def _tile_piece(phase, piece, problem, time, y, buffers, out):
+def _tile_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _tile_directions(problem, y, buffers, first, last)
         return
     for half in range(2):
         first, last = _block(problem, buffers, piece, half)
-        _tile_rows(problem, time, buffers, piece, first, last, out)
+        tiles.rows(problem, pace, buffers.x, buffers.points, first, last, buffers.scratch[piece], out)
 
 
 @inner
-def _circle_series_piece(phase, piece, problem, time, y, buffers, out):
+def _circle_series_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         _circle_sums(problem, y, buffers, piece)
     else:
-        _circle_walk(problem, time, buffers, piece, out)
+        _circle_walk(problem, pace, buffers, piece, out)
 
 
 @inner
-def _matrix_series_piece(phase, piece, problem, time, y, buffers, out):
+def _matrix_series_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         _circle_sums(problem, y, buffers, piece)
     else:
-        _matrix_walk(problem, time, buffers, piece, out)
+        _matrix_walk(problem, pace, buffers, piece, out)
 
 
 @inner
-def _sphere_series_piece(phase, piece, problem, time, y, buffers, out):
+def _sphere_series_piece(phase, piece, problem, pace, y, buffers, out):
     if phase == FIRST:
         _sphere_sums(problem, y, buffers, piece)
     else:
-        _sphere_walk(problem, time, buffers, piece, out)
+        _sphere_walk(problem, pace, buffers, piece, out)
 
 
 KERNELS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,6 @@ the circle with Q = K = V = I and with general matrices (`fourier`), and on the 
 
 SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES)
 
-PLAIN, UNIT_SPEED, SQUARE_ROOT = range(3)
-"""How the tangent drift is scaled: not at all (`PostLN`), by alpha/|A| (`NGPT`), by 1/sqrt(t + 1) (`SqrtScaling`)."""
-
 
 class Problem(NamedTuple):
     """One model and a number of tokens, ready for compiled code; `kind` says which kernel serves it.
@@ -38,8 +35,10 @@ class Problem(NamedTuple):
     Both are stored transposed, and like `bilinear` flat and padded to whole vectors, so that inner loops run along memory: row b,
     column a of head h at `(h dim + b) wide + a` holds V_ab. Frozen tokens are padded likewise, with weight zero.
 
+    The norm's factor 1/s is `amplitude (t + 1)^-decay`, over the length of the attention sum where `by_length` (see `rules`).
+
     Series: `modes` (or the degree, on the sphere); on the circle `weight[m]` of `cos(m t)` and `ratio[m] = m/beta`; on the sphere
-    `rise` and `fall`, the coefficients of the recurrence (see `harmonics`).
+    `rise` and `fall`, the coefficients of the recurrence (see `harmonics`); `sums` vectors of prefix sums are kept.
     """
 
     kind: int
@@ -61,13 +60,15 @@ class Problem(NamedTuple):
     mass: FloatArray
     frozen_count: int
     unnormalized: bool
-    scaling: int
-    alpha: float
+    amplitude: float
+    decay: float
+    by_length: bool
     modes: int
     weight: FloatArray
     ratio: FloatArray
     rise: FloatArray
     fall: FloatArray
+    sums: int
 
 
 def _kind(model: Attention, interaction: str) -> int:
@@ -82,10 +83,10 @@ def _kind(model: Attention, interaction: str) -> int:
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
 
 
-def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, object]:
+def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, Any]:
     """The coefficients of the series (placeholders for direct sums)."""
     empty = np.zeros(1)
-    result = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
+    result: dict[str, Any] = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
     beta = model.all_heads[0].beta
     if kind == CIRCLE_SERIES:
         from metastable.kernels.fourier import circle_series
@@ -103,7 +104,8 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
 
         degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance)
         result.update(modes=degree, ratio=ratio, rise=rise, fall=fall)
-    return result
+    # `rise` has one entry per harmonic, and one in all on the circle.
+    return {**result, "sums": 2 * max(result["rise"].size, result["modes"] + 1)}
 
 
 def width_of(dim: int) -> int:
@@ -173,7 +175,6 @@ def prepare(
     frozen = _frozen(model)
     mass = frozen["mass"]
     assert isinstance(mass, np.ndarray)
-    scaling = {NGPT: UNIT_SPEED, SqrtScaling: SQUARE_ROOT}.get(type(model.norm), PLAIN)
     return Problem(
         kind=kind,
         tokens=tokens,
@@ -184,8 +185,9 @@ def prepare(
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),
         unnormalized=model.weights == "unnormalized",
-        scaling=scaling,
-        alpha=float(getattr(model.norm, "alpha", 1.0)),
+        amplitude=float(getattr(model.norm, "alpha", 1.0)),
+        decay=0.5 if isinstance(model.norm, SqrtScaling) else 0.0,
+        by_length=isinstance(model.norm, NGPT),
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
         **_heads(model),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]

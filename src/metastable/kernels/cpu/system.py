@@ -15,9 +15,10 @@ from numba import prange
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import tiles
 from metastable.kernels.cpu.compiled import address_of, aligned_array, call_piece, compiled, inner, parallel
-from metastable.kernels.cpu.members import start_sums, sums_size
+from metastable.kernels.cpu.members import start_sums
 from metastable.kernels.cpu.pieces import FIRST, KERNELS, SECOND
-from metastable.kernels.cpu.problem import MATRIX_SERIES, SERIES, SPHERE_SERIES, TILES, Problem
+from metastable.kernels.cpu.problem import MATRIX_SERIES, SERIES, TILES, Problem
+from metastable.kernels.cpu.rules import pace
 from metastable.kernels.cpu.vector import LANES
 
 PIECES_LIMIT = 32
@@ -33,74 +34,68 @@ PARALLEL_WORK = 400_000
 
 
 class Buffers(NamedTuple):
-    """Memory for `evaluate`. `x`: unit tokens, coordinates first in rows of `stride`; `tiles` has layouts of its own
-    for `x` and `points`."""
+    """Memory for `evaluate`.
+
+    Direct sums, in `pieces`: unit tokens `x`, coordinates first in rows of `stride` (`tiles` has layouts of its own for `x` and
+    `points`), and `scratch` for each piece. Series, in as many groups of stretches, `length` tokens to a lane: tokens and
+    results of each group, its `sums` and the weight `before` it (one more for the beginning), and its `table`.
+    """
 
     pieces: int
     stride: int
-    groups: int
     length: int
     x: FloatArray
     points: FloatArray
+    scratch: FloatArray
     lane_x: FloatArray
     lane_out: FloatArray
     table: FloatArray
     sums: FloatArray
     before: FloatArray
-    scratch: FloatArray
+
+
+class System(NamedTuple):
+    """A problem with its memory and the address of its kernel: what `evaluate` needs."""
+
+    kernel: int
+    problem: Problem
+    buffers: Buffers
 
 
 def allocate(problem: Problem) -> Buffers:
     """Memory for one system."""
     tokens, dim = problem.tokens, problem.dim
-    empty = aligned_array(LANES)
-    if problem.kind in SERIES:
-        groups = int(np.clip(tokens // (LANES * STRETCH), 1, GROUPS_LIMIT))
-        length = -(-tokens // (LANES * groups))
-        vectors = groups * length
-        sphere = problem.kind == SPHERE_SERIES
-        table = groups * (problem.modes + 4) * LANES if problem.kind == MATRIX_SERIES else LANES
-        return Buffers(
-            pieces=groups,
-            stride=0,
-            groups=groups,
-            length=length,
-            x=empty,
-            points=empty,
-            lane_x=aligned_array(vectors * dim * LANES),
-            lane_out=aligned_array(vectors * (3 if sphere else 2) * LANES),
-            table=aligned_array(table),
-            sums=aligned_array((groups + 1) * int(sums_size(problem)) * LANES),
-            before=aligned_array((groups + 1) * LANES),
-            scratch=empty,
-        )
-    stride = (tokens // LANES + 3) * LANES
-    wide = problem.wide
-    pieces = int(np.clip(tokens // PIECE, 1, PIECES_LIMIT))
+    series, tiled = problem.kind in SERIES, problem.kind == TILES
+    pieces = tokens // (LANES * STRETCH) if series else tokens // PIECE
+    pieces = int(np.clip(pieces, 1, GROUPS_LIMIT if series else PIECES_LIMIT))
+    length = -(-tokens // (LANES * pieces)) if series else 0
+    stride = 0 if series else (tokens // LANES + 3) * LANES
+
+    def lines(count: int, size: int) -> FloatArray:
+        """So many lines of memory, each in whole vectors."""
+        wide = max(1, -(-size // LANES)) * LANES
+        return aligned_array(count * wide).reshape(count, wide)
+
     return Buffers(
         pieces=pieces,
         stride=stride,
-        groups=0,
-        length=0,
-        x=aligned_array(dim * stride),
-        points=aligned_array(tokens * wide) if problem.kind == TILES else empty,
-        lane_x=empty,
-        lane_out=empty,
-        table=empty,
-        sums=empty,
-        before=empty,
-        scratch=aligned_array(pieces * scratch_size(problem)),
+        length=length,
+        x=aligned_array(max(LANES, dim * stride)),
+        points=aligned_array(tokens * problem.wide if tiled else LANES),
+        scratch=lines(pieces, 0 if series else scratch_size(problem)),
+        lane_x=lines(pieces, length * dim * LANES),
+        lane_out=lines(pieces, length * dim * LANES),
+        table=lines(pieces, (problem.modes + 3) * LANES if problem.kind == MATRIX_SERIES else 0),
+        sums=lines(pieces + 1, problem.sums * LANES if series else 0),
+        before=lines(pieces + 1, LANES),
     )
 
 
 def scratch_size(problem: Problem) -> int:
-    """Numbers of scratch memory per piece, in whole vectors."""
-    size = (
-        int(tiles.work_size(problem.dim, problem.wide))
-        if problem.kind == TILES
-        else 4 * problem.wide + LANES * problem.dim
-    )
-    return -(-size // LANES) * LANES
+    """Numbers of scratch memory per piece."""
+    if problem.kind == TILES:
+        return tiles.work_size(problem.dim, problem.wide)
+    return 4 * problem.wide + LANES * problem.dim
 
 
 def pays(problem: Problem) -> bool:
@@ -114,51 +109,58 @@ def pays(problem: Problem) -> bool:
 @inner
 def _accumulate(problem, buffers):
     """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
-    vectors = sums_size(problem)
-    size = vectors * LANES
-    groups = buffers.groups
-    sums = buffers.sums
-    base = sums[groups * size :]
-    start_sums(problem, buffers.before[groups * LANES :], base)
-    mass = buffers.before[groups * LANES]
-    for group in range(groups):
+    sums, before = buffers.sums, buffers.before
+    base = sums[buffers.pieces]
+    start_sums(problem, before[buffers.pieces], base)
+    mass = before[buffers.pieces, 0]
+    for group in range(buffers.pieces):
         for lane in range(LANES):
-            buffers.before[group * LANES + lane] = mass + (group * LANES + lane) * buffers.length
-            for i in range(vectors):
-                at = group * size + i * LANES + lane
-                stretch = sums[at]
-                sums[at] = base[i * LANES]
+            before[group, lane] = mass + (group * LANES + lane) * buffers.length
+            for i in range(problem.sums):
+                at = i * LANES + lane
+                stretch = sums[group, at]
+                sums[group, at] = base[i * LANES]
                 base[i * LANES] += stretch
 
 
-def kernel(problem: Problem, buffers: Buffers) -> int:
-    """Address of the kernel for this problem, the first argument of `evaluate`."""
+def make(problem: Problem) -> System:
+    """Memory and kernel for a problem."""
+    buffers = allocate(problem)
     numbers = np.zeros(1)
-    return address_of(KERNELS[problem.kind], 0, 0, problem, 0.0, numbers, buffers, numbers)
+    address = address_of(KERNELS[problem.kind], 0, 0, problem, 0.0, numbers, buffers, numbers)
+    return System(address, problem, buffers)
 
 
 @parallel
-def _phase_parallel(kernel, phase, pieces, problem, time, y, buffers, out):
-    for piece in prange(pieces):
-        call_piece(kernel, phase, np.int64(piece), problem, time, y, buffers, out)
+def _phase_parallel(kernel, phase, problem, pace, y, buffers, out):
+    # (Tuples within tuples cannot enter a parallel loop.)
+    for piece in prange(buffers.pieces):
+        call_piece(kernel, phase, np.int64(piece), problem, pace, y, buffers, out)
 
 
-@compiled
-def evaluate(kernel, problem, time, y, buffers, out, threads):
+@inner
+def velocity(system, time, y, out, threads):
     """Velocity `out` at the state `y` of one system, both flat with `components` numbers per token.
 
     `threads`: True to use them; None to do without, in code that has no parallel part (which would take long to compile).
     Entries of `out` for tokens below `problem.first` are left alone. Direct sums: directions, then rows. Series: sums of the
     stretches, sums of all before each stretch, then the walk through them.
     """
-    series = buffers.groups > 0
-    pieces = buffers.pieces
+    kernel, problem, buffers = system
+    series = buffers.length > 0
+    speed = pace(problem, time)
     for phase in range(2):
         # Directions cost too little for threads.
         if threads is not None and (series or phase == SECOND or problem.tokens > 20_000):
-            _phase_parallel(kernel, phase, pieces, problem, time, y, buffers, out)
+            _phase_parallel(kernel, phase, problem, speed, y, buffers, out)
         else:
-            for piece in range(pieces):
-                call_piece(kernel, phase, piece, problem, time, y, buffers, out)
+            for piece in range(buffers.pieces):
+                call_piece(kernel, phase, piece, problem, speed, y, buffers, out)
         if series and phase == FIRST:
             _accumulate(problem, buffers)
+
+
+@compiled
+def evaluate(system, time, y, out, threads):
+    """`velocity`, for callers outside compiled code."""
+    velocity(system, time, y, out, threads)

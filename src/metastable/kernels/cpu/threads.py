@@ -34,8 +34,11 @@ def thread_count(threads: int | None) -> int:
 
 
 @contextmanager
-def using(threads: int) -> Iterator[None]:
-    """Run compiled parallel code on that many threads."""
+def using(threads: int | None) -> Iterator[None]:
+    """Run compiled parallel code on that many threads (None: there is none to run)."""
+    if threads is None:
+        yield
+        return
     with _launch:
         before = numba.get_num_threads()
         numba.set_num_threads(threads)

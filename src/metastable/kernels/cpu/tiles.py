@@ -9,7 +9,7 @@ maximum of a row is raised block by block, as in arXiv:2205.14135.
 
 from __future__ import annotations
 
-from metastable.kernels.cpu.compiled import compiled, inlined, inner
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
@@ -35,8 +35,7 @@ STACK = 12
 """Tiles that share a block of columns."""
 
 
-@compiled
-def work_size(dim, wide):
+def work_size(dim: int, wide: int) -> int:
     """Numbers of scratch memory that `rows` needs."""
     return ROWS * COLUMNS + STACK * ROWS * (dim + 2 * wide + 4) + 2 * wide
 
@@ -298,7 +297,7 @@ def _token(problem, points, k, own):
 
 
 @inner
-def rows(problem, time, panels, points, first, last, work, out):
+def rows(problem, pace, panels, points, first, last, work, out):
     """Velocities of the tokens first..last of one system into `out`."""
     dim = problem.dim
     wide = problem.wide
@@ -351,4 +350,4 @@ def rows(problem, time, panels, points, first, last, work, out):
         for k in range(base, end):
             i = k - base
             _token(problem, points, k, own)
-            emit(problem, time, own, drift[i * wide : (i + 1) * wide], along[i], out, k)
+            emit(problem, pace, own, drift[i * wide : (i + 1) * wide], along[i], out, k)

@@ -193,6 +193,16 @@ def fill(typing_context, value):
 
 
 @intrinsic
+def first(typing_context, value):
+    """The first lane."""
+
+    def generate(context, builder, sig, arguments):
+        return builder.extract_element(arguments[0], ir.Constant(INDICES, 0))
+
+    return types.float64(VECTOR), generate
+
+
+@intrinsic
 def maximum(typing_context, left, right):
     """Lane by lane, the larger one."""
 

@@ -1,0 +1,53 @@
+"""What all sums share, each written once: whom a token sees, what it weighs itself, and how the norm scales its drift."""
+
+from __future__ import annotations
+
+import math
+
+from metastable.kernels.cpu.compiled import inlined, inner
+from metastable.kernels.cpu.vector import fill, root, where
+
+
+@inlined
+def segment(problem, k, part, reach):
+    """The tokens that token k sees, in four parts: each of its two ranges up to `reach` and behind k. Start, stop.
+
+    `reach` k + 1 counts the token itself, k leaves it out.
+    """
+    start = problem.intervals[k, part // 2, 0]
+    stop = problem.intervals[k, part // 2, 1]
+    if part % 2 == 0:
+        return start, min(stop, reach)
+    return max(start, k + 1), stop
+
+
+@inlined
+def own_weight(problem, k):
+    """What token k weighs in its own sum, relative to the largest weight: one where it sees itself, else nothing."""
+    weight = 0.0
+    for part in range(2):
+        if problem.intervals[k, part, 0] <= k < problem.intervals[k, part, 1]:
+            weight = 1.0
+    return weight
+
+
+@inlined
+def divisor(weight_sum):
+    """The sum of weights to divide by, in each lane: one for a token that sees nobody, whose sums are zero."""
+    return where(weight_sum, weight_sum, fill(1.0))
+
+
+@inner
+def pace(problem, time):
+    """The part of the norm's factor 1/s that depends on time alone: amplitude (t + 1)^-decay."""
+    if problem.decay == 0.0:
+        return problem.amplitude
+    if problem.decay == 0.5:
+        return problem.amplitude / math.sqrt(time + 1.0)
+    return problem.amplitude * (time + 1.0) ** -problem.decay
+
+
+@inlined
+def norm_factor(problem, pace, square):
+    """1/s in each lane, from `pace` and the squared length of the attention sum (no force, no motion: 0/1 instead of 0/0)."""
+    return pace / where(square, root(square), fill(1.0)) if problem.by_length else pace
