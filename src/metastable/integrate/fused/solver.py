@@ -17,7 +17,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
-from metastable.integrate.solution import Chart, Solution
+from metastable.integrate.solution import UNFINISHED, Chart, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import cpu
 from metastable.kernels.cpu.support import FUSED
@@ -105,7 +105,7 @@ def solve_members(
     # Left empty: the workers touch this memory first, each its own part.
     states = np.empty((count, times.size, tokens, dim))
     statistics = np.zeros((count, 3), dtype=np.int64)
-    status = np.full(count, loop.UNFINISHED, dtype=np.int64)
+    status = np.full(count, UNFINISHED, dtype=np.int64)
     queue = np.zeros(3, dtype=np.int64)
     batch = loop.Batch(
         problem=prepare(model, tokens, interaction=interaction, chart=_chart(model)),
@@ -135,7 +135,7 @@ def solve_members(
 
     with contextlib.suppress(KeyboardInterrupt):
         _watch(work, stop, None if progress is None else lambda: progress(float(queue[loop.FINISHED])))
-    states[status == loop.UNFINISHED] = np.nan
+    states[status == UNFINISHED] = np.nan
     if progress is not None:
         progress(float(queue[loop.FINISHED]))
     return states, statistics, status
