@@ -70,7 +70,8 @@ def _measure_table(parameters: Mapping[str, Any], settings: Settings, report: Re
 
     def one(job: tuple[str, str, int]) -> tuple[bool, float, float, float]:
         row, condition, seed = job
-        value = random_value(int(row), dim, seed, parameters["gaps"], condition != "general")
+        gaps = parameters["cloud_gaps" if row in ("4", "5") else "gaps"]
+        value = random_value(int(row), dim, seed, gaps, condition != "general")
         query, key = gaussian_pair(dim, seed) if condition == "random" else (None, None)
         model = Attention(dim=dim, beta=parameters["beta"], query=query, key=key, value=value)
         horizon = parameters["until_random" if condition == "random" else "until"][row]
@@ -118,11 +119,17 @@ def _judge_table(data: xr.Dataset) -> list[Finding]:
                 measured=f"Q = K = I, V symmetric: {percent(held['symmetric'], draws)}; V not symmetric: "
                 f"{percent(held['general'], draws)}; Gaussian Q, K: {percent(held['random'], draws)}; {name}: {meant} of "
                 f"{chosen}" + (_by_sign(data) if row == "3" else ""),
-                test=f"agrees: every draw; under a condition: every draw with {name}",
+                test=f"agrees: every draw; under a condition: every draw with {name}{PROVENANCE.get(str(row), '')}",
                 verdict=verdict,
             )
         )
     return findings
+
+
+PROVENANCE = {
+    "3": ". (The condition tried first, Gaussian Q, K with ξᵀQᵀKξ > 0, failed in 2 of 37 draws; this one was chosen after that.)",
+}
+"""How a condition was come by, where it was not fixed before the first run."""
 
 
 def _condition(data: xr.Dataset, row: str) -> tuple[str, int, int]:
@@ -169,8 +176,9 @@ TABLE_1_RANDOM = Recipe(
         "beta": 9.0,
         "draws": 12,
         "gaps": (0.2, 4.0),
-        "until": {"1": 1e9, "2": 1e9, "3": 1e9, "4": 300.0, "5": 300.0},
-        "until_random": {"1": 1e50, "2": 1e50, "3": 1e12, "4": 300.0, "5": 300.0},
+        "cloud_gaps": (0.5, 20.0),
+        "until": {"1": 1e9, "2": 1e9, "3": 1e9, "4": 1000.0, "5": 1000.0},
+        "until_random": {"1": 1e50, "2": 1e50, "3": 1e12, "4": 1000.0, "5": 1000.0},
         "rtol": 1e-4,
         "max_steps": 20_000,
     },
