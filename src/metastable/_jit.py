@@ -116,9 +116,17 @@ class _PartCompiler(CompilerBase):
         return [pipeline]
 
 
+def _refuse(*arguments: Any, **named: Any) -> None:
+    raise TypeError("this function is part of compiled functions and has no machine code of its own; call those")
+
+
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """`numba.njit` for functions that only other compiled functions call (calling one from Python crashes)."""
+    """`numba.njit` for functions that only other compiled functions call."""
     if function is None:
         return lambda inner: part(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    dispatcher = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    # A call from Python finds nothing to run: what is compiled is not entered into the table that such calls use.
+    dispatcher._insert = lambda *arguments, **named: None
+    dispatcher._compile_for_args = _refuse
+    return dispatcher
