@@ -125,7 +125,7 @@ def part(function: Callable | None = None, **options: Any) -> Any:
     if function is None:
         return lambda inner: part(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    dispatcher = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    dispatcher: Any = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
     # A call from Python finds nothing to run: what is compiled is not entered into the table that such calls use.
     dispatcher._insert = lambda *arguments, **named: None
     dispatcher._compile_for_args = _refuse
