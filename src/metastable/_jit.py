@@ -20,8 +20,6 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
-from metastable import _progress
-
 ROOMS = ("kernels", "integrate", "analysis")
 """Folders of the package that hold compiled code."""
 
@@ -46,20 +44,28 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
     return dispatcher
 
 
+compile_listeners: list[Callable[[bool], None]] = []
+"""Called with True when Numba begins to compile, with False when it is done (what it loads from its cache is no compilation)."""
+
+
 class _Announcer(event.Listener):
-    """Tells progress bars when Numba compiles (what it loads from its cache is no compilation)."""
+    """Calls `compile_listeners`, once for a function and its parts."""
 
     depth = 0
 
     def on_start(self, event: Any) -> None:
         self.depth += 1
         if self.depth == 1:
-            _progress.tell_compiling(True)
+            self._tell(True)
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
         if self.depth == 0:
-            _progress.tell_compiling(False)
+            self._tell(False)
+
+    def _tell(self, begins: bool) -> None:
+        for listener in compile_listeners:
+            listener(begins)
 
 
 event.register("numba:compile", _Announcer())
