@@ -54,7 +54,11 @@ def _whole(result: dict[str, Any]) -> list[str]:
         f"{two['seconds']:.1f} on two ({ensemble['speed_up']:.2f} times faster), {two['peak_megabytes']:.0f} MB",
         f"  {long['tokens']} tokens to t = 20 by {long['interaction']}: {long['seconds']:.1f} on two threads, "
         f"{long['evaluations']} right-hand sides, {long['peak_megabytes']:.0f} MB",
-        f"  first result of a new process: {first['cold_seconds']:.1f} with compilation, {first['warm_seconds']:.1f} later",
+        *(
+            f"  first result of a new process with nothing compiled, {case}: {row['cold_seconds']:.1f} "
+            f"({row['cold_cpu_seconds']:.1f} CPU seconds), {row['warm_seconds']:.1f} later"
+            for case, row in first.items()
+        ),
     ]
 
 

@@ -21,8 +21,6 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
 
-from metastable import _progress
-
 LANES_CHOSEN = int(os.environ.get("METASTABLE_LANES") or 0)
 """Width of vectors that was asked for (2, 4, 8, ...), 0: what fits the processor. Code of another width is not this code."""
 ROOMS = ("kernels", "integrate", "analysis")
@@ -49,20 +47,28 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
     return dispatcher
 
 
+compile_listeners: list[Callable[[bool], None]] = []
+"""Called with True when Numba begins to compile, with False when it is done (what it loads from its cache is no compilation)."""
+
+
 class _Announcer(event.Listener):
-    """Tells progress bars when Numba compiles (what it loads from its cache is no compilation)."""
+    """Calls `compile_listeners`, once for a function and its parts."""
 
     depth = 0
 
     def on_start(self, event: Any) -> None:
         self.depth += 1
         if self.depth == 1:
-            _progress.tell_compiling(True)
+            self._tell(True)
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
         if self.depth == 0:
-            _progress.tell_compiling(False)
+            self._tell(False)
+
+    def _tell(self, begins: bool) -> None:
+        for listener in compile_listeners:
+            listener(begins)
 
 
 event.register("numba:compile", _Announcer())
@@ -119,9 +125,17 @@ class _PartCompiler(CompilerBase):
         return [pipeline]
 
 
+def _refuse(*arguments: Any, **named: Any) -> None:
+    raise TypeError("this function is part of compiled functions and has no machine code of its own; call those")
+
+
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """`numba.njit` for functions that only other compiled functions call (calling one from Python crashes)."""
+    """`numba.njit` for functions that only other compiled functions call."""
     if function is None:
         return lambda inner: part(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    dispatcher: Any = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    # A call from Python finds nothing to run: what is compiled is not entered into the table that such calls use.
+    dispatcher._insert = lambda *arguments, **named: None
+    dispatcher._compile_for_args = _refuse
+    return dispatcher

@@ -1,5 +1,7 @@
 """Caches of compiled code are tied to all of the package, not to one file."""
 
+import pytest
+
 from metastable import _jit, _progress
 from metastable.kernels.cpu import system
 
@@ -34,6 +36,14 @@ def test_a_progress_bar_says_that_code_is_compiled(monkeypatch):
     assert told == [True, False]
     assert whole(4) == 10
     assert told == [True, False]
+
+
+def test_a_part_is_for_compiled_code_only():
+    part = _jit.part(lambda x: x + 1)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="part of compiled functions"):
+            part(3)
+        assert _jit.njit(lambda x: part(x))(3) == 4
 
 
 def test_a_bar_shows_the_words_while_it_compiles():

@@ -295,10 +295,8 @@ def _output(batch, lanes, lane, end):
     member = ledger.member[lane]
     while ledger.output[lane] < times.size and times[ledger.output[lane]] <= end:
         time = times[ledger.output[lane]]
-        if ledger.new[lane] == 1:
-            _copy(lanes, lane, step.y)
-        elif time == end:
-            _copy(lanes, lane, step.new)
+        if time >= end or ledger.new[lane] == 1:
+            _copy(lanes, lane, step.y if ledger.new[lane] == 1 else step.new)
         else:
             _interpolate(batch.method, lanes, lane, (time - clock.time[lane]) / step.h[lane])
         _write(batch.problem, lanes.state, batch.states[member, ledger.output[lane]])
@@ -309,17 +307,17 @@ def _output(batch, lanes, lane, end):
 def _judge(batch, lanes, lane, error, until):
     """Accept (True) or reject the step of a busy lane, and set its next step size."""
     clock, ledger, h = lanes.clock, lanes.ledger, lanes.step.h[lane]
-    if ledger.new[lane] == 1:
-        _output(batch, lanes, lane, 0.0)
-        ledger.new[lane] = 0
-        return True
-    if not error <= 1.0:
+    new = ledger.new[lane] == 1
+    if not new and not error <= 1.0:
         ledger.rejected[lane] += 1
         ledger.after_rejection[lane] = 1
         clock.wanted[lane] = h * rejected_factor(error)
         return False
     end = until if ledger.lands[lane] == 1 else clock.time[lane] + h
     _output(batch, lanes, lane, end)
+    if new:
+        ledger.new[lane] = 0
+        return True
     clock.time[lane] = end
     ledger.accepted[lane] += 1
     clock.wanted[lane] = h * accepted_factor(error, clock.previous[lane], ledger.after_rejection[lane] == 1)

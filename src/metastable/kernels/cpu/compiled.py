@@ -13,7 +13,8 @@ import numpy as np
 from numba import typeof, types
 from numba.core import cgutils
 
-from metastable._jit import njit, part
+from metastable import _progress
+from metastable._jit import compile_listeners, njit, part
 from metastable.kernels.cpu.vector import LANES, intrinsic
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
@@ -39,6 +40,10 @@ inner = part(**KERNEL)
 
 inlined = part(**KERNEL, forceinline=True)
 """For parts of an inner loop: always merged into the caller."""
+
+
+# Whoever looks at a progress bar is told why nothing moves.
+compile_listeners.append(_progress.tell_compiling)
 
 
 @cache
