@@ -30,8 +30,6 @@ ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
 UNFINISHED = "unfinished"
 """The variable that counts the members of a task that stopped early."""
-ENSEMBLE = "metastable:ensemble"
-"""Named, not imported: `sweep` and `ensemble` are rooms of one layer, and the door between them opens when a task runs."""
 
 
 def canonical(value: Any) -> str:
@@ -111,7 +109,8 @@ def observable(name: str, table: Mapping[str, Any]) -> Any:
     """The observable that `[observe.NAME]` describes."""
     where = f"observe.{name}"
     kind = table["kind"]
-    module = import_module("metastable.analysis.observe")
+    from metastable.analysis import observe as module
+
     known = [item for item in getattr(module, "__all__", dir(module)) if item.islower() and not item.startswith("_")]
     if kind not in known:
         raise SweepError(f"{where}: unknown kind {kind!r}; known observables are: {', '.join(sorted(known))}")
@@ -137,9 +136,11 @@ def run_ensemble(task: Task) -> xr.Dataset:
     The variable `unfinished` counts the members that stopped early. An ensemble that was interrupted has fewer members than it
     should: it is no result. One of which no member reached the last time is a failure.
     """
+    from metastable.ensembles import ensemble  # Numba and xarray, which only workers need
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StoppedEarlyWarning)  # what it says is counted, or ends the task
-        result = load(ENSEMBLE)(
+        result = ensemble(
             task.attention(),
             tokens=task.tokens,
             members=task.members,
