@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import metastable
+from metastable import ensembles
 from metastable import sweep as sweeps
 from metastable.errors import IncompleteStoreError, StoreError, StoreExistsError, StoreFullError, StoreLockedError
 from metastable.stores import locks
@@ -356,7 +356,7 @@ def test_half_an_ensemble_is_no_result(tmp_path, monkeypatch, status, states):
             {"a": ("member", [np.nan] * len(states)), "status": ("member", states)}, attrs={"status": status}
         )
 
-    monkeypatch.setattr(metastable, "ensemble", ensemble, raising=False)
+    monkeypatch.setattr(ensembles, "ensemble", ensemble)
     if status == "interrupted":
         with pytest.raises(KeyboardInterrupt):
             small_sweep().run(tmp_path / "s", workers=0)
