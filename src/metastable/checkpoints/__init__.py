@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from metastable.checkpoints.attention import attention_logits, attention_output, attention_weights
     from metastable.checkpoints.cache import cache_folder
     from metastable.checkpoints.dynamics import UnitTokens, as_model, unit_tokens
+    from metastable.checkpoints.flows.flow import Flow
+    from metastable.checkpoints.flows.handle import FlowRun, from_states
+    from metastable.checkpoints.flows.opening import flow
     from metastable.checkpoints.geometry import (
         capture_curves,
         effective_rank,
@@ -44,6 +47,9 @@ _HOMES = {
     "attention": ("attention_logits", "attention_output", "attention_weights"),
     "cache": ("cache_folder",),
     "dynamics": ("UnitTokens", "as_model", "unit_tokens"),
+    "flows.flow": ("Flow",),
+    "flows.handle": ("FlowRun", "from_states"),
+    "flows.opening": ("flow",),
     "geometry": (
         "capture_curves",
         "effective_rank",
@@ -64,6 +70,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Adapter",
     "AttentionWeights",
+    "Flow",
+    "FlowRun",
     "LayerWeights",
     "LoadedModel",
     "Norm",
@@ -81,6 +89,8 @@ __all__ = [
     "energy_shares",
     "exchangeability_test",
     "exchangeable_strong_count",
+    "flow",
+    "from_states",
     "inverse_temperature",
     "known_architectures",
     "layer_spectra",
