@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         exchangeable_strong_count,
         token_geometry,
     )
+    from metastable.checkpoints.meanings.compare import Comparison, compare_heads
+    from metastable.checkpoints.meanings.measure import meaning
     from metastable.checkpoints.models import LoadedModel, load_model, perplexity
     from metastable.checkpoints.rope import Rope
     from metastable.checkpoints.sources import load_weights, packaged
@@ -57,6 +59,8 @@ _HOMES = {
         "exchangeable_strong_count",
         "token_geometry",
     ),
+    "meanings.compare": ("Comparison", "compare_heads"),
+    "meanings.measure": ("meaning",),
     "models": ("LoadedModel", "load_model", "perplexity"),
     "rope": ("Rope",),
     "sources": ("load_weights", "packaged"),
@@ -70,6 +74,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Adapter",
     "AttentionWeights",
+    "Comparison",
     "Flow",
     "FlowRun",
     "LayerWeights",
@@ -84,6 +89,7 @@ __all__ = [
     "attention_weights",
     "cache_folder",
     "capture_curves",
+    "compare_heads",
     "count_leading",
     "effective_rank",
     "energy_shares",
@@ -97,6 +103,7 @@ __all__ = [
     "load_model",
     "load_weights",
     "logit_matrix",
+    "meaning",
     "ov_spectra",
     "ov_spectra_null",
     "packaged",
