@@ -22,6 +22,8 @@ TOKENS = 128
 LINK = 0.3
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 200.0)
 LOOPED = {"smollm2": (4, 10, 20), "minilm": (1, 3, 5)}
+VARIED = ("prose", "dialogue")
+"""Texts on which temperature, order and radius are varied too."""
 RESULTS = Path(__file__).parent / "images" / "language-models-flow.json"
 
 CODE = '''def bisect(values, target, low=0, high=None):
@@ -189,6 +191,8 @@ def loops(results: Results, model: str, flow: Any, name: str, text: Any) -> None
                 lambda layer=layer, null=null: loop(layer=layer, parts="attention", null=null),
             )
         results.add(f"{base}/all/trained", lambda layer=layer: loop(layer=layer))
+    if name not in VARIED:
+        return
     layer = LOOPED[model][1]
     for temperature in (0.5, 2.0, 8.0):
         results.add(

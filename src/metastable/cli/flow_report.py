@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,7 +24,9 @@ from metastable.errors import StoreError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = ("", "mean cosine", "clusters", "effective rank", "largest", "its words", "status")
+COLUMNS = ("", "cosine", "clusters", "rank", "largest", "its words", "status")
+TEXTS = (0, 5, 6)
+"""Columns that hold words."""
 
 
 def _cells(name: str, variant: Variant) -> tuple[str, ...]:
@@ -47,25 +50,20 @@ def _rows(study: Study) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-def table(study: Study) -> Table:
-    """The what-if table for the terminal."""
-    result = Table(
-        title=f"{study.flow.source}: {study.tokens} tokens, linked at {study.choices.radius:g} rad",
-        title_justify="left",
-        caption="at the end of each run; largest: tokens in the largest cluster, and the words its mean stands for",
-        caption_justify="left",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    for place, name in enumerate(COLUMNS):
-        result.add_column(name, justify="left" if place in (0, 5, 6) else "right")
-    group = ""
+def table(study: Study) -> Group:
+    """The what-if tables for the terminal, one for each group."""
+    groups: dict[str, Table] = {}
     for label, cells in _rows(study):
-        if label != group:
-            result.add_row(f"[bold]{escape(label)}[/]")
-            group = label
-        result.add_row(*(escape(cell) for cell in cells))
-    return result
+        if label not in groups:
+            groups[label] = Table(title=label, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            for place, name in enumerate(COLUMNS):
+                groups[label].add_column(name, justify="left" if place in TEXTS else "right", no_wrap=place != TEXTS[1])
+        groups[label].add_row(*(escape(cell) for cell in cells))
+    head = (
+        f"[bold]{escape(study.flow.source)}[/]: {study.tokens} tokens, linked at {study.choices.radius:g} rad. At the end of each run; "
+        "largest: tokens in the largest cluster, and the words that its mean stands for."
+    )
+    return Group(head, *groups.values())
 
 
 def _curves(variants: Mapping[str, Variant]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,9 +220,10 @@ linked, and linked tokens are one cluster. Nothing is approximated: each run cal
 repeated, or with random weights in their place. One text is one draw.</p></section>
 <section><h2>What if</h2>{_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
 <div class="scroll">{_html_table(study)}</div>
-<p>Words: what the last norm and the output embedding make of the mean state of the largest cluster (logit lens); for an encoder, the
-nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames (Haar); every
-matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p></section>
+<p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
+in the largest cluster. Words: what the last norm and the output embedding make of the mean state of that cluster (logit lens); for an
+encoder, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames
+(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p></section>
 <section><h2>Who merges with whom</h2>
 <p>One line is one token, in the order of the text. Where a token joins the cluster of an earlier one for good, its line ends there
 and the other grows thicker. At the end: how many tokens, and the words that the cluster stands for. Grey: alone.</p>

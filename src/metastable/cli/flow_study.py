@@ -37,7 +37,7 @@ STACK: dict[str, dict[str, Any]] = {
 LOOP: dict[str, dict[str, Any]] = {
     "attention only": {"parts": "attention"},
     "with its MLP": {},
-    "attention, half the temperature": {"parts": "attention", "temperature": 0.5},
+    "half the temperature": {"parts": "attention", "temperature": 0.5},
     "null: text shuffled": {"parts": "attention", "null": "text"},
     "null: Haar values": {"parts": "attention", "null": "haar"},
     "null: random weights": {"parts": "attention", "null": "gaussian"},

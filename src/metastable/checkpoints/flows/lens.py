@@ -27,6 +27,17 @@ def readable(token: str) -> str:
     return "-" + text[2:] if text.startswith("##") else text
 
 
+def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
+    """Words of token ids: decoded one by one (byte-level tokens become letters), pieces of words with a hyphen in front."""
+    names = []
+    for number in ids:
+        token = str(tokenizer.convert_ids_to_tokens(int(number)))
+        text = token if token.startswith("##") else tokenizer.decode([int(number)], clean_up_tokenization_spaces=False)
+        # Half of a letter decodes to the replacement character: then the token itself says more.
+        names.append(readable(token if "\ufffd" in text or not text else text))
+    return tuple(names)
+
+
 def scores(flow: Flow, hidden: Any) -> Any:
     """Scores (rows, vocabulary) of hidden states: logits of the model's own head, or cosines with the input embeddings."""
     import torch
@@ -50,7 +61,7 @@ def read_words(flow: Flow, hidden: Any, count: int) -> list[tuple[str, ...]]:
     best = scores(flow, hidden).topk(count, dim=-1).indices.cpu().tolist()
     if flow.tokenizer is None:
         return [tuple(str(token) for token in row) for row in best]
-    return [tuple(readable(str(token)) for token in flow.tokenizer.convert_ids_to_tokens(row)) for row in best]
+    return [names_of(flow.tokenizer, row) for row in best]
 
 
 def cluster_words(flow: Flow, hidden: np.ndarray, labels: Any, count: int = 3) -> list[tuple[str, ...]]:

@@ -20,7 +20,8 @@ class Comparison:
     """Tests over all heads of a dataset of `meaning`, leading mode.
 
     `alike_real_positive`, `alike_others`: mean of `alike` over heads with a real positive leading eigenvalue and over the rest, with
-    their numbers; `difference_p`: two-sided, by permuting which heads are which. `alike_null`: mean over Haar heads. `same_words`,
+    their numbers; `difference_p`: two-sided, by permuting which heads are which. `alike_null_real`, `alike_null_complex`: means over
+    Haar heads of either kind. `same_words`,
     `opposite_words`: heads whose `alike` is above (below) its null with p <= `level`; by chance about `level` of all heads are either.
     `sign_correlation`: Spearman's rank correlation of `alike` with the sign score; `depth_correlation`: with the layer; each with its
     p, which counts heads as independent.
@@ -31,7 +32,8 @@ class Comparison:
     alike_real_positive: float
     alike_others: float
     difference_p: float
-    alike_null: float
+    alike_null_real: float
+    alike_null_complex: float
     same_words: int
     opposite_words: int
     same_words_real_positive: int
@@ -44,6 +46,10 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain numbers."""
         return asdict(self)
+
+
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if values.size else float("nan")
 
 
 def _permutation_p(values: FloatArray, chosen: Any, permutations: int, seed: int) -> float:
@@ -81,6 +87,7 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
     alike = alike[kept]
     value = np.asarray(lead["eigenvalue"].values, dtype=np.complex128).ravel()[kept]
     null = lead["alike_null"].values.ravel()[kept]
+    null_real = lead["null_is_real"].values.ravel()[kept]
     significant = lead["alike_p"].values.ravel()[kept] <= level
     layer = np.broadcast_to(lead["layer"].values[:, None], lead["alike"].shape).ravel()[kept]
     positive = (value.imag == 0) & (value.real > 0)
@@ -91,10 +98,11 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
     return Comparison(
         heads=int(alike.size),
         real_positive=int(positive.sum()),
-        alike_real_positive=float(alike[positive].mean()) if positive.any() else float("nan"),
-        alike_others=float(alike[~positive].mean()) if (~positive).any() else float("nan"),
+        alike_real_positive=_mean(alike[positive]),
+        alike_others=_mean(alike[~positive]),
         difference_p=_permutation_p(alike, positive, _checks.count(permutations, "permutations"), _checks.seed(seed)),
-        alike_null=float(null.mean()),
+        alike_null_real=_mean(null[null_real]),
+        alike_null_complex=_mean(null[~null_real]),
         same_words=int(same.sum()),
         opposite_words=int((significant & (alike < middle)).sum()),
         same_words_real_positive=int((same & positive).sum()),

@@ -13,8 +13,9 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.checkpoints.flows.flow import Flow
 from metastable.checkpoints.flows.handle import FlowRun
+from metastable.checkpoints.flows.lens import names_of
 from metastable.checkpoints.meanings.modes import Modes, haar_head, modes_of
-from metastable.checkpoints.meanings.vocabulary import Vocabulary, names_of, project, vocabulary_of
+from metastable.checkpoints.meanings.vocabulary import Vocabulary, project, vocabulary_of
 from metastable.checkpoints.weights import LayerWeights
 from metastable.errors import InvalidInputError
 
@@ -151,7 +152,7 @@ def meaning(
     Returns:
         Dataset over (layer, head, mode): `eigenvalue`, `is_real`, `alike` (-1..1), `alike_p`, `shared` (words in both lists), `read_z`,
         `write_z` (how far the lists stand out, in standard deviations of random directions), `read`, `written` (.., word); over
-        (layer, head): `sign_score`; over (layer, head, mode): `alike_null`, one Haar head each.
+        (layer, head): `sign_score`; over (layer, head, mode): `alike_null` and `null_is_real`, one Haar head each.
     """
     from metastable.checkpoints.flows.opening import flow as open_flow
     from metastable.checkpoints.sources import load_weights
@@ -201,6 +202,7 @@ class _Found:
             name: np.full(shape, np.nan) for name in ("alike", "alike_null", "read_strength", "write_strength")
         }
         self.eigenvalue = np.zeros(shape, dtype=np.complex128)
+        self.null_eigenvalue = np.zeros(shape, dtype=np.complex128)
         self.score = np.zeros(shape[:2])
         self.read = np.full((*shape, words), -1, dtype=np.int64)
         self.written = np.full((*shape, words), -1, dtype=np.int64)
@@ -238,6 +240,7 @@ class _Found:
                 "sign_score": (("layer", "head"), self.score),
                 "alike": (dims, alike),
                 "alike_null": (dims, null),
+                "null_is_real": (dims, self.null_eigenvalue.imag == 0),
                 "alike_p": (dims, p),
                 "shared": (dims, shared.sum(axis=-1)),
                 "read_z": (dims, _in_units(self.numbers["read_strength"], random_read)),
@@ -294,7 +297,8 @@ def _measure_layer(
             number += 1
     number = 0
     for column, modes in enumerate(drawn):
-        for mode in range(len(modes.eigenvalue)):
+        for mode, value in enumerate(modes.eigenvalue):
+            found.null_eigenvalue[place, column, mode] = value
             found.numbers["alike_null"][place, column, mode] = likeness(null[0][:, number], null[1][:, number])
             number += 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastable.checkpoints.flows.lens import output_embedding, readable
+from metastable.checkpoints.flows.lens import names_of, output_embedding
 from metastable.checkpoints.weights import Norm
 from metastable.errors import InvalidInputError, UnsupportedError
 
@@ -32,17 +32,6 @@ class Vocabulary:
     def names(self, rows: Any) -> tuple[str, ...]:
         """The words of these rows, as a person reads them."""
         return names_of(self.tokenizer, self.ids[np.asarray(rows)])
-
-
-def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
-    """Words of token ids: decoded one by one (byte-level tokens become letters), pieces of words with a hyphen in front."""
-    names = []
-    for number in ids:
-        token = str(tokenizer.convert_ids_to_tokens(int(number)))
-        text = token if token.startswith("##") else tokenizer.decode([int(number)], clean_up_tokenization_spaces=False)
-        # Half of a letter decodes to the replacement character: then the token itself says more.
-        names.append(readable(token if "\ufffd" in text or not text else text))
-    return tuple(names)
 
 
 def project(rows: Matrix, directions: Any) -> Any:
