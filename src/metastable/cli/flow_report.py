@@ -223,7 +223,8 @@ repeated, or with random weights in their place. One text is one draw.</p></sect
 <p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
 in the largest cluster. Words: what the last norm and the output embedding make of the mean state of that cluster (logit lens); for an
 encoder, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames
-(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p></section>
+(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p>
+</section>
 <section><h2>Who merges with whom</h2>
 <p>One line is one token, in the order of the text. Where a token joins the cluster of an earlier one for good, its line ends there
 and the other grows thicker. At the end: how many tokens, and the words that the cluster stands for. Grey: alone.</p>

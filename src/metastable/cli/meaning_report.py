@@ -122,8 +122,8 @@ def sentences(found: xr.Dataset) -> list[str]:
         f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
         f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
         f"Mean likeness: {result.alike_real_positive:+.3f} in the {result.real_positive} heads whose leading eigenvalue is real and "
-        f"positive, {result.alike_others:+.3f} in the others (difference: p = {result.difference_p:.4f} by permutation); in random heads "
-        f"with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
+        f"positive, {result.alike_others:+.3f} in the others (difference: p = {result.difference_p:.4f} by permutation); in random "
+        f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
         f"{result.alike_null_complex:+.3f} where it is complex.",
         f"Rank correlation of likeness with the sign score {result.sign_correlation:+.2f} (p = {result.sign_p:.1g}), with depth "
         f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",

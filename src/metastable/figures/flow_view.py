@@ -24,6 +24,9 @@ ROW = 0.105
 FIRST_SHARE = 0.01
 """In log time the axis starts at this share of the end, or at the first merge."""
 
+DARK = 0.7
+"""Cells with a larger sign score are dark enough for white marks."""
+
 Curves = Mapping[str, tuple[Any, Any]]
 """Name -> (times, values)."""
 
@@ -200,8 +203,9 @@ def sign_grid_page(meanings: xr.Dataset) -> Figure:
     image = ax.imshow(score.T, cmap=style.diverging_map(), vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     for flags, marker, size in (((p <= 0.05) & (alike > middle), "o", 18), ((p <= 0.05) & (alike < middle), "x", 14)):
         row, column = np.nonzero(flags)
-        face = {"facecolors": "none"} if marker == "o" else {}
-        ax.scatter(row, column, s=size, marker=marker, color=style.INK, linewidths=0.8, **face)
+        inks = [style.PAPER if abs(value) > DARK else style.INK for value in score[row, column]]
+        colors: dict[str, Any] = {"facecolors": "none", "edgecolors": inks} if marker == "o" else {"color": inks}
+        ax.scatter(row, column, s=size, marker=marker, linewidths=0.9, **colors)
     step = max(1, layers // 10)
     ax.set_xticks(range(0, layers, step), [str(layer) for layer in meanings["layer"].values[::step]])
     ax.set_yticks(range(heads), [str(head) for head in meanings["head"].values])
@@ -240,6 +244,7 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
     )
     axes[1].set_xlabel("layer")
     axes[1].set_ylabel("alike")
+    axes[1].set_ylim(-1.05, 1.5)
     axes[1].legend(fontsize="x-small", loc="upper left")
     style.panel(axes[0], "a", "leading eigenvalue")
     style.panel(axes[1], "b", "depth")
