@@ -21,7 +21,7 @@ from metastable.checkpoints.linear import cloud_distances
 TOKENS = 128
 LINK = 0.3
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 200.0)
-LOOPED = {"smollm2": (4, 10, 20), "minilm": (1, 3, 5)}
+LOOPED = {"smollm2": (4, 10, 20), "minilm": (1, 3)}
 VARIED = ("prose", "dialogue")
 """Texts on which temperature, order and radius are varied too."""
 RESULTS = Path(__file__).parent / "images" / "language-models-flow.json"

@@ -461,3 +461,15 @@ def test_a_run_that_leaves_the_numbers_says_so(flows) -> None:
     stopped = flow.run(IDS, layer=1, until=5.0, step=0.5, max_steps=3)
     assert (stopped.status, stopped.end) == ("max_steps", 1.5)
     assert "3" in stopped.message
+
+
+def test_other_attention_than_eager() -> None:
+    """The flow is the model's own forward pass in any attention; only a temperature needs the kind that shows its weights."""
+    model = copy.deepcopy(build("qwen3"))
+    model.set_attn_implementation("sdpa")
+    flow = checkpoints.flow(model)
+    run, truth = flow.run(IDS), forward(model).hidden_states
+    assert all((run.hidden[layer] == truth[layer][0].numpy()).all() for layer in range(flow.depth))
+    assert flow.kind == "sequential"
+    with pytest.raises(UnsupportedError, match="eager"):
+        flow.run(IDS, temperature=2.0)

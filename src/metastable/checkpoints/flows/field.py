@@ -100,8 +100,8 @@ def check_temperature(layers: Sequence[Layer], states: Sequence[Any]) -> None:
         spread = [float((w - w.amax(-1, keepdim=True))[w > 0].abs().max()) for w in weights]
         if not scalings or not weights or max(spread) > 1e-6:
             raise UnsupportedError(
-                f"{layer.call.name}: its attention has no factor of the logits that can be changed, so temperature= is not "
-                "possible for this model; leave it out"
+                f"{layer.call.name}: its attention shows no factor of the logits that can be changed, so temperature= is not possible; "
+                "leave it out, or load the model with attn_implementation='eager'"
             )
 
 

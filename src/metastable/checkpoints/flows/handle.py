@@ -87,13 +87,14 @@ def make(
 
     tokens, dim = start.shape
     hidden = np.asarray(solution.states, dtype=start.dtype).reshape(-1, tokens, dim)
-    exact = hidden.astype(np.float64)
-    radius = beginnings.lengths(exact, solution.times)
+    x = hidden.astype(np.float64)
+    radius = beginnings.lengths(x, solution.times)
+    x /= radius[..., None]
     opening = start.astype(np.float64)
     statistics = solution.statistics
     data = xr.Dataset(
         {
-            "x": (("time", "token", "coord"), exact / radius[..., None]),
+            "x": (("time", "token", "coord"), x),
             "radius": (("time", "token"), radius),
             "hidden": (("time", "token", "coord"), hidden),
             "start": (("token", "coord"), opening / beginnings.lengths(opening[None], [0.0])[0][:, None]),
