@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,13 @@ def load_model(source: str | os.PathLike[str], *, revision: str | None = None) -
         source: a .gguf file, a folder in the transformers layout, `"smollm2"`, `"minilm"`, or a hub id.
         revision: branch, tag or commit of a hub id.
     """
+    return load_runnable(source, revision=revision, check=lambda config: adapter_for(config, str(source)))
+
+
+def load_runnable(
+    source: str | os.PathLike[str], *, revision: str | None = None, check: Callable[[dict[str, Any]], Any] | None = None
+) -> LoadedModel:
+    """`load_model` for any architecture that transformers can build; `check` may refuse its config before the weights are read."""
     try:
         import torch  # noqa: F401
         import transformers
@@ -48,7 +55,8 @@ def load_model(source: str | os.PathLike[str], *, revision: str | None = None) -
         raise CheckpointError(f"to run a model give its folder, {place.path}, with the weights named model.safetensors")
     folder = convert_gguf(place.path) if place.kind == "gguf" else place.path
     config = read_config(folder)
-    adapter_for(config, str(source))
+    if check is not None:
+        check(config)
     open_folder(folder)
     causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in config.get("architectures") or ())
     builder = transformers.AutoModelForCausalLM if causal else transformers.AutoModel

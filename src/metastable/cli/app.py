@@ -14,6 +14,8 @@ COMMANDS = {
     "sweep": ("sweep", "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster."),
     "spectrum": ("checkpoints", "Spectra of the value matrices of a real language model."),
     "geometry": ("checkpoints", "Token geometry of a real language model, layer by layer."),
+    "flow": ("flow", "What if: the layers of a real language model looped, without MLP, with nulls."),
+    "meaning": ("meaning", "The words that the value matrices of a language model read and write."),
     "explore": ("explore", "Open the explorer: a page where tokens move."),
     "bench": ("bench", "Measure speed against the solvers people use now."),
 }

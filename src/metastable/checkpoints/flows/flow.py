@@ -1,0 +1,316 @@
+"""`Flow`: a language model's own layers, to be run as they are or as they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from metastable import _checks
+from metastable._progress import Report, progress_bar
+from metastable.checkpoints.flows import beginnings, blocks, nulls, solve
+from metastable.checkpoints.flows.field import Field, Layer, check_temperature, prepared
+from metastable.checkpoints.flows.handle import FlowRun, make
+from metastable.checkpoints.flows.parts import Parts
+from metastable.checkpoints.flows.plan import Plan, check_plan
+from metastable.checkpoints.models import encode
+from metastable.errors import ContextLengthError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from metastable.integrate.solution import Solution
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """The tokens of a run: hidden states (1, tokens, dim), the calls that move them, and their names."""
+
+    states: Any
+    calls: tuple[blocks.Call, ...]
+    text: tuple[str, ...]
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """A checkpoint's own layers as a vector field; made by `flow`.
+
+    `architecture`, `depth` (layers), `dim`, `causal`; `kind` of its layers: `"sequential"`, `"parallel"`, `"post"`, or `"whole"` where
+    the parts of some layer cannot be told apart (then only `parts="all"` runs).
+    """
+
+    model: Any
+    tokenizer: Any
+    source: str
+    probe: blocks.Recording
+    parts: tuple[Parts | None, ...]
+    final_norm: Any
+    causal: bool
+
+    def __repr__(self) -> str:
+        return f"<Flow: {self.source}, {self.architecture}, {self.depth} {self.kind} layers of dim {self.dim}>"
+
+    @property
+    def architecture(self) -> str:
+        return str(self.model.config.model_type)
+
+    @property
+    def depth(self) -> int:
+        return len(self.probe.calls)
+
+    @property
+    def dim(self) -> int:
+        return int(self.probe.last.shape[-1])
+
+    @property
+    def kind(self) -> str:
+        kinds = {"whole" if part is None else part.kind for part in self.parts}
+        return next(iter(kinds)) if len(kinds) == 1 else "whole" if "whole" in kinds else "mixed"
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the modules, in the order in which they are called."""
+        return tuple(call.name for call in self.probe.calls)
+
+    def run(
+        self,
+        text: Any,
+        *,
+        parts: str = "all",
+        layers: Any = None,
+        layer: int | None = None,
+        until: float | None = None,
+        step: float | str | None = None,
+        substeps: int | None = None,
+        times: Any = None,
+        temperature: float = 1.0,
+        permute: int | None = None,
+        project: str | None = None,
+        null: str | None = None,
+        seed: int = 0,
+        middle: bool = False,
+        rtol: float = 1e-3,
+        max_tokens: int | None = None,
+        special_tokens: bool = True,
+        max_steps: int = 100_000,
+        progress: bool | None = None,
+    ) -> FlowRun:
+        """Move tokens by the model's layers: the whole stack as it is, or what if.
+
+        Time is depth, one layer is one unit. Between t = k and k + 1 the field dx/dt = F(x) - x is that of the (k mod m)-th of the m
+        chosen layers, which start from the states that the model itself has there. With no options this is the model's forward
+        pass, bit for bit; the last state is the one before the final norm.
+
+        Args:
+            text: a text, token ids, hidden states (tokens, dim) that enter the first chosen layer, or a cache of such (a mapping of
+                names to arrays, as TransformerLens and nnsight fill them).
+            parts: `"all"`, `"attention"` (feed-forward part off) or `"mlp"` (attention off). Norms stay where they are.
+            layers, layer: several (a range, slice or list) or one; default all.
+            until: loop the chosen layers up to this time. Default: once through.
+            step, substeps: fixed steps of length `step` = 1/`substeps`; `"adaptive"`: Tsit5 with error control, for one looped layer.
+                Default: whole layers; adaptive when one layer is looped.
+            times: when to keep states. Default: every layer; when looped, 101 times.
+            temperature: logits are divided by it.
+            permute: seed of a random order of the tokens that enter (the first stays first).
+            project: `"sphere"`: tokens keep the length they start with. Default: lengths go where the layers send them.
+            null: `"gaussian"` (random weights of the same shapes and spread), `"haar"` (value matrices with random frames) or `"text"`
+                (the words of the text shuffled), drawn with `seed`. A looped layer is random, the states that enter it are not.
+            middle: also keep the states between attention and feed-forward part, at half times.
+            rtol: error per adaptive step, relative to each token's length.
+            max_tokens, special_tokens: as in `token_states`.
+
+        Returns:
+            A `FlowRun`. A run that left the range of numbers or ran out of steps says so in `status` and keeps what it reached.
+        """
+        plan = check_plan(
+            self.depth,
+            parts=parts,
+            layers=layers,
+            layer=layer,
+            until=until,
+            step=step,
+            substeps=substeps,
+            times=times,
+            temperature=temperature,
+            permute=permute,
+            project=project,
+            null=null,
+            seed=seed,
+            middle=middle,
+            rtol=rtol,
+            max_steps=max_steps,
+            single_precision=self._dtype_name == "float32",
+        )
+        self._refuse(plan)
+        beginning = self._begin(text, plan, max_tokens, special_tokens)
+        chosen = tuple(Layer(beginning.calls[index], self.parts[index]) for index in plan.layers)
+        with (
+            nulls.random_layers(chosen, plan.null, self.dim, plan.seed),
+            prepared(chosen, plan.parts, plan.temperature, self.dim) as field,
+            progress_bar("flow", plan.until, progress) as report,
+        ):
+            solution = _solve(plan, field, beginning.states, report)
+        return make(
+            solution,
+            solve.to_array(beginning.states),
+            text=beginning.text,
+            ids=beginning.ids,
+            description=self._description(plan),
+            attributes=self._attributes(plan),
+        )
+
+    def decompose(self, text: Any, *, beta: float = 1.0, drop_first: int = 1, **options: Any) -> xr.Dataset:
+        """What attention and feed-forward part each do in every layer; see `metastable.checkpoints.flows.decompose`."""
+        from metastable.checkpoints.flows.decompose import decompose
+
+        return decompose(self, text, beta=beta, drop_first=drop_first, **options)
+
+    def words(self, hidden: Any, count: int = 3) -> list[tuple[str, ...]]:
+        """The `count` words that hidden states (rows, dim) stand for, likeliest first: the model's own last norm and output
+        embedding applied to them (logit lens); for an encoder without one the input embeddings nearest in direction.
+        """
+        from metastable.checkpoints.flows.lens import read_words
+
+        return read_words(self, hidden, count)
+
+    @property
+    def _dtype_name(self) -> str:
+        return str(self.probe.last.dtype).removeprefix("torch.")
+
+    def _refuse(self, plan: Plan) -> None:
+        """Refuse, before anything runs, what these layers cannot do."""
+        untold = [index for index in plan.layers if self.parts[index] is None]
+        if untold and (plan.parts != "all" or plan.middle):
+            call = self.probe.calls[untold[0]]
+            raise UnsupportedError(
+                f"the parts of {call.name} ({type(call.module).__name__}) cannot be told apart, so only whole layers can be run: "
+                "leave parts= and middle= out"
+            )
+        kinds = {part.kind for index in plan.layers if (part := self.parts[index]) is not None}
+        if plan.middle and "parallel" in kinds:
+            raise UnsupportedError(
+                "attention and feed-forward part run side by side in these layers: there is no state between them"
+            )
+        if plan.temperature != 1.0:
+            chosen = [Layer(self.probe.calls[index], self.parts[index]) for index in plan.layers]
+            check_temperature(chosen, [self.probe.states[index] for index in plan.layers])
+
+    def _begin(self, given: Any, plan: Plan, max_tokens: int | None, special_tokens: bool) -> _Beginning:
+        """The states that enter the first chosen layer, and the calls for that many tokens."""
+        import torch
+
+        first = plan.layers[0]
+        layers = blocks.find_layers(self.model)
+        if beginnings.is_text(given):
+            ids = encode(self.model, self.tokenizer, given, max_tokens, special_tokens)
+            if plan.null == "text":
+                ids = [ids[place] for place in beginnings.order_of(len(ids), plan.seed)]
+            recording = blocks.record(self.model, layers, ids)
+            states, text = recording.states[first], self._names(ids)
+        else:
+            if plan.null == "text":
+                raise InvalidInputError(
+                    "null='text' shuffles a text, but hidden states were given; use permute=seed for their order"
+                )
+            array = (
+                beginnings.from_cache(given, first, self.layer_names, self.dim)
+                if isinstance(given, Mapping)
+                else beginnings.one_sequence(given, "hidden states", self.dim)
+            )
+            array = array if max_tokens is None else array[: _checks.count(max_tokens, "max_tokens")]
+            self._check_length(len(array))
+            ids, text = [-1] * len(array), ("",) * len(array)
+            recording = blocks.record(self.model, layers, [self._plain_id] * len(array))
+            states = torch.tensor(array[None], dtype=self.probe.last.dtype, device=self.probe.last.device)
+        if plan.permute is not None:
+            order = beginnings.order_of(len(ids), plan.permute)
+            states, text, ids = states[:, order], [text[place] for place in order], [ids[place] for place in order]
+        return _Beginning(states, recording.calls, tuple(text), tuple(ids))
+
+    @property
+    def _plain_id(self) -> int:
+        """A token id that is not padding: what stands in for the text when hidden states are given."""
+        return 1 if getattr(self.model.config, "pad_token_id", None) in (None, 0) else 0
+
+    def _check_length(self, tokens: int) -> None:
+        context = getattr(self.model.config, "max_position_embeddings", None)
+        if context is not None and tokens > context:
+            raise ContextLengthError(
+                f"there are {tokens} hidden states, but the model's context holds {context}; pass max_tokens={context}"
+            )
+
+    def _names(self, ids: list[int]) -> tuple[str, ...]:
+        if self.tokenizer is None:
+            return ("",) * len(ids)
+        return tuple(str(token) for token in self.tokenizer.convert_ids_to_tokens(ids))
+
+    def _description(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "architecture": self.architecture,
+            "source": self.source,
+            "dim": self.dim,
+            "heads": int(getattr(self.model.config, "num_attention_heads", 0)),
+            "causal": self.causal,
+            "layer_kind": self.kind,
+            "layers": list(plan.layers),
+        }
+
+    def _attributes(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "flow": plan.describe(),
+            "source": self.source,
+            "method": plan.method,
+            "dtype": self._dtype_name,
+            "parts": plan.parts,
+            "layers": list(plan.layers),
+            "until": plan.until,
+            "step": 0.0 if plan.step is None else plan.step,
+            "rtol": plan.rtol if plan.step is None else 0.0,
+            "atol": 0.0,
+            "temperature": plan.temperature,
+            "permute": -1 if plan.permute is None else plan.permute,
+            "project": plan.project or "",
+            "null": plan.null or "",
+            "seed": plan.seed,
+            "middle": int(plan.middle),
+            "max_steps": plan.max_steps,
+        }
+
+
+def _solve(plan: Plan, field: Field, start: Any, report: Report) -> Solution:
+    """The march that a plan asks for."""
+    sphere = solve.Sphere(start.norm(dim=-1, keepdim=True) if plan.project == "sphere" else None)
+    if plan.step is None:
+        return solve.adaptive(
+            field,
+            start,
+            plan.until,
+            times=plan.times,
+            rtol=plan.rtol,
+            sphere=sphere,
+            max_steps=plan.max_steps,
+            report=report,
+        )
+    if plan.method == "layers":
+        return solve.stack(
+            field,
+            start,
+            plan.steps,
+            middle=plan.middle,
+            sphere=sphere,
+            wanted=plan.wanted,
+            max_steps=plan.max_steps,
+            report=report,
+        )
+    return solve.euler(
+        field,
+        start,
+        plan.steps,
+        plan.step,
+        layer_of=plan.layer_of,
+        sphere=sphere,
+        wanted=plan.wanted,
+        max_steps=plan.max_steps,
+        report=report,
+    )

@@ -1,0 +1,187 @@
+"""What a run of a flow was asked for, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.checkpoints.flows.field import PARTS
+from metastable.checkpoints.flows.nulls import NULLS
+from metastable.checkpoints.flows.solve import spread_times, step_numbers
+from metastable.errors import InvalidInputError, TimeError
+
+SAVED = 100
+"""States kept by default when a layer is looped (and the start); a stack keeps every layer."""
+OFF_GRID = 1e-6
+"""Fraction of a step by which a time may miss the grid of fixed steps."""
+FLOAT32_RTOL = 1e-6
+"""Tolerances below this ask for more than a float32 model can resolve."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: which layers, for how long, in which steps, kept when. `step` None: adaptive."""
+
+    layers: tuple[int, ...]
+    parts: str
+    until: float
+    step: float | None
+    times: FloatArray
+    rtol: float
+    temperature: float
+    permute: int | None
+    project: str | None
+    null: str | None
+    seed: int
+    middle: bool
+    max_steps: int
+
+    @property
+    def method(self) -> str:
+        """ "layers", "euler" or "tsit5"."""
+        return "tsit5" if self.step is None else "layers" if self.step == 1.0 else "euler"
+
+    @property
+    def steps(self) -> int:
+        """Number of fixed steps."""
+        return 0 if self.step is None else round(self.until / self.step)
+
+    @property
+    def wanted(self) -> set[int]:
+        """Numbers of the steps whose ends are kept."""
+        return set() if self.step is None else step_numbers(self.times, self.step)[0]
+
+    def layer_of(self, number: int) -> int:
+        """Which of the chosen layers moves the tokens in step `number`."""
+        return int(number * (self.step or 1.0) + OFF_GRID) % len(self.layers)
+
+    def describe(self) -> str:
+        """One line: what was run."""
+        first, last = self.layers[0], self.layers[-1]
+        where = f"layer {first}" if len(self.layers) == 1 else f"layers {first} to {last}"
+        changes = [where, {"all": "all parts", "attention": "attention only", "mlp": "feed-forward only"}[self.parts]]
+        if self.temperature != 1.0:
+            changes.append(f"temperature {self.temperature:g}")
+        if self.permute is not None:
+            changes.append(f"order permuted ({self.permute})")
+        if self.project is not None:
+            changes.append("on the sphere")
+        if self.null is not None:
+            changes.append(f"null: {self.null} ({self.seed})")
+        return ", ".join(changes)
+
+
+def check_layers(layer: Any, layers: Any, depth: int) -> tuple[int, ...]:
+    """The chosen layers, counted from 0, from `layer=` or `layers=` (a range, a slice or a list; None: all)."""
+    if layer is not None and layers is not None:
+        raise InvalidInputError("give layer= (one) or layers= (several), not both")
+    if layer is not None:
+        layers = [layer]
+    if layers is None:
+        return tuple(range(depth))
+    if isinstance(layers, slice):
+        layers = range(depth)[layers]
+    if isinstance(layers, (str, bytes)) or not isinstance(layers, (Sequence, np.ndarray)):
+        raise InvalidInputError(f"layers must be a range, a slice or a list of layer numbers, not {layers!r}")
+    chosen = []
+    for item in layers:
+        number = _checks.count(item, "layer", minimum=-depth)
+        if number >= depth:
+            raise InvalidInputError(f"layer {number} does not exist: the model has layers 0 to {depth - 1}")
+        chosen.append(number % depth)
+    if not chosen:
+        raise InvalidInputError("layers holds no layer")
+    return tuple(chosen)
+
+
+def _step(step: Any, substeps: Any, looped: bool, layers: int) -> float | None:
+    """Length of fixed steps, or None for adaptive ones."""
+    if step is not None and substeps is not None:
+        raise InvalidInputError("give step= or substeps= (step = 1/substeps), not both")
+    if substeps is not None:
+        return 1.0 / _checks.count(substeps, "substeps")
+    if step is None:
+        return None if looped and layers == 1 else 1.0
+    if isinstance(step, str):
+        _checks.choice(step, "step", ("adaptive",))
+        if layers > 1:
+            raise InvalidInputError(
+                f"step='adaptive' is for one looped layer, and {layers} are chosen; give layer=, or substeps= for several"
+            )
+        return None
+    length = _checks.number(step, "step", 0.0, strict=True, error=TimeError)
+    if layers > 1 and abs(round(1.0 / length) * length - 1.0) > OFF_GRID:
+        raise TimeError(f"with several layers a layer must end on a step: step={length:g} is not 1/k; use substeps=k")
+    return length
+
+
+def check_plan(
+    depth: int,
+    *,
+    parts: Any,
+    layers: Any,
+    layer: Any,
+    until: Any,
+    step: Any,
+    substeps: Any,
+    times: Any,
+    temperature: Any,
+    permute: Any,
+    project: Any,
+    null: Any,
+    seed: Any,
+    middle: bool,
+    rtol: Any,
+    max_steps: Any,
+    single_precision: bool,
+) -> Plan:
+    """The plan for these arguments of `Flow.run`; raises before any work."""
+    _checks.choice(parts, "parts", PARTS)
+    chosen = check_layers(layer, layers, depth)
+    length = _step(step, substeps, until is not None, len(chosen))
+    horizon = float(len(chosen)) if until is None else _checks.horizon(until)
+    if project is not None:
+        _checks.choice(project, "project", ("sphere",))
+    if null is not None:
+        _checks.choice(null, "null", NULLS)
+    if length is not None and step_numbers([horizon], length)[1] > OFF_GRID:
+        raise TimeError(f"until={horizon:g} is not a whole number of steps of {length:g}")
+    if times is not None:
+        kept = _checks.output_times(times)
+        if kept[-1] > horizon * (1 + 1e-12):
+            raise TimeError(f"times go to {kept[-1]:g}, but the run ends at {horizon:g}")
+        if length is not None and step_numbers(kept, length)[1] > OFF_GRID:
+            raise TimeError(f"times must be ends of steps, multiples of {length:g}")
+    elif until is None and length is not None:
+        kept = np.arange(len(chosen) + 1, dtype=np.float64)
+    else:
+        kept = spread_times(horizon, length, SAVED)
+    if middle and (length != 1.0 or times is not None):
+        raise InvalidInputError(
+            "middle=True is for whole layers (step 1, no substeps) and keeps all of them; leave times= out"
+        )
+    tolerance = _checks.tolerance(rtol)
+    if length is None and single_precision and tolerance < FLOAT32_RTOL:
+        raise InvalidInputError(
+            f"rtol={tolerance:g} is below what float32 resolves; use 1e-5 or more, or dtype='float64'"
+        )
+    return Plan(
+        layers=chosen,
+        parts=parts,
+        until=horizon,
+        step=length,
+        times=kept,
+        rtol=tolerance,
+        temperature=_checks.number(temperature, "temperature", 0.0, strict=True),
+        permute=None if permute is None else _checks.seed(permute, "permute"),
+        project=project,
+        null=null,
+        seed=_checks.seed(seed),
+        middle=bool(middle),
+        max_steps=_checks.count(max_steps, "max_steps"),
+    )

@@ -1,0 +1,237 @@
+"""The report page of `metastable flow`: self-contained HTML, pictures and tables."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from metastable import __version__
+from metastable.cli.flow_study import Study, Variant, merges
+from metastable.errors import StoreError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = ("", "cosine", "clusters", "rank", "largest", "its words", "status")
+TEXTS = (0, 5, 6)
+"""Columns that hold words."""
+
+
+def _cells(name: str, variant: Variant) -> tuple[str, ...]:
+    """One row of the what-if table."""
+    return (
+        name,
+        f"{variant.cosine[-1]:.3f}",
+        str(int(variant.clusters[-1])),
+        f"{variant.rank:.0f}",
+        str(variant.largest),
+        " ".join(word.strip() or "␣" for word in variant.words),
+        "" if variant.run.status == "success" else f"{variant.run.status} at {variant.run.end:g}",
+    )
+
+
+def _rows(study: Study) -> list[tuple[str, tuple[str, ...]]]:
+    """All rows with the group they belong to."""
+    loop = f"layer {study.layer} looped to t = {study.choices.until:g}"
+    return [("whole stack", _cells(name, variant)) for name, variant in study.stack.items()] + [
+        (loop, _cells(name, variant)) for name, variant in study.loop.items()
+    ]
+
+
+def table(study: Study) -> Group:
+    """The what-if tables for the terminal, one for each group."""
+    groups: dict[str, Table] = {}
+    for label, cells in _rows(study):
+        if label not in groups:
+            groups[label] = Table(title=label, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            for place, name in enumerate(COLUMNS):
+                groups[label].add_column(name, justify="left" if place in TEXTS else "right", no_wrap=place != TEXTS[1])
+        groups[label].add_row(*(escape(cell) for cell in cells))
+    head = (
+        f"[bold]{escape(study.flow.source)}[/]: {study.tokens} tokens, linked at {study.choices.radius:g} rad. At the end of each run; "
+        "largest: tokens in the largest cluster, and the words that its mean stands for."
+    )
+    return Group(head, *groups.values())
+
+
+def _curves(variants: Mapping[str, Variant]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Mean cosines and clusters as curves for the figures."""
+    cosines = {name: (variant.time, variant.cosine) for name, variant in variants.items()}
+    return cosines, {name: (variant.time, variant.clusters) for name, variant in variants.items()}
+
+
+def _pictures(study: Study) -> dict[str, Figure]:
+    """All pictures by name."""
+    from metastable.figures import flow_view
+
+    found: dict[str, Figure] = {
+        "what-if": flow_view.what_if_page(_curves(study.stack), _curves(study.loop), layer=study.layer)
+    }
+    chosen = (
+        ("merges-model", study.stack.get("the model"), "the model as it is", "layer", False),
+        ("merges-attention", study.stack.get("attention only"), "attention only", "layer", False),
+        (
+            "merges-loop",
+            study.loop.get("attention only"),
+            f"layer {study.layer} for ever, attention only",
+            "time (layers)",
+            True,
+        ),
+    )
+    for name, variant, title, label, log in chosen:
+        if variant is not None:
+            tree, words = merges(study, variant)
+            found[name] = flow_view.merge_page(
+                tree, variant.run.text, end=variant.run.end, title=title, label=label, log=log, words=words
+            )
+    if study.parts is not None:
+        found["parts"] = flow_view.decomposition_page(study.parts)
+    return found
+
+
+def write(out: Path, study: Study, source: str, text_name: str) -> list[Path]:
+    """report.html (self-contained), its pictures, what-if.csv, curves.csv and parts.csv."""
+    from metastable.figures import style
+
+    pictures = _pictures(study)
+    images = {}
+    for name, page in pictures.items():
+        buffer = io.BytesIO()
+        page.savefig(buffer, format="png", dpi=150)
+        images[name] = base64.b64encode(buffer.getvalue()).decode()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        written = [path for name, page in pictures.items() for path in style.save(page, out / name)]
+        written += _tables(out, study)
+        report = out / "report.html"
+        report.write_text(_page(study, images, source, text_name), encoding="utf-8")
+    except OSError as reason:
+        raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
+    return [report, *written]
+
+
+def _tables(out: Path, study: Study) -> list[Path]:
+    """The numbers behind the page."""
+    table_path, curves_path = out / "what-if.csv", out / "curves.csv"
+    with table_path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("run", "variant", *COLUMNS[1:]))
+        writer.writerows((group, *cells) for group, cells in _rows(study))
+    with curves_path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("run", "variant", "time", "mean_cosine", "clusters"))
+        for kind, variants in (("stack", study.stack), ("loop", study.loop)):
+            for name, variant in variants.items():
+                for row in zip(variant.time, variant.cosine, variant.clusters):
+                    writer.writerow((kind, name, *row))
+    paths = [table_path, curves_path]
+    if study.parts is not None:
+        paths.append(out / "parts.csv")
+        study.parts.to_dataframe().to_csv(paths[-1])
+    return paths
+
+
+def _figure(images: Mapping[str, str], name: str, alt: str) -> str:
+    if name not in images:
+        return ""
+    return f'<figure class="scroll"><img alt="{html.escape(alt)}" src="data:image/png;base64,{images[name]}"></figure>'
+
+
+def _html_table(study: Study) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
+    body, group = "", ""
+    for label, cells in _rows(study):
+        if label != group:
+            body += f'<tr><th colspan="{len(COLUMNS)}">{html.escape(label)}</th></tr>'
+            group = label
+        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _reading(study: Study) -> str:
+    """What was seen on this text, in sentences with its numbers."""
+    sentences = []
+    model, attention = study.stack.get("the model"), study.stack.get("attention only")
+    if model is not None:
+        sentences.append(
+            f"At the end of the stack the model's {study.tokens} tokens form {int(model.clusters[-1])} clusters with a mean cosine of "
+            f"{model.cosine[-1]:.2f}."
+        )
+    if attention is not None:
+        sentences.append(
+            f"Without the feed-forward parts they form {int(attention.clusters[-1])}, with a mean cosine of {attention.cosine[-1]:.3f}."
+        )
+    loop = study.loop.get("attention only")
+    if loop is not None:
+        steps = ", ".join(
+            f"{int(loop.clusters[abs(loop.time - t).argmin()])} at t = {t:g}" for t in _moments(loop.time[-1])
+        )
+        sentences.append(f"The attention of layer {study.layer}, applied for ever, leaves {steps}.")
+        gaussian = study.loop.get("null: random weights")
+        if gaussian is not None:
+            sentences.append(
+                f"The same layer with random weights leaves {int(gaussian.clusters[-1])}: few clusters alone are no sign of training; "
+                "compare when they form and how long they last."
+            )
+    return " ".join(sentences)
+
+
+def _moments(end: float) -> list[float]:
+    return [t for t in (1.0, 10.0, 30.0, 100.0) if t < end] + [float(end)]
+
+
+def _page(study: Study, images: Mapping[str, str], source: str, text_name: str) -> str:
+    """The report as HTML."""
+    css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
+    flow, radius = study.flow, study.choices.radius
+    choices = {**asdict(study.choices), "layer": study.layer}
+    rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in choices.items())
+    refused = "".join(f"<li>{html.escape(name)}: {html.escape(reason)}</li>" for name, reason in study.refused.items())
+    left_out = f"<section><h2>Left out</h2><ul>{refused}</ul></section>" if refused else ""
+    parts = (
+        f"""<section><h2>What attention and feed-forward part each do</h2>{_figure(images, "parts", "angles and changes by layer")}
+<p><b>a</b> the angle by which each part turns a token (median, band: 0.1 to 0.9 quantile); <b>b</b>, <b>c</b> what each does to the
+mean cosine between tokens and to the energy (1/2β n²) Σ exp β(cos − 1), β = 1. Above zero: it gathers tokens; below: it spreads
+them.</p></section>"""
+        if "parts" in images
+        else ""
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>The layers of {html.escape(source)} as a flow</title><style>{css}</style></head><body><main>
+<h1>The layers of {html.escape(source)} as a flow</h1>
+<p class="lead">{html.escape(flow.architecture)}, {flow.depth} layers, dim {flow.dim}; text: {html.escape(text_name)},
+{study.tokens} tokens counted. metastable {__version__}.</p>
+<section><h2>In short</h2><p>{html.escape(_reading(study))}</p>
+<p>Every hidden state is taken as a point on a sphere: its direction. Tokens closer than {radius:g} rad ({radius * 57.2958:.0f}°) are
+linked, and linked tokens are one cluster. Nothing is approximated: each run calls the model's own layers, with parts left out,
+repeated, or with random weights in their place. One text is one draw.</p></section>
+<section><h2>What if</h2>{_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
+<div class="scroll">{_html_table(study)}</div>
+<p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
+in the largest cluster. Words: what the last norm and the output embedding make of the mean state of that cluster (logit lens); for an
+encoder, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames
+(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p>
+</section>
+<section><h2>Who merges with whom</h2>
+<p>One line is one token, in the order of the text. Where a token joins the cluster of an earlier one for good, its line ends there
+and the other grows thicker. At the end: how many tokens, and the words that the cluster stands for. Grey: alone.</p>
+{_figure(images, "merges-model", "merges of tokens through the layers of the model")}
+{_figure(images, "merges-attention", "merges of tokens through the layers, attention only")}
+{_figure(images, "merges-loop", "merges of tokens in a looped layer, log time")}</section>
+{parts}{left_out}
+<section><h2>Choices</h2><div class="scroll"><table>{rows}</table></div></section>
+</main></body></html>
+"""

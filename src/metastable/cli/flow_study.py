@@ -1,0 +1,165 @@
+"""What `metastable flow` runs: the stack and one looped layer, as they are, with parts off, and with nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import checkpoints, observe
+from metastable._checks import count, number
+from metastable._progress import progress_bar
+from metastable.analysis import MergeTree, cluster_labels, cluster_sizes, merge_tree
+from metastable.checkpoints.flows.lens import cluster_words
+from metastable.checkpoints.flows.plan import check_layers
+from metastable.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from metastable.checkpoints import Flow, FlowRun
+
+WORDS = 3
+"""Words that name a cluster."""
+NAMED = 12
+"""Clusters that are named in a picture, the largest ones."""
+
+STACK: dict[str, dict[str, Any]] = {
+    "the model": {},
+    "attention only": {"parts": "attention"},
+    "feed-forward only": {"parts": "mlp"},
+    "null: text shuffled": {"null": "text"},
+    "null: Haar values": {"null": "haar"},
+    "null: random weights": {"null": "gaussian"},
+}
+LOOP: dict[str, dict[str, Any]] = {
+    "attention only": {"parts": "attention"},
+    "with its MLP": {},
+    "half the temperature": {"parts": "attention", "temperature": 0.5},
+    "null: text shuffled": {"parts": "attention", "null": "text"},
+    "null: Haar values": {"parts": "attention", "null": "haar"},
+    "null: random weights": {"parts": "attention", "null": "gaussian"},
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Everything that was chosen, so that the report can say it."""
+
+    max_tokens: int
+    layer: int | None
+    until: float
+    radius: float
+    drop_first: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run, measured: `time`, `cosine`, `clusters` and `rank` along it, and the words of its largest clusters at the end."""
+
+    run: FlowRun
+    time: np.ndarray
+    cosine: np.ndarray
+    clusters: np.ndarray
+    rank: float
+    largest: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All variants, by name; `refused` says which could not be run and why."""
+
+    flow: Flow
+    choices: Choices
+    layer: int
+    tokens: int
+    stack: Mapping[str, Variant]
+    loop: Mapping[str, Variant]
+    refused: Mapping[str, str]
+    parts: xr.Dataset | None
+
+
+def loop_times(until: float) -> list[float]:
+    """Times to keep in a loop: the start, then even in log time from a tenth (at most) to the end."""
+    first = min(0.1, until / 10)
+    return [0.0, *np.geomspace(first, until, 60)[:-1].tolist(), until]
+
+
+def _measure(flow: Flow, run: FlowRun, choices: Choices) -> Variant:
+    kept = run.drop_first(choices.drop_first)
+    labels = cluster_labels(kept.final, choices.radius)
+    sizes = cluster_sizes(labels)
+    largest = int(np.argmax(sizes))
+    try:
+        words = cluster_words(flow, kept.hidden[-1][labels == largest], np.zeros(sizes[largest], dtype=int), WORDS)[0]
+    except UnsupportedError:  # embeddings of another dimension: no words
+        words = ()
+    return Variant(
+        kept,
+        kept.times,
+        kept.observe(observe.mean_cosine()).values,
+        kept.observe(observe.clusters(choices.radius)).values,
+        checkpoints.effective_rank(kept.final),
+        int(sizes[largest]),
+        words,
+    )
+
+
+def study(source: str, text: str, choices: Choices, *, device: str | None = None, revision: str | None = None) -> Study:
+    """Run everything. What a model cannot do (parts that cannot be told apart) is left out and said."""
+    number(choices.radius, "radius", 0.0, np.pi, strict=True)
+    number(choices.until, "until", 0.0, strict=True)
+    count(choices.max_tokens, "max-tokens", 4)
+    flow = checkpoints.flow(source, device=device, revision=revision)
+    layer = flow.depth // 3 if choices.layer is None else choices.layer
+    layer = check_layers(layer, None, flow.depth)[0]
+    found: dict[str, dict[str, Variant]] = {"stack": {}, "loop": {}}
+    refused: dict[str, str] = {}
+    total = len(STACK) + len(LOOP) + 1
+    with progress_bar("flow", total) as report:
+        for kind, variants in (("stack", STACK), ("loop", LOOP)):
+            for name, options in variants.items():
+                more = (
+                    {"layer": layer, "until": choices.until, "times": loop_times(choices.until)}
+                    if kind == "loop"
+                    else {}
+                )
+                try:
+                    run = flow.run(
+                        text, max_tokens=choices.max_tokens, seed=choices.seed, progress=False, **more, **options
+                    )
+                    found[kind][name] = _measure(flow, run, choices)
+                except UnsupportedError as reason:
+                    refused[f"{kind}: {name}"] = str(reason)
+                report(float(sum(map(len, found.values())) + len(refused)))
+        try:
+            parts = flow.decompose(text, max_tokens=choices.max_tokens, drop_first=choices.drop_first)
+        except UnsupportedError as reason:
+            parts, refused["decomposition"] = None, str(reason)
+    tokens = len(next(iter(found["stack"].values())).run.start)
+    return Study(flow, choices, layer, tokens, found["stack"], found["loop"], refused, parts)
+
+
+def merges(study: Study, variant: Variant) -> tuple[MergeTree, dict[int, str]]:
+    """The merge tree of a variant, and size and words of its largest clusters at the end, by leader."""
+    run: Any = variant.run  # a trajectory in all that a merge tree asks for
+    tree = merge_tree(run, radius=study.choices.radius)
+    sizes = cluster_sizes(tree.final_labels)
+    chosen = [int(label) for label in np.argsort(-sizes, kind="stable")[:NAMED] if sizes[label] > 1]
+    named: dict[int, str] = {}
+    for label in chosen:
+        members = tree.final_labels == label
+        try:
+            words = cluster_words(
+                study.flow, variant.run.hidden[-1][members], np.zeros(int(members.sum()), dtype=int), WORDS
+            )[0]
+        except UnsupportedError:
+            words = ()
+        named[int(np.argmax(members))] = (
+            f"{int(sizes[label])} → {' '.join(word.strip() or '␣' for word in words)}".strip(" →")
+        )
+    return tree, named

@@ -1,0 +1,244 @@
+"""Table and page of `metastable meaning`."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from metastable import __version__, checkpoints
+from metastable.errors import InvalidInputError, StoreError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SHOWN = 12
+"""Heads in the table of the terminal when there are more: those whose words are most and least alike."""
+LIST = 6
+"""Words of a list in the terminal."""
+
+GRID_CSS = """
+.grid{border-collapse:separate;border-spacing:2px;width:auto}
+.grid th{font:600 .7rem system-ui,sans-serif;color:var(--soft);border:0;padding:0 .2rem;text-align:center}
+.grid td{width:1.5rem;min-width:1.5rem;height:1.5rem;border:0;padding:0;border-radius:3px;text-align:center;
+font:600 .75rem/1.5rem system-ui,sans-serif}
+.grid a{display:block;color:inherit;text-decoration:none}
+.grid td:hover{outline:2px solid var(--ink)}
+.words td{font-size:.9rem}.words td.w{min-width:15rem}
+tr:target td{background:#fff4d6}
+"""
+
+
+def _complex(value: complex) -> str:
+    return f"{value.real:+.2f}" if value.imag == 0 else f"{value.real:+.2f} ± {abs(value.imag):.2f}i"
+
+
+def _heads(found: xr.Dataset) -> list[tuple[int, int, int]]:
+    """All (layer, head, mode) places in order."""
+    return [
+        (i, j, k)
+        for i in range(found.sizes["layer"])
+        for j in range(found.sizes["head"])
+        for k in range(found.sizes["mode"])
+    ]
+
+
+def _row(found: xr.Dataset, at: tuple[int, int, int]) -> dict[str, Any]:
+    """One mode as plain values."""
+    i, j, k = at
+    value = complex(found["eigenvalue"].values[at])
+    return {
+        "layer": int(found["layer"].values[i]),
+        "head": int(found["head"].values[j]),
+        "mode": k,
+        "eigenvalue_real": value.real,
+        "eigenvalue_imaginary": value.imag,
+        "sign_score": float(found["sign_score"].values[i, j]),
+        "alike": float(found["alike"].values[at]),
+        "alike_p": float(found["alike_p"].values[at]),
+        "alike_null": float(found["alike_null"].values[at]),
+        "shared": int(found["shared"].values[at]),
+        "read_z": float(found["read_z"].values[at]),
+        "write_z": float(found["write_z"].values[at]),
+        "read": [str(word) for word in found["read"].values[at]],
+        "written": [str(word) for word in found["written"].values[at]],
+    }
+
+
+def _show(words: list[str], count: int | None = None) -> str:
+    """Words of a list, separated so that spaces at their fronts do not matter."""
+    return " · ".join(word.strip().replace("\r", "").replace("\t", "⇥") or "␣" for word in words[:count] if word)
+
+
+def table(found: xr.Dataset) -> Table:
+    """Heads for the terminal: all of a few, else the most and the least alike."""
+    places = _heads(found)
+    if len(places) > 2 * SHOWN:
+        order = np.argsort(np.nan_to_num(found["alike"].values.ravel(), nan=0.0), kind="stable")
+        places = [places[i] for i in order[-SHOWN:][::-1]] + [places[i] for i in order[:SHOWN][::-1]]
+    result = Table(
+        title=f"{found.attrs['source']}: words read and written by the leading eigenvectors of V",
+        title_justify="left",
+        caption="alike: +1 reads and writes the same words, -1 opposite ones; p against Haar heads",
+        caption_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("head", "eigenvalue", "score", "alike", "p", "reads", "writes"):
+        result.add_column(
+            name, justify="left" if name in ("reads", "writes") else "right", no_wrap=name not in ("reads", "writes")
+        )
+    for at in places:
+        row = _row(found, at)
+        result.add_row(
+            f"{row['layer']}.{row['head']}",
+            _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
+            f"{row['sign_score']:+.2f}",
+            f"{row['alike']:+.2f}",
+            f"{row['alike_p']:.3f}",
+            escape(_show(row["read"], LIST)),
+            escape(_show(row["written"], LIST)),
+        )
+    return result
+
+
+def sentences(found: xr.Dataset) -> list[str]:
+    """What the tests over all heads say."""
+    try:
+        result = checkpoints.compare_heads(found)
+    except InvalidInputError:
+        return []
+    chance = 100 * result.level
+    lines = [
+        f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
+        f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
+        f"Mean likeness: {result.alike_real_positive:+.3f} in the {result.real_positive} heads whose leading eigenvalue is real and "
+        f"positive, {result.alike_others:+.3f} in the others (difference: p = {result.difference_p:.4f} by permutation); in random "
+        f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
+        f"{result.alike_null_complex:+.3f} where it is complex.",
+        f"Rank correlation of likeness with the sign score {result.sign_correlation:+.2f} (p = {result.sign_p:.1g}), with depth "
+        f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
+        f"The best words of the median head stand out by {float(np.nanmedian(found['read_z'])):+.1f} (read) and "
+        f"{float(np.nanmedian(found['write_z'])):+.1f} (written) standard deviations of random directions: where that is near zero, a "
+        "list is what any direction gives.",
+    ]
+    return lines
+
+
+def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
+    """meaning.html (self-contained), meaning.csv, sign-grid.png and likeness.png."""
+    from metastable.figures import flow_view, style
+
+    pictures = {"sign-grid": flow_view.sign_grid_page(found), "likeness": flow_view.likeness_page(found)}
+    buffer = io.BytesIO()
+    pictures["likeness"].savefig(buffer, format="png", dpi=170)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        written = [path for name, page in pictures.items() for path in style.save(page, out / name)]
+        page, rows = out / "meaning.html", out / "meaning.csv"
+        with rows.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(_row(found, (0, 0, 0))))
+            writer.writeheader()
+            for at in _heads(found):
+                row = _row(found, at)
+                writer.writerow({**row, "read": " ".join(row["read"]), "written": " ".join(row["written"])})
+        page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
+    except OSError as reason:
+        raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
+    return [page, rows, *written]
+
+
+def _color(score: float) -> tuple[str, str]:
+    """Background and ink of a sign score, as in the figures."""
+    from metastable.figures import style
+
+    red, green, blue, _ = style.diverging_map()((score + 1) / 2)
+    background = f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+    return background, "#fff" if abs(score) > 0.75 else "#16191d"
+
+
+def _mark(row: dict[str, Any], middle: float) -> str:
+    """● same words, ✕ opposite words, nothing where chance explains it."""
+    if not row["alike_p"] <= 0.05:
+        return ""
+    usual = middle if row["eigenvalue_real"] >= 0 else -middle
+    return "●" if row["alike"] > usual else "✕"
+
+
+def _grid(found: xr.Dataset, middle: float) -> str:
+    """Heads x layers as an HTML table: colour is the sign score, words on hover, a tap leads to the row of the head."""
+    layers = "".join(f"<th>{int(layer)}</th>" for layer in found["layer"].values)
+    body = ""
+    for j in range(found.sizes["head"]):
+        cells = ""
+        for i in range(found.sizes["layer"]):
+            row = _row(found, (i, j, 0))
+            background, ink = _color(row["sign_score"])
+            tip = html.escape(
+                f"layer {row['layer']}, head {row['head']}: sign score {row['sign_score']:+.2f}, alike {row['alike']:+.2f} "
+                f"(p {row['alike_p']:.3f})\nreads: {_show(row['read'])}\nwrites: {_show(row['written'])}"
+            )
+            cells += (
+                f'<td style="background:{background};color:{ink}" title="{tip}"><a href="#h{row["layer"]}-{row["head"]}">'
+                f"{_mark(row, middle) or '&nbsp;'}</a></td>"
+            )
+        body += f"<tr><th>{int(found['head'].values[j])}</th>{cells}</tr>"
+    return f'<table class="grid"><tr><th></th>{layers}</tr>{body}</table>'
+
+
+def _words(found: xr.Dataset, middle: float) -> str:
+    """All modes with their words."""
+    names = ("head", "eigenvalue", "score", "alike", "p", "reads", "writes")
+    body = ""
+    for at in _heads(found):
+        row = _row(found, at)
+        anchor = f' id="h{row["layer"]}-{row["head"]}"' if at[2] == 0 else ""
+        cells = (
+            f"{row['layer']}.{row['head']}{_mark(row, middle)}",
+            _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
+            f"{row['sign_score']:+.2f}",
+            f"{row['alike']:+.2f}",
+            f"{row['alike_p']:.3f}",
+        )
+        body += f"<tr{anchor}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        body += "".join(f'<td class="w">{html.escape(_show(row[side]))}</td>' for side in ("read", "written")) + "</tr>"
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f'<table class="words"><tr>{head}</tr>{body}</table>'
+
+
+def _page(found: xr.Dataset, source: str, picture: str) -> str:
+    """The page as HTML, without scripts."""
+    css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8") + GRID_CSS
+    middle = float(np.nanmedian(found["alike_null"].values[..., 0]))
+    said = "".join(f"<p>{html.escape(line)}</p>" for line in sentences(found))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>What the heads of {html.escape(source)} read and write</title><style>{css}</style></head><body><main>
+<h1>What the heads of {html.escape(source)} read and write</h1>
+<p class="lead">{html.escape(str(found.attrs["architecture"]))}, {found.sizes["layer"]} layers, {found.sizes["head"]} heads,
+{found.attrs["vocabulary"]} words. metastable {__version__}.</p>
+<section><h2>How to read it</h2>
+<p>What a head moves from one token to another goes through its value matrix V = O W. An eigenvector of V is a direction that a head
+hands on as it is, only longer (eigenvalue above 0: it <i>attracts</i>) or turned around (below 0: it <i>repels</i>). The words of a
+head are those that excite its leading eigenvector (<b>reads</b>: {html.escape(str(found.attrs["reading"]))}) and those that the
+eigenvector makes more likely (<b>writes</b>: through the output embedding). <b>alike</b> is +1 when these are the same words and −1
+when they are opposite ones; p compares it with random heads of the same singular values. ● same words, ✕ opposite words
+(p ≤ 0.05).</p></section>
+<section><h2>All heads</h2><p>Columns: layers. Rows: heads. Colour: sign score Σ Re λ / Σ |λ|, from −1 (blue, all eigenvalues repel)
+to +1 (orange, all attract). Hover for the words, tap to find the head in the table below.</p>
+<div class="scroll">{_grid(found, middle)}</div></section>
+<section><h2>What the tests say</h2>{said or "<p>Too few heads to compare.</p>"}
+<figure class="scroll"><img alt="likeness of read and written words by kind of eigenvalue and by layer"
+src="data:image/png;base64,{picture}"></figure></section>
+<section><h2>Words</h2><div class="scroll">{_words(found, middle)}</div></section>
+</main></body></html>
+"""

@@ -1,0 +1,251 @@
+"""Pictures of a checkpoint's layers as a flow: who merges with whom at which depth, what-if curves, what each part of a layer does.
+
+Primitives draw on a given axis; the `*_page` functions put them together. They take arrays, datasets and merge trees; none runs a flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable.figures import style
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from metastable.analysis import MergeTree
+
+ROW = 0.105
+"""Height of a token's row, in inches."""
+FIRST_SHARE = 0.01
+"""In log time the axis starts at this share of the end, or at the first merge."""
+
+DARK = 0.7
+"""Cells with a larger sign score are dark enough for white marks."""
+
+Curves = Mapping[str, tuple[Any, Any]]
+"""Name -> (times, values)."""
+
+
+def token_label(token: str, width: int = 14) -> str:
+    """A token as a label: visible spaces and line breaks, shortened."""
+    text = token.replace("Ġ", "").replace("▁", "").replace("Ċ", "↵").replace("\n", "↵").replace("$", r"\$")
+    text = text if text.strip() else "␣"
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _colors(tree: MergeTree) -> list[Any]:
+    """A colour for every token: that of the cluster it ends in; grey for tokens that stay alone."""
+    sizes = np.bincount(tree.final_labels)
+    ranked = [int(label) for label in np.argsort(-sizes, kind="stable") if sizes[label] > 1]
+    tint = {label: style.CATEGORICAL[place % len(style.CATEGORICAL)] for place, label in enumerate(ranked)}
+    return [tint.get(int(label), "#9aa2ad") for label in tree.final_labels]
+
+
+def draw_merges(
+    ax: Axes,
+    tree: MergeTree,
+    names: Sequence[str],
+    *,
+    end: float,
+    log: bool = False,
+    words: Mapping[int, str] | None = None,
+) -> None:
+    """Each token is a line in the order of the text; where it becomes part of an earlier token's cluster for good, it ends there.
+
+    A line grows thicker with the number of tokens that it stands for. `words`: cluster leader -> text at its end.
+    """
+    begin = 0.0
+    if log:
+        begin = max(
+            min(end * FIRST_SHARE, float(tree.time[tree.time > 0].min()) / 2 if (tree.time > 0).any() else end), 1e-12
+        )
+        ax.set_xscale("log")
+    colors = _colors(tree)
+    stop = np.full(tree.tokens, end)
+    stop[tree.child] = tree.time
+    leaders = {int(np.flatnonzero(tree.start_labels == label)[0]) for label in np.unique(tree.start_labels)}
+    for token in range(tree.tokens):
+        if token not in leaders:  # it starts in the cluster of an earlier token
+            leader = int(np.flatnonzero(tree.start_labels == tree.start_labels[token])[0])
+            ax.plot([begin], [token], marker=".", markersize=2.5, color=colors[token], clip_on=False)
+            ax.vlines(begin, leader, token, color=colors[token], linewidth=0.4, alpha=0.5)
+            continue
+        joined = tree.parent == token
+        times = np.concatenate([[begin], np.maximum(tree.time[joined], begin), [stop[token]]])
+        start = int((tree.start_labels == tree.start_labels[token]).sum())
+        sizes = np.concatenate([[start], start + np.cumsum(tree.child_size[joined])])
+        for low, high, size in zip(times[:-1], times[1:], sizes):
+            if high > low:
+                ax.hlines(token, low, high, color=colors[token], linewidth=0.6 + 0.55 * np.log2(size))
+    for time, child, parent in zip(tree.time, tree.child, tree.parent):
+        ax.vlines(max(time, begin), parent, child, color=colors[child], linewidth=0.45, alpha=0.6)
+    for leader, text in (words or {}).items():
+        ax.annotate(
+            text,
+            (end, leader),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.5,
+            color=colors[leader],
+        )
+    ax.set_ylim(tree.tokens - 0.3, -0.7)
+    ax.set_xlim(begin, end)
+    ax.set_yticks(range(tree.tokens), [token_label(name) for name in names], fontsize=5.6)
+    ax.tick_params(axis="y", length=0, pad=1)
+    ax.spines["left"].set_visible(False)
+    ax.grid(True, axis="x", color=style.FAINT, linewidth=0.4)
+
+
+@style.styled
+def merge_page(
+    tree: MergeTree,
+    names: Sequence[str],
+    *,
+    end: float,
+    title: str,
+    label: str,
+    log: bool = False,
+    words: Mapping[int, str] | None = None,
+) -> Figure:
+    """One picture of merges, as tall as its text."""
+    page, ax = style.figure(style.PAGE_WIDTH, 1.0 + ROW * tree.tokens)
+    draw_merges(ax, tree, names, end=end, log=log, words=words)
+    ax.set_xlabel(label)
+    ax.set_title(title, loc="left")
+    return page
+
+
+def draw_curves(
+    ax: Axes, curves: Curves, *, label: str, x_label: str, log_x: bool = False, log_y: bool = False
+) -> None:
+    """One line for each curve; the first is the thick one, nulls (names that start with "null") are dashed."""
+    tints = iter(style.CATEGORICAL[1:] * 2)
+    for place, (name, (times, values)) in enumerate(curves.items()):
+        null = name.startswith("null")
+        x, y = np.asarray(times, dtype=float), np.asarray(values, dtype=float)
+        kept = x > 0 if log_x else np.ones(x.size, dtype=bool)
+        ax.plot(
+            x[kept],
+            y[kept],
+            color=style.INK if place == 0 else next(tints),
+            linewidth=1.9 if place == 0 else 1.1,
+            linestyle=(0, (3, 1.6)) if null else "-",
+            label=name,
+        )
+    if log_x:
+        ax.set_xscale("log")
+    if log_y:
+        from matplotlib.ticker import FormatStrFormatter, NullFormatter
+
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(x_label)
+    ax.set_ylabel(label)
+    style.grid(ax)
+
+
+@style.styled
+def what_if_page(stack: tuple[Curves, Curves], loop: tuple[Curves, Curves], *, layer: int) -> Figure:
+    """Four panels: mean cosine and clusters through the stack, and of one looped layer; each pair is (cosines, clusters)."""
+    page, axes = style.figure(style.PAGE_WIDTH, 5.0, 2, 2)
+    draw_curves(axes[0, 0], stack[0], label="mean cosine between tokens", x_label="layer")
+    draw_curves(axes[0, 1], stack[1], label="clusters", x_label="layer", log_y=True)
+    draw_curves(
+        axes[1, 0], loop[0], label="mean cosine between tokens", x_label="time in the loop (layers)", log_x=True
+    )
+    draw_curves(axes[1, 1], loop[1], label="clusters", x_label="time in the loop (layers)", log_x=True, log_y=True)
+    titles = ("the whole stack", "the whole stack", f"layer {layer} for ever", f"layer {layer} for ever")
+    for ax, letter, title in zip(axes.ravel(), "abcd", titles):
+        style.panel(ax, letter, title)
+    for row in axes:
+        row[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return page
+
+
+@style.styled
+def decomposition_page(parts: xr.Dataset) -> Figure:
+    """How far attention and feed-forward part turn the tokens in every layer, and what each does to the mean cosine and the energy."""
+    page, axes = style.figure(style.PAGE_WIDTH, 2.35, 1, 3)
+    layers = parts["layer"].values
+    names = {"attention": ("attention", style.BLUE), "mlp": ("feed-forward", style.VERMILLION)}
+    for part, (name, color) in names.items():
+        row = parts.sel(part=part)
+        axes[0].fill_between(layers, row["angle_low"], row["angle_high"], color=color, alpha=0.18, linewidth=0)
+        axes[0].plot(layers, row["angle"], color=color, label=name)
+        for ax, key in ((axes[1], "mean_cosine_change"), (axes[2], "energy_change")):
+            shift = -0.2 if part == "attention" else 0.2
+            ax.bar(layers + shift, row[key], width=0.4, color=color, label=name)
+    for ax, letter, title in zip(axes, "abc", ("angle turned (rad)", "change of mean cosine", "change of energy")):
+        style.panel(ax, letter, title)
+        ax.set_xlabel("layer")
+        ax.axhline(0, color=style.MUTED, linewidth=0.6)
+    axes[0].legend()
+    return page
+
+
+@style.styled
+def sign_grid_page(meanings: xr.Dataset) -> Figure:
+    """Layers x heads coloured by sign score; rings: heads that read and write the same words (p <= 0.05), crosses: opposite words."""
+    score = meanings["sign_score"].values
+    lead = meanings.isel(mode=0)
+    alike, p = lead["alike"].values, lead["alike_p"].values
+    negative = np.real(np.asarray(lead["eigenvalue"].values, dtype=np.complex128)) < 0
+    middle = np.nanmedian(lead["alike_null"].values) * np.where(negative, -1.0, 1.0)
+    layers, heads = score.shape
+    page, ax = style.figure(style.PAGE_WIDTH, 1.2 + 0.19 * heads)
+    image = ax.imshow(score.T, cmap=style.diverging_map(), vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+    for flags, marker, size in (((p <= 0.05) & (alike > middle), "o", 18), ((p <= 0.05) & (alike < middle), "x", 14)):
+        row, column = np.nonzero(flags)
+        inks = [style.PAPER if abs(value) > DARK else style.INK for value in score[row, column]]
+        colors: dict[str, Any] = {"facecolors": "none", "edgecolors": inks} if marker == "o" else {"color": inks}
+        ax.scatter(row, column, s=size, marker=marker, linewidths=0.9, **colors)
+    step = max(1, layers // 10)
+    ax.set_xticks(range(0, layers, step), [str(layer) for layer in meanings["layer"].values[::step]])
+    ax.set_yticks(range(heads), [str(head) for head in meanings["head"].values])
+    ax.set_xlabel("layer")
+    ax.set_ylabel("head")
+    page.colorbar(image, ax=ax, label="sign score", pad=0.01)
+    return page
+
+
+@style.styled
+def likeness_page(meanings: xr.Dataset) -> Figure:
+    """Likeness of read and written words: by kind of leading eigenvalue against the Haar null, and over depth."""
+    lead = meanings.isel(mode=0)
+    alike, null = lead["alike"].values, lead["alike_null"].values
+    value = np.asarray(lead["eigenvalue"].values, dtype=np.complex128)
+    positive = (value.imag == 0) & (value.real > 0)
+    page, axes = style.figure(style.PAGE_WIDTH, 2.5, 1, 2)
+    bins = np.linspace(-1, 1, 41)
+    groups = (("random (Haar) heads", null, style.MUTED), ("real, positive", alike[positive], style.BLUE))
+    for name, values, color in (*groups, ("complex or negative", alike[~positive], style.VERMILLION)):
+        kept = np.ravel(values)[np.isfinite(np.ravel(values))]
+        if kept.size:
+            axes[0].hist(
+                kept, bins=list(bins), histtype="step", density=True, color=color, label=f"{name} ({kept.size})"
+            )
+    axes[0].set_xlabel("alike: words read and written")
+    axes[0].set_ylabel("density")
+    axes[0].legend(fontsize="x-small", loc="upper left")
+    layer = np.broadcast_to(meanings["layer"].values[:, None], alike.shape)
+    axes[1].axhspan(
+        *np.nanquantile(null, (0.05, 0.95)), color=style.FAINT, linewidth=0, label="random heads, 5 to 95 %"
+    )
+    axes[1].scatter(layer[positive], alike[positive], s=9, color=style.BLUE, label="real, positive")
+    axes[1].scatter(
+        layer[~positive], alike[~positive], s=9, facecolors="none", edgecolors=style.VERMILLION, label="others"
+    )
+    axes[1].set_xlabel("layer")
+    axes[1].set_ylabel("alike")
+    axes[1].set_ylim(-1.05, 1.5)
+    axes[1].legend(fontsize="x-small", loc="upper left")
+    style.panel(axes[0], "a", "leading eigenvalue")
+    style.panel(axes[1], "b", "depth")
+    return page
