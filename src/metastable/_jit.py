@@ -31,7 +31,8 @@ ROOMS = ("kernels", "integrate", "analysis")
 def source_stamp() -> tuple[int, int, int, int]:
     """(files, newest change in ns, total size, chosen width) of everything that compiled code is made of."""
     root = Path(__file__).parent
-    status = [path.stat() for room in ROOMS for path in (root / room).rglob("*.py")]
+    rooms = [path for room in ROOMS for path in (root / room).rglob("*.py")]
+    status = [path.stat() for path in (Path(__file__), *rooms)]
     return len(status), max(entry.st_mtime_ns for entry in status), sum(entry.st_size for entry in status), LANES_CHOSEN
 
 

@@ -137,8 +137,9 @@ def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, s
         try:
             record.measure(member, start, states[i])
         except (MetastableError, ArithmeticError, ValueError, TypeError):
-            if not record.values:
-                raise  # the first member already fails: the observable is wrong, not the member
+            if len(record.values) < len(problem.observables):
+                raise  # one of the observables has never worked: it is wrong, not the member
+            record.forget(member)
             status[i] = FAILED
         record.statistics[member] = statistics[i]
         record.status[member] = status[i]

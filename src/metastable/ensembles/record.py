@@ -47,6 +47,11 @@ class Record:
                 self.values[name] = np.full(shape, np.nan)
             self.values[name][member, :reached] = measured
 
+    def forget(self, member: int) -> None:
+        """Nothing of a member that failed is kept."""
+        for values in self.values.values():
+            values[member] = np.nan
+
     def _status(self) -> str:
         """Of the whole ensemble: "success" when every member reached the last time."""
         if self.interrupted:

@@ -7,6 +7,7 @@ solve_members(plan, starts, first, report) -> Members           many, from their
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import auto, explicit, layers, rodas, sde
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import MEMBER_STATUSES, Members, Solution, one_by_one
+from metastable.integrate.solution import Members, Solution, one_by_one
 from metastable.kernels import select
 from metastable.model import EVERY_PART, Attention, Support, why_not
 
@@ -29,7 +30,7 @@ class Method(NamedTuple):
     solve_members: Callable[[Plan, FloatArray, int, Report], Members] | None
 
 
-def _rodas(plan: Plan, start: FloatArray, report: Report) -> Solution:
+def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     return rodas.solve(
         plan.model,
         start,
@@ -44,20 +45,19 @@ def _rodas(plan: Plan, start: FloatArray, report: Report) -> Solution:
 
 
 def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
-    """Implicit members, parallel over threads."""
+    """Implicit members, each on a thread: the compiled loop releases the interpreter lock, and members share nothing."""
+    from metastable.kernels.cpu.threads import thread_count
+
     assert plan.save.times is not None
-    solved = rodas.solve_members(
-        plan.model,
+    alone = replace(plan, save=replace(plan.save, until=float(plan.save.times[-1])))
+    return one_by_one(
         starts,
-        times=plan.save.times,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
-        threads=plan.backend.threads,
-        progress=report,
+        plan.save.times.size,
+        report,
+        lambda start, _: _rodas(alone, start, None),
+        first,
+        thread_count(plan.backend.threads),
     )
-    statistics = np.array([[s.accepted, s.rejected, s.evaluations] for s in solved.statistics])
-    return Members(solved.states, statistics, np.array([MEMBER_STATUSES.index(name) for name in solved.statuses]))
 
 
 def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:

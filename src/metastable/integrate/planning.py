@@ -12,7 +12,7 @@ from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate import rodas, sde
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes, short
-from metastable.kernels import select
+from metastable.kernels import reference, select
 from metastable.model import Attention
 
 FIXED_STEP = ("layers", "sde")
@@ -43,6 +43,7 @@ def make(
     if method in FIXED_STEP:
         _check_layers(models, save, accuracy, method)
     for item in {id(item): item for item in models}.values():
+        reference.check_range(item)
         _check(item, tokens, method, wishes.engine, seed)
     backend = select.choose(
         model,
@@ -102,7 +103,8 @@ def whole_steps(times: FloatArray, step: float, method: str, max_steps: int) -> 
             f"max_steps={max_steps}; raise max_steps, or change step or until"
         )
     whole = np.rint(count)
-    off = np.abs(count - whole) > 1e-6 * np.maximum(1.0, count)
+    # Decimal steps are rounded, and so are their multiples: a few units in the last place are nobody's mistake.
+    off = np.abs(count - whole) > np.minimum(1e-6 + 8.0 * np.spacing(count), 0.25)
     off |= (whole == 0) & (times > 0)
     if off.any():
         raise TimeError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -182,28 +184,51 @@ class Members(NamedTuple):
 
 
 def one_by_one(
-    starts: FloatArray, times: int, report: Report, solve: Callable[[FloatArray, int], Solution], first: int
+    starts: FloatArray,
+    times: int,
+    report: Report,
+    solve: Callable[[FloatArray, int], Solution],
+    first: int,
+    workers: int = 1,
 ) -> Members:
-    """Members in a plain loop: `solve(start, number)` for each of `starts` (members, tokens, dim), numbered from `first`.
+    """Members by themselves, on so many threads: `solve(start, number)` for each of `starts` (members, tokens, dim), numbered
+    from `first`.
 
-    One that raises is recorded as failed; after Ctrl-C the rest is unfinished.
+    One that raises is recorded as failed; after Ctrl-C the ones that were not finished are unfinished.
     """
     count, _, dim = starts.shape
     states = np.full((count, times, *starts.shape[1:]), np.nan)
     statistics = np.zeros((count, 3), dtype=np.int64)
     status = np.full(count, UNFINISHED)
-    for i in range(count):
+    stopped = threading.Event()
+
+    def work(i: int) -> None:
+        if stopped.is_set():
+            return
         try:
             solution = solve(starts[i], first + i)
-        except KeyboardInterrupt:
-            break
         except MetastableError:
             status[i] = FAILED
-            continue
+            return
         states[i, : len(solution.times)] = solution.states[:, :, :dim]
         statistics[i] = solution.statistics.accepted, solution.statistics.rejected, solution.statistics.evaluations
         status[i] = STATUSES.index(solution.status)
-        report(i + 1)
+
+    try:
+        if workers == 1:
+            for i in range(count):
+                work(i)
+                report(i + 1)
+        else:
+            with ThreadPoolExecutor(workers, "metastable-members") as pool:
+                try:
+                    for done, _ in enumerate(pool.map(work, range(count)), start=1):
+                        report(done)
+                except BaseException:
+                    stopped.set()
+                    raise
+    except KeyboardInterrupt:
+        pass
     return Members(states, statistics, status)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.solution import Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
@@ -82,9 +83,9 @@ def solve(
     until: float,
     *,
     times: FloatArray | None = None,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     first: int = 0,
     breakpoints: Sequence[float] = (),
     fixed_step: float | None = None,

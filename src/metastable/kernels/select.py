@@ -19,6 +19,9 @@ ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
 INTERACTIONS: tuple[str, ...] = ("auto", *get_args(Interaction))
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
+IMPLICIT = ("auto", "rodas")
+"""Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
+when nothing simpler was found, see `integrate.planning`.)"""
 LONG_HORIZON = 1e3
 """Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
 
@@ -62,11 +65,13 @@ def choose(
     if threads is not None:
         threads = _checks.count(threads, "threads")
     reference.check_range(model)
-    explicit = method in ("auto", "tsit5") and horizon <= LONG_HORIZON
+    explicit = method == "tsit5" and horizon <= LONG_HORIZON
     chosen = _choose_engine(model, tokens, engine, members, explicit)
     if dtype == "float32" and chosen != "cuda":
         raise UnsupportedError(f"dtype='float32' is for engine='cuda', not {chosen!r}; use dtype='float64'")
-    summed = _choose_interaction(model, tokens, chosen, interaction, horizon)
+    if method in IMPLICIT and interaction == "series":
+        raise UnsupportedError(f"method={method!r} on a long horizon sums directly; use interaction='direct' or 'auto'")
+    summed = "direct" if method in IMPLICIT else _choose_interaction(model, tokens, chosen, interaction, horizon)
     return Backend(chosen, summed, threads, dtype)  # type: ignore[arg-type]
 
 

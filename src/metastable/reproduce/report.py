@@ -17,6 +17,7 @@ from metastable.reproduce.display import format_seconds
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.store import Result, explain_disk_errors
 from metastable.reproduce.typeset import typeset
+from metastable.stores import write_file
 
 PAPER = "N. Karagodin, Y. Polyanskiy, P. Rigollet, Clustering in Causal Attention Masking, NeurIPS 2024"
 LINK = "https://arxiv.org/abs/2411.04990"
@@ -34,12 +35,7 @@ def write_report(results: Sequence[Result], out: Path, command: str) -> Path:
     """Write `out/report.html` (whole or not at all) and return its path."""
     path = out / "report.html"
     with explain_disk_errors(out):
-        partial = out / f".report-{os.getpid()}.html"
-        try:
-            partial.write_text(render(results, command), encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(path, render(results, command).encode())
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import TimeError, UnsupportedError
+from metastable.errors import StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
 from metastable.kernels import select
@@ -42,6 +43,16 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
     return Run(dataset.from_solution(solution, models, start, attributes))
+
+
+def warn_if_early(solution: Solution) -> None:
+    """`StoppedEarlyWarning` where a solution did not reach its end; it is the caller's caller that is warned."""
+    if solution.status != "success":
+        warnings.warn(
+            f"{solution.message} (the run holds what was reached, its status is {solution.status!r})",
+            StoppedEarlyWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,10 +210,11 @@ class Run:
             self.method,
             Save(self.end),
             Accuracy(attrs["rtol"], attrs["atol"], attrs["max_steps"]),
-            select.choose(model, after, self.engine, "direct"),
+            select.choose(model, after, self.engine, "direct", dtype=attrs["dtype"]),
         )
         with progress_bar("append", self.end, progress) as report:
             solution = append.solve(plan, self.dense, plan.packed(new), report)
+        warn_if_early(solution)
         return from_solution(plan, np.concatenate([self.start, new]), solution)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:

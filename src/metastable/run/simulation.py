@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
-from metastable.run.handle import Run, from_solution
+from metastable.run.handle import Run, from_solution, warn_if_early
 
 KEEP_EVERYTHING_LIMIT = 200_000
 """Numbers per state (tokens times dim) beyond which every step cannot be kept: `times` must be given."""
@@ -72,12 +71,7 @@ def simulate(
     plan, tokens = _plan(model, start, until, times, wishes, seed)
     with progress_bar("simulate", plan.save.until, progress) as report:
         solution = METHODS[plan.method].solve(plan, plan.packed(tokens), report)
-    if solution.status != "success":
-        warnings.warn(
-            f"{solution.message} (the run holds what was reached, its status is {solution.status!r})",
-            StoppedEarlyWarning,
-            stacklevel=2,
-        )
+    warn_if_early(solution)
     return from_solution(plan, tokens, solution)
 
 

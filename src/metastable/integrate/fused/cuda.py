@@ -16,6 +16,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import control, march
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.solution import STATUSES, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cuda import support
@@ -61,9 +62,9 @@ def solve_members(
     starts: FloatArray,
     times: FloatArray,
     *,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
@@ -105,9 +106,9 @@ def observe_members(
     times: FloatArray,
     wanted: Mapping[str, Capture | Components],
     *,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     dtype: Precision = "float64",
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """As `solve_members`, but with observables measured on the device instead of states: arrays (members, times) by name.
@@ -211,9 +212,9 @@ def solve(
     times: FloatArray | None,
     until: float,
     *,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     dtype: Precision = "float64",
     progress: Report | None = None,

@@ -17,6 +17,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.solution import UNFINISHED, Chart, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import cpu
@@ -81,9 +82,9 @@ def solve_members(
     starts: FloatArray,
     times: FloatArray,
     *,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
@@ -150,9 +151,9 @@ def solve(
     times: FloatArray | None,
     until: float,
     *,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,

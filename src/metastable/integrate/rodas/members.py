@@ -6,7 +6,6 @@ of threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.rodas.solver import solve
 from metastable.integrate.solution import Solution, Statistics, Status
 from metastable.model import Attention
@@ -38,9 +38,9 @@ def solve_members(
     *,
     times: FloatArray | Sequence[float],
     until: float | None = None,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     settled: bool = False,
     threads: int | None = None,
     progress: Report | None = None,
@@ -50,6 +50,8 @@ def solve_members(
     `settled`: members stop when all their tokens have; output times behind that hold the state at rest. `progress` gets the
     number of finished members.
     """
+    from metastable.kernels.cpu.threads import thread_count
+
     starts = np.asarray(starts, dtype=float)
     times = np.asarray(times, dtype=float)
     horizon = float(times[-1]) if until is None else float(until)
@@ -71,7 +73,7 @@ def solve_members(
         )
         return number
 
-    with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(max_workers=thread_count(threads)) as pool:
         for number in pool.map(work, range(len(starts))):
             solution = solutions[number]
             assert solution is not None

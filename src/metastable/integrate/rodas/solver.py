@@ -23,6 +23,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.rodas.prepare import Prepared, dense_tokens, prepare, sphere_system
 from metastable.integrate.solution import DENSE_LIMIT, Dense, Solution, Statistics, Status, dense_overflow, unchart
 from metastable.model import Attention, Rule, Support, require, why_not
@@ -124,9 +125,9 @@ def solve(
     *,
     times: FloatArray | None = None,
     until: float,
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
-    max_steps: int = 100_000,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    max_steps: int = MAX_STEPS,
     settled: bool = False,
     keep_dense: bool = True,
     progress: Report | None = None,

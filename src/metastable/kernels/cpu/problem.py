@@ -12,7 +12,7 @@ from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import refusal, series_refusal
 from metastable.kernels.cpu.vector import LANES
 from metastable.kernels.protocol import Interaction
-from metastable.model import NGPT, Attention, SqrtScaling
+from metastable.model import Attention
 
 SMALL_DIMENSION = 4
 """Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 def _kind(model: Attention, interaction: str) -> int:
     """Which kernel serves the model."""
-    plain = model.is_identity and not isinstance(model.norm, NGPT)
+    plain = model.is_identity and model.norm.law(0.0).length_power == 0.0
     if interaction == "series":
         if model.dim == 3:
             return SPHERE_SERIES
@@ -169,6 +169,7 @@ def prepare(
     if reason is not None:
         raise UnsupportedError(reason)
     kind = _kind(model, interaction)
+    law = model.norm.law(0.0)
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
     visible = (intervals[:, :, 1] - intervals[:, :, 0]).sum(axis=1).astype(float)
@@ -185,9 +186,9 @@ def prepare(
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),
         unnormalized=model.weights == "unnormalized",
-        amplitude=float(getattr(model.norm, "alpha", 1.0)),
-        decay=0.5 if isinstance(model.norm, SqrtScaling) else 0.0,
-        by_length=isinstance(model.norm, NGPT),
+        amplitude=law.amplitude,
+        decay=law.decay,
+        by_length=law.length_power == 1.0,
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
         **_heads(model),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]
