@@ -50,15 +50,21 @@ def _rows(study: Study) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
+def _columns(study: Study) -> int:
+    """How many columns are shown: the last one, status, only where a run did not end well."""
+    return len(COLUMNS) - (not any(cells[-1] for _, cells in _rows(study)))
+
+
 def table(study: Study) -> Group:
     """The what-if tables for the terminal, one for each group."""
     groups: dict[str, Table] = {}
+    shown = _columns(study)
     for label, cells in _rows(study):
         if label not in groups:
             groups[label] = Table(title=label, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-            for place, name in enumerate(COLUMNS):
+            for place, name in enumerate(COLUMNS[:shown]):
                 groups[label].add_column(name, justify="left" if place in TEXTS else "right", no_wrap=place != TEXTS[1])
-        groups[label].add_row(*(escape(cell) for cell in cells))
+        groups[label].add_row(*(escape(cell) for cell in cells[:shown]))
     head = (
         f"[bold]{escape(study.flow.source)}[/]: {study.tokens} tokens, linked at {study.choices.radius:g} rad. At the end of each run; "
         "largest: tokens in the largest cluster, and the words that its mean stands for."
@@ -150,13 +156,14 @@ def _figure(images: Mapping[str, str], name: str, alt: str) -> str:
 
 
 def _html_table(study: Study) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
+    shown = _columns(study)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS[:shown])
     body, group = "", ""
     for label, cells in _rows(study):
         if label != group:
-            body += f'<tr><th colspan="{len(COLUMNS)}">{html.escape(label)}</th></tr>'
+            body += f'<tr><th colspan="{shown}">{html.escape(label)}</th></tr>'
             group = label
-        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[:shown]) + "</tr>"
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
