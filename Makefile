@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
 #   make test        lint, types, import contracts, all tests, and those of compiled code at every vector width
-# The others: make test-widths, make test-arm, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+# The others: make test-widths, make test-lowest, make test-arm, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -106,5 +106,5 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis .numba_cache .arm
+	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis .numba_cache .arm .venv-lowest
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,8 +39,11 @@ if [ ! -e "$root/.unpacked" ]; then
   [ -e "$keys" ] || { say "$keys is missing; install the package debian-archive-keyring"; exit 1; }
   rm -rf "$root" && mkdir -p "$root" "$folder"/apt/{lists/partial,cache/archives/partial,debs}
   : >"$folder/apt/status"
+  # From where this machine's apt gets its packages.
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -n 1)
+  [ -n "$mirror" ] || { say "apt has no sources; run apt-get update first"; exit 1; }
   for suite in bookworm bookworm-updates; do
-    echo "deb [signed-by=$keys] http://deb.debian.org/debian $suite main"
+    echo "deb [signed-by=$keys] $mirror $suite main"
   done >"$folder/apt/sources.list"
   # An apt of its own: neither the lists nor the architectures of this machine are touched.
   private=(-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::Etc::SourceList="$folder/apt/sources.list"

@@ -50,7 +50,7 @@ class GgufFile(TensorStore):
         try:
             from gguf import GGUFReader
         except ImportError:
-            raise missing_extra("gguf", "transformers", "reading GGUF files") from None
+            raise missing_extra("gguf", "weights", "reading GGUF files") from None
         self.path = path
         self.source = str(path)
         # The reader trusts the file, so its layout is checked first; what is left are texts that are no text.

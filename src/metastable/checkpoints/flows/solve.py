@@ -179,7 +179,7 @@ class _System:
         if recorder.wants(end):
             stages = np.stack([to_array(stage) for stage in self.stages]).astype(np.float64)
             before, after = (to_array(state).astype(np.float64) for state in (self.x, new))
-            recorder.step(t, step, before, after, stages, end)
+            recorder.step(t, step, end, after, lambda: march.polynomial(before, step, stages))
         self.x = new
         self.stages[0] = self.stages[-1]
 
@@ -199,10 +199,9 @@ def adaptive(
     solution = march.integrate(
         _System(layers, start, sphere, rtol),
         to_array(start).astype(np.float64),
-        AMBIENT,
+        march.Recorder(AMBIENT, times),
         until,
         tolerance=rtol,
-        times=times,
         max_steps=max_steps,
         progress=report,
     )

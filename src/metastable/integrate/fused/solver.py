@@ -92,7 +92,7 @@ def solve_members(
     """Integrate many members from 0 to `times[-1]`, each with its own step size.
 
     `starts` (members, tokens, dim) unit tokens; `times` increasing. Returns states (members, times, tokens, dim), statistics
-    (members, 3: accepted, rejected, evaluations) and status (members,): 0 success, 1 max_steps, 2 diverged, 3 not finished
+    (members, 3: accepted, rejected, evaluations) and status (members,), places in `MEMBER_STATUSES`, unfinished
     (after Ctrl-C, which is not raised here). States that were not reached are NaN. `progress` is called with the number of
     members finished. A member's numbers do not depend on the other members, nor on the number of threads.
     """
