@@ -291,6 +291,8 @@ def _notes(value: Any, name: str) -> None:
         raise InvalidInputError(f"{name} must be a table, not {found!r}")
 
 
+LAYERS = "checkpoint layers"
+"""Kind of model of runs that a checkpoint's own layers made."""
 _TALLY = partial(_checks.count, minimum=0)
 _SIZE = partial(_checks.number, minimum=0.0)
 ATTRIBUTES: dict[str, Callable[[Any, str], Any]] = {
@@ -309,13 +311,30 @@ ATTRIBUTES: dict[str, Callable[[Any, str], Any]] = {
     "interaction": _text,
     "dtype": _text,
     "until": _SIZE,
-    "rtol": lambda value, name: _checks.tolerance(value),
+    "rtol": _SIZE,
     "atol": _SIZE,
     "step": _SIZE,
     "seed": partial(_checks.count, minimum=-1),
     "max_steps": _checks.count,
 }
 """Attributes that every stored run has, each with its check (value, name)."""
+
+
+def describes_layers(model: str) -> bool:
+    """True for the attribute `model` of a run that a checkpoint's own layers made (`metastable.checkpoints.flow`)."""
+    try:
+        described = json.loads(model)
+    except ValueError:
+        return False
+    return isinstance(described, dict) and described.get("kind") == LAYERS
+
+
+def _check_variables(dataset: xr.Dataset, dims: dict[str, tuple[str, ...]]) -> None:
+    for name, wanted in dims.items():
+        if name not in dataset.variables:
+            raise InvalidInputError(f"it lacks the variable {name}")
+        if dataset[name].dims != wanted or dataset[name].dtype != np.float64:
+            raise InvalidInputError(f"the variable {name} must be float64 over {', '.join(wanted)}")
 
 
 def _check_run(dataset: xr.Dataset) -> None:
@@ -325,20 +344,18 @@ def _check_run(dataset: xr.Dataset) -> None:
         raise InvalidInputError(f"it lacks the attribute{'s' if missing[1:] else ''} {', '.join(missing)}")
     for name, check in ATTRIBUTES.items():
         check(dataset.attrs[name], f"the attribute {name}")
+    dims = {"x": ("time", "token", "coord"), "start": ("token", "coord"), "time": ("time",)}
+    if describes_layers(dataset.attrs["model"]):
+        return _check_variables(dataset, dims)
     try:
         models = models_from_json(dataset.attrs["model"])
     except (ValueError, TypeError, AttributeError, KeyError) as reason:
         raise InvalidInputError(f"the attribute model describes no model: {reason}") from None
     if not models:
         raise InvalidInputError("the attribute model describes no model")
-    dims = {"x": ("time", "token", "coord"), "start": ("token", "coord"), "time": ("time",)}
     if models[0].norm.has_radius:
         dims["radius"] = ("time", "token")
-    for name, wanted in dims.items():
-        if name not in dataset.variables:
-            raise InvalidInputError(f"it lacks the variable {name}")
-        if dataset[name].dims != wanted or dataset[name].dtype != np.float64:
-            raise InvalidInputError(f"the variable {name} must be float64 over {', '.join(wanted)}")
+    _check_variables(dataset, dims)
     if dataset.sizes["coord"] != models[0].dim:
         raise InvalidInputError(
             f"tokens have {dataset.sizes['coord']} coordinates, but the model has dim={models[0].dim}"

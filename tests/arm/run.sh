@@ -40,7 +40,7 @@ if [ ! -e "$root/.unpacked" ]; then
   rm -rf "$root" && mkdir -p "$root" "$folder"/apt/{lists/partial,cache/archives/partial,debs}
   : >"$folder/apt/status"
   # From where this machine's apt gets its packages.
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -n 1)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/*$')
   [ -n "$mirror" ] || { say "apt has no sources; run apt-get update first"; exit 1; }
   for suite in bookworm bookworm-updates; do
     echo "deb [signed-by=$keys] $mirror $suite main"

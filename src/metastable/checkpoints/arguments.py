@@ -47,13 +47,15 @@ def rows(value: Any, dim: int, name: str = "states") -> FloatArray:
 
 
 def dataset(value: Any, name: str = "states") -> xr.Dataset:
-    """`value` if it is a dataset with finite numbers `x` (layer, token, feature), none of them empty."""
+    """`value` if it is a dataset with finite numbers `x` (layer, token, feature), or (time, token, coord) as in a run, none of them empty."""
     import xarray as xr
 
     if not isinstance(value, xr.Dataset):
         raise InvalidInputError(f"{name} must be a dataset of token_states or to_sphere, not {type(value).__name__}")
-    if "x" not in value or value["x"].dims != ("layer", "token", "feature"):
-        raise InvalidInputError(f"{name} must hold x (layer, token, feature), as token_states returns it")
+    if "x" not in value or value["x"].dims not in (("layer", "token", "feature"), ("time", "token", "coord")):
+        raise InvalidInputError(
+            f"{name} must hold x (layer, token, feature), as token_states returns it, or x (time, token, coord) of a run"
+        )
     array = value["x"].values
     if array.dtype.kind not in "fiu" or not array.size:
         raise TokenError(f"{name}['x'] must hold numbers, not {array.size} of type {array.dtype}")

@@ -73,6 +73,10 @@ class Run:
         """The models of the layers (one, where all layers are the same)."""
         from metastable import dataset
 
+        if dataset.describes_layers(self.dataset.attrs["model"]):
+            raise UnsupportedError(
+                "the layers of a checkpoint made this run, not an Attention; open it with metastable.checkpoints.FlowRun.load"
+            )
         return dataset.models_from_json(self.dataset.attrs["model"])
 
     @property
