@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,18 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.analysis._film import SHALLOW, Film, IntArray, Partition, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius
-from metastable.analysis.trajectory import DenseOutput, Trajectory, check_trajectory, saved_grid, unit_rows
+from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FINEST_RESOLUTION = 1e-15
 """Smallest fraction of a step that bisection can tell from the next floating-point number."""
-
-IntArray = NDArray[np.int64]
-Partition = IntArray
+NARROWEST_WINDOW = 1e-12
+"""Smallest relative distance of checkpoints whose times floating-point numbers tell apart."""
+EARLIEST = 1e-6
+"""The first checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class MergeTree:
         leader = cluster_leaders(self.start_labels)[self.start_labels]
         for child, parent in zip(self.child[self.time <= t], self.parent[self.time <= t]):
             leader[leader == child] = parent
-        return _by_first_token(leader)
+        return by_first_token(leader)
 
     def linkage(self, height: Literal["time", "log10"] = "time", unmerged: float = math.inf) -> FloatArray:
         """The tree as a SciPy linkage matrix, shape (n - 1, 4), for `scipy.cluster.hierarchy`.
@@ -136,20 +137,23 @@ def merge_tree(
 ) -> MergeTree:
     """Which cluster of a run merged into which, and when.
 
-    Clusters are those of `cluster_labels` with this `radius`. They are compared at checkpoints, one in every window
-    [t, (1 + window) t) of time: two tokens have merged if they share a cluster at all later checkpoints. So tokens that
+    Clusters are those of `cluster_labels` with this `radius`. They are compared at checkpoints, one in each window from
+    1e-6 (1 + window)^i on: two tokens have merged if they share a cluster at all later checkpoints. So tokens that
     only pass each other do not count, nor does it count when a cluster stretches for a moment while it falls into
-    another one; and the merges always form a tree. The checkpoint of a window is the end of its longest step, where the
-    run is quietest. Between checkpoints the leaders of the clusters that merge are followed, and the time from which
-    they stay together is found by bisection on the dense output, in fractions of a step: that works over any number of
-    decades, although steps late in a merge are shorter than the spacing of floating-point numbers at their time.
+    another one; and the merges always form a tree. The checkpoint of a window is its begin or its middle,
+    whichever has fewer clusters. Between checkpoints the leaders of the clusters that merge are
+    followed, and the time from which they stay together until the second is found by bisection on the dense output, in
+    fractions of a step: that works over any number of decades, although steps late in a merge are shorter than the
+    spacing of floating-point numbers at their time. Neither checkpoints nor times depend on where steps end: a stretch of time
+    is passed over only where a bound on the ways of the tokens proves that no link opens in it. (A link that opens by less than
+    a thousandth of the radius, or than the error of the run, may go unseen.)
 
     Args:
         run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
             the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
             (`metastable.analysis.cluster_radius`); the tree says which it was.
-        window: relative length of the windows.
+        window: relative length of the windows, at least 1e-12; separations of half of it do not count.
         resolution: bisection stops at this fraction of a step, 1e-15 to 1.
 
     Returns:
@@ -158,11 +162,12 @@ def merge_tree(
     trajectory = check_trajectory(run)
     radius = cluster_radius(trajectory.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     bound = link_bound(radius)
-    window = _checks.number(window, "window", 0.0, strict=True)
+    window = _checks.number(window, "window", NARROWEST_WINDOW)
     resolution = _checks.number(resolution, "resolution", FINEST_RESOLUTION, 1.0)
     if trajectory.dense is None:
         return _from_saved(trajectory, radius, bound)
-    return _from_dense(trajectory, trajectory.dense, radius, bound, window, resolution)
+    dim = np.asarray(trajectory.start).shape[1]
+    return _from_dense(Film(trajectory.dense, dim, radius), window, resolution)
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
@@ -171,89 +176,113 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     final = partition = labels_of_unit_tokens(states[-1], bound)
     events = _Events()
     for index in range(len(times) - 2, -1, -1):
-        earlier = _refine(labels_of_unit_tokens(states[index], bound), partition)
+        earlier = refine(labels_of_unit_tokens(states[index], bound), partition)
         leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
         alone = np.arange(len(leaders))
-        events.add(alone, _by_first_token(partition[leaders]), leaders, sizes, times[index], times[index + 1])
+        events.add(alone, by_first_token(partition[leaders]), leaders, sizes, times[index], times[index + 1])
         partition = earlier
     return events.tree(radius, partition, final, refined=False)
 
 
-def _from_dense(
-    run: Trajectory, dense: DenseOutput, radius: float, bound: float, window: float, resolution: float
-) -> MergeTree:
+def _from_dense(film: Film, window: float, resolution: float) -> MergeTree:
     """Merges between checkpoints, refined on the dense output."""
-    dim = np.asarray(run.start).shape[1]
+    rewind = _Rewind(film, window, resolution)
+    final = rewind.partition
+    for step in range(film.steps - 1, -1, -1):
+        rewind.pass_over(step, 0.0, 1.0)
+    rewind.compare(-1)
+    return rewind.events.tree(film.radius, rewind.partition, final, refined=True)
 
-    def look(step: int, u: float) -> Partition:
-        return labels_of_unit_tokens(unit_rows(dense.evaluate(step, u), dim), bound)
 
-    checkpoints = _checkpoints(np.asarray(dense.start), np.asarray(dense.width), window)
-    final = partition = look(int(checkpoints[-1]), 1.0)
-    events = _Events()
-    for last, previous in zip(checkpoints[::-1], [*checkpoints[-2::-1], -1]):
-        state = look(0, 0.0) if previous < 0 else look(int(previous), 1.0)
-        earlier = _refine(state, partition)
-        if earlier.max() > partition.max():
+class _Rewind:
+    """A run read backwards: `partition` tells who shares a cluster at all checkpoints from the current one on."""
+
+    def __init__(self, film: Film, window: float, resolution: float) -> None:
+        self.film, self.half, self.resolution = film, 0.5 * math.log1p(window), resolution
+        self.end = film.time(film.steps - 1, 1.0)
+        self.partition = film.look(film.steps - 1, 1.0)
+        self.events = _Events()
+
+    def pass_over(self, step: int, low: float, high: float) -> None:
+        """Compare clusters in the windows that touch (low, high] of a step, unless it is sure that nothing changes in it."""
+        first, last = self._halves(self.film.time(step, low)) + 1, self._halves(self.film.time(step, high))
+        if first > last:
+            return
+        held, _ = self.film.held(step, low, high)
+        if refine(held, self.partition).max() == self.partition.max():
+            return
+        if first == last or high - low <= self.resolution:
+            self.compare(last // 2)
+            return
+        middle = 0.5 * (low + high)
+        self.pass_over(step, middle, high)
+        self.pass_over(step, low, middle)
+
+    def compare(self, window: int) -> None:
+        """Who was together at the checkpoint of this window (-1: at the start), too? The others merge before the next one."""
+        begin, state = self._checkpoint(window)
+        earlier = refine(state, self.partition)
+        if earlier.max() > self.partition.max():
             leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
-            crowd = np.bincount(partition[leaders])
-            moving = leaders[crowd[partition[leaders]] > 1]
-            chase = _Chase(look, dense, moving, sizes[earlier[moving]], resolution, events)
-            together = _by_first_token(partition[moving])
-            for step in range(int(last), int(previous), -1):
-                together = chase.descend(step, 0.0, 1.0, together)
-                if together.max() + 1 == len(moving):
-                    break
-        partition = earlier
-    return events.tree(radius, partition, final, refined=True)
+            crowd = np.bincount(self.partition[leaders])
+            moving = leaders[crowd[self.partition[leaders]] > 1]
+            chase = _Chase(self.film, moving, sizes[earlier[moving]], self.resolution, self.events)
+            chase.between(begin, self._checkpoint(window + 1)[0], by_first_token(self.partition[moving]))
+        self.partition = earlier
 
+    def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
+        """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end outside."""
+        times = [EARLIEST * math.exp(min(700.0, half * self.half)) for half in (2 * window, 2 * window + 1)]
+        times = [0.0] if window < 0 else [t for t in times if t < self.end] or [math.inf]
+        moments = [self.film.locate(t) for t in times]
+        states = [self.film.look(*moment) for moment in moments]
+        fewest = int(np.argmin([state.max() for state in states]))
+        return moments[fewest], states[fewest]
 
-def _checkpoints(start: FloatArray, width: FloatArray, window: float) -> IntArray:
-    """Steps at whose ends clusters are compared: the longest one of each window of time, and the last."""
-    end = start + width
-    bins = np.floor(np.log(np.maximum(end, np.finfo(np.float64).tiny)) / math.log1p(window))
-    order = np.lexsort((width, bins))
-    longest = order[np.append(np.diff(bins[order]) > 0, True)]
-    return np.unique(np.append(longest, len(end) - 1))
+    def _halves(self, t: float) -> int:
+        """Number of the last half window that has begun at time t, -1 when none has."""
+        return max(-1, math.floor(math.log(t / EARLIEST) / self.half)) if t > 0.0 else -1
 
 
 @dataclass(frozen=True)
 class _Chase:
     """Follows the leaders of clusters that merge between two checkpoints, backwards in time."""
 
-    look: Callable[[int, float], Partition]
-    dense: DenseOutput
+    film: Film
     leaders: IntArray
     sizes: IntArray
     resolution: float
     events: _Events
 
+    def between(self, begin: tuple[int, float], end: tuple[int, float], together: Partition) -> None:
+        """Record the merges between two moments: the leaders are all apart at the first, and `together` at the second."""
+        for step in range(end[0], begin[0] - 1, -1):
+            low, high = begin[1] if step == begin[0] else 0.0, end[1] if step == end[0] else 1.0
+            if low < high:
+                together = self.descend(step, low, high, together)
+
     def descend(self, step: int, low: float, high: float, later: Partition) -> Partition:
         """Who of the leaders is together from fraction `low` of a step on, given the same for `high`; records merges."""
-        earlier = _refine(_by_first_token(self.look(step, low)[self.leaders]), later)
-        if earlier.max() == later.max():
-            return earlier
-        if high - low <= self.resolution:
-            start, width = float(self.dense.start[step]), float(self.dense.width[step])
-            self.events.add(earlier, later, self.leaders, self.sizes, start + low * width, start + high * width)
-            return earlier
+        held, way = self.film.held(step, low, high)
+        if refine(by_first_token(held[self.leaders]), later).max() == later.max():
+            return later
+        if way <= SHALLOW * self.film.radius or high - low <= self.resolution:
+            return self.bisect(step, low, high, later)
         middle = 0.5 * (low + high)
         return self.descend(step, low, middle, self.descend(step, middle, high, later))
 
-
-def _by_first_token(labels: IntArray) -> Partition:
-    """Labels renumbered 0, 1, ... by first appearance."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, np.int64)
-    rank[np.argsort(first)] = np.arange(first.size)
-    return rank[inverse]
-
-
-def _refine(a: Partition, b: Partition) -> Partition:
-    """Common refinement: tokens share a label exactly when they do in both."""
-    from metastable.analysis import _kernels
-
-    return _kernels.refine(a, b)
+    def bisect(self, step: int, low: float, high: float, later: Partition) -> Partition:
+        """The same where tokens move so little that looking at both ends is enough."""
+        earlier = refine(by_first_token(self.film.look(step, low)[self.leaders]), later)
+        if earlier.max() == later.max():
+            return earlier
+        if high - low <= self.resolution:
+            self.events.add(
+                earlier, later, self.leaders, self.sizes, self.film.time(step, low), self.film.time(step, high)
+            )
+            return earlier
+        middle = 0.5 * (low + high)
+        return self.bisect(step, low, middle, self.bisect(step, middle, high, later))
 
 
 class _Events:

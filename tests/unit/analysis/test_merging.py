@@ -153,3 +153,27 @@ def test_a_cluster_that_stretches_while_it_falls_is_one_cluster() -> None:
     assert tree.time[0] == pytest.approx(1e6 + 0.999, abs=1e-6)
     # With windows so narrow that checkpoints fall into the fall, the stretch is seen.
     assert merge_tree(run, radius=1e-3, window=1e-7).start_labels.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("beta", "tokens", "seed"), [(16.0, 20, 0), (16.0, 20, 4), (64.0, 20, 3)])
+def test_merges_do_not_depend_on_where_steps_end(beta: float, tokens: int, seed: int) -> None:
+    """Links that open for a while and close again: every tolerance sees the same merges at the same times."""
+    model, x = ms.Attention(dim=2, beta=beta), sphere.uniform(tokens, 2, seed=seed)
+    trees = [merge_tree(ms.simulate(model, x, until=1e3, rtol=rtol, atol=1e-3 * rtol)) for rtol in (1e-8, 1e-6, 1e-4)]
+    for other in trees[1:]:
+        np.testing.assert_array_equal(other.child, trees[0].child)
+        np.testing.assert_array_equal(other.parent, trees[0].parent)
+        np.testing.assert_allclose(other.time, trees[0].time, rtol=1e-3)
+
+
+def test_a_short_separation_inside_one_long_step_is_seen() -> None:
+    """The gap 0.1 + 8e-3 (1 - 4 (u - 1/2)^2)^2 - 4e-3 opens and closes in the middle of a step that looks closed at both ends."""
+    wave = np.polynomial.Polynomial([0.0, 4.0, -4.0]) ** 2
+    gap = np.polynomial.Polynomial([0.096]) + 8e-3 * wave
+    coefficients = np.zeros((5, 2))
+    coefficients[:, 1] = gap.coef
+    steps = [np.array([[0.0, 1.0], [0.0, -0.904]]), coefficients, np.array([[0.0, 0.096]])]
+    run = on_circle([0.0, 1.0, 1.09], [1.0, 0.09, 9.0], steps)
+    tree = merge_tree(run, radius=0.1, window=4.0)
+    closed = 1.0 + 0.09 * (0.5 + 0.5 * math.sqrt(1.0 - math.sqrt(0.5)))
+    assert tree.time.tolist() == pytest.approx([closed], abs=1e-8)

@@ -19,7 +19,7 @@ import numpy as np
 
 from metastable.integrate.rodas.circle_groups import regroup
 from metastable.integrate.rodas.circle_sweep import DIAGONAL, INCREMENT, VELOCITY, attempt, put_frozen, sweep_memory
-from metastable.integrate.rodas.control import AT_REST, MOVING, register
+from metastable.integrate.rodas.control import AT_REST, HIDDEN, MOVING, register
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
 from metastable.kernels.cpu.compiled import address_of
 from metastable.kernels.cpu.compiled import allocating as helper
@@ -89,15 +89,27 @@ def _polynomial(system, piece):
             piece[power + 1, k, 0] = value
 
 
+BLUR = 2e-15
+"""Rounding errors of the difference of two angles near pi, radians."""
+
+
 @kernel
 def _settled(system, threshold):
-    """`AT_REST` when every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing."""
+    """`AT_REST` when every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing.
+
+    `HIDDEN` when a row is unstable and nearer to the place of its rest than angles can tell: antipodes, whose angle is never
+    exactly pi.
+    """
+    hidden = False
     for r in range(system.count[0]):
         force = abs(system.rows[VELOCITY, r])
         diagonal = system.rows[DIAGONAL, r]
-        if force != 0.0 and not (diagonal < 0.0 and force <= -diagonal * threshold):
+        if force == 0.0 or (diagonal < 0.0 and force <= -diagonal * threshold):
+            continue
+        if not force <= diagonal * BLUR:
             return MOVING
-    return AT_REST
+        hidden = True
+    return HIDDEN if hidden else AT_REST
 
 
 @helper
