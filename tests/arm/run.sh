@@ -58,7 +58,7 @@ wanted=$("$python" - <<'PY'
 from importlib.metadata import requires, version
 from packaging.requirements import Requirement
 
-seen, queue = {}, ["numpy", "scipy", "numba", "xarray", "zarr", "tomli-w", "rich", "pytest", "hypothesis"]
+seen, queue = {}, ["numpy", "scipy", "numba", "lazy-loader", "xarray", "zarr", "tomli-w", "rich", "pytest", "hypothesis"]
 while queue:
     name = queue.pop()
     if name in seen:
