@@ -6,13 +6,14 @@ raises a named exception that says what was wrong and how to fix it.
 
 from __future__ import annotations
 
+import errno
 import math
 import numbers
 import operator
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from metastable.errors import InvalidInputError, MetastableError, TimeError, TokenError
 
 FloatArray = NDArray[np.float64]
+Kind = TypeVar("Kind")
 
 UNIT_TOLERANCE = 1e-6
 """How far from 1 the length of a token may be before it is refused (within it, tokens are renormalised)."""
@@ -227,12 +229,35 @@ def text(value: Any, name: str, error: type[MetastableError] = InvalidInputError
     return value
 
 
+def instance(value: Any, kind: type[Kind], name: str, error: type[MetastableError] = InvalidInputError) -> Kind:
+    """`value` if it is a `kind`."""
+    if not isinstance(value, kind):
+        raise error(f"{name} must be a metastable {kind.__name__}, not {value!r}")
+    return value
+
+
+def instances(value: Any, kind: type[Kind], name: str) -> list[Kind]:
+    """`value` as a list of `kind` (str: of texts)."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidInputError(f"{name} must be a list, each a {kind.__name__}, not {value!r}")
+    try:
+        found = list(value)
+    except TypeError:  # an array without axes
+        raise InvalidInputError(f"{name} must be a list, each a {kind.__name__}, not {value!r}") from None
+    return [instance(item, kind, f"each of {name}") for item in found]
+
+
 def path(value: Any, name: str = "path") -> Path:
     """`value` as the path of a file or folder."""
     if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
         raise InvalidInputError(f"{name} must be the path of a file or folder as text, not {value!r}")
     if not str(value) or "\0" in str(value):
         raise InvalidInputError(f"{name} is empty, or holds a null character: {str(value)!r} names no file")
+    try:
+        os.lstat(value)
+    except OSError as reason:
+        if reason.errno == errno.ENAMETOOLONG:
+            raise InvalidInputError(f"{name} is longer than the disk allows ({len(str(value))} letters)") from None
     return Path(value)
 
 

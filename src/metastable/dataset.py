@@ -346,7 +346,9 @@ def _check_run(dataset: xr.Dataset) -> None:
         check(dataset.attrs[name], f"the attribute {name}")
     dims = {"x": ("time", "token", "coord"), "start": ("token", "coord"), "time": ("time",)}
     if describes_layers(dataset.attrs["model"]):
-        return _check_variables(dataset, dims)
+        _check_variables(dataset, dims)
+        return
+    _checks.tolerance(dataset.attrs["rtol"])
     try:
         models = models_from_json(dataset.attrs["model"])
     except (ValueError, TypeError, AttributeError, KeyError) as reason:

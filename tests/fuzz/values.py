@@ -16,6 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import metastable as ms
+from metastable.sweep import Estimate
 from tests.fuzz.surface import Entry
 
 
@@ -219,6 +220,11 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     ],
     "model": lambda: [*models(), models()[:2], {"dim": 2, "beta": 1.0}],
     "run": runs,
+    "settings": lambda: [ms.reproduce.Settings(), ms.reproduce.Settings(seed=1, members=2)],
+    "names": (["figure-1"], []),
+    "number": (0, 1),
+    "workers": (0, 1, 4),
+    "wanted": COUNTS,
     "mask": lambda: [ms.Causal(), ms.Full(), ms.Window(2), ms.Sink(1, 1), ms.Prefix(2), ms.Mask(np.tri(4, dtype=bool))],
     "norm": lambda: [ms.PostLN(), ms.PreLN(), ms.MixLN(0.5), ms.PeriLN(), ms.NGPT(0.5), ms.SqrtScaling()],
     "bias": lambda: [None, ms.ALiBi(0.5)],
@@ -297,7 +303,8 @@ def specimens(owner: type) -> list[Any]:
     )
     known += (*models()[0].all_heads, *sensible("layer")[2:], ms.checkpoints.Rope(1e4, 2), sensible("frozen")[1])
     known += (sensible("feedforward")[1], weights()[0].layer(0).norm, *(ms.merge_tree(run, 0.5) for run in runs()[:2]))
-    known += (*sensible("found"), *sensible("groups"), *sensible("prediction"))
+    known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
+    known += (ms.reproduce.Settings(), ms.reproduce.catalogue()[0], Estimate(2, 2, 3.0, 1.0, 2.0, 100))
     return [item for item in known if type(item) is owner]
 
 

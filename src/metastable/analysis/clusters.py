@@ -52,6 +52,8 @@ def _labels(labels: ArrayLike, tokens: int | None = None) -> IntArray:
         raise InvalidInputError("labels must be what cluster_labels returns: one whole number >= 0 per token")
     if tokens is not None and array.size != tokens:
         raise InvalidInputError(f"there are {array.size} labels for {tokens} tokens")
+    if array.max() >= array.size or not np.bincount(array).all():
+        raise InvalidInputError("labels must count clusters from 0 with no number left out, as cluster_labels does")
     return array.astype(np.int64)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from metastable import _checks
 from metastable.model import Attention
 
 CLUSTER_FRACTION = 0.5
@@ -22,6 +23,7 @@ CONSUMED_FRACTION = 0.1
 
 def attraction_width(model: Attention) -> float:
     """beta^(-1/2) of the head with the largest beta in size, in radians; at most 1."""
+    _checks.instance(model, Attention, "model")
     return 1.0 / math.sqrt(max(1.0, *(abs(head.beta) for head in model.all_heads)))
 
 

@@ -47,7 +47,7 @@ def rows(value: Any, dim: int, name: str = "states") -> FloatArray:
 
 
 def dataset(value: Any, name: str = "states") -> xr.Dataset:
-    """`value` if it is a dataset with finite numbers `x` (layer, token, feature), or (time, token, coord) as in a run, none of them empty."""
+    """`value` if it is a dataset with finite numbers `x` (layer, token, feature), or (time, token, coord) as in a run; not empty."""
     import xarray as xr
 
     if not isinstance(value, xr.Dataset):

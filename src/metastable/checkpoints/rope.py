@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metastable._checks import FloatArray, count, number, vector
+from metastable._checks import FloatArray, count, number, real_array, room, vector
 from metastable.errors import CheckpointError, InvalidInputError, UnsupportedError
 
 KNOWN_KINDS = ("default", "linear", "llama3", "factors")
@@ -81,7 +81,13 @@ class Rope:
 
     def rotate(self, x: FloatArray, positions: FloatArray) -> FloatArray:
         """R_p x for rows x of shape (..., tokens, head_dim) at `positions` (tokens,)."""
-        angle = np.asarray(positions, dtype=np.float64)[:, None] * self.frequencies
+        x, places = real_array(x, "x"), vector(positions, "positions")
+        if x.ndim < 2 or x.shape[-2] != places.size or x.shape[-1] < self.rotary_dim:
+            raise InvalidInputError(
+                f"x must have shape (..., tokens, head_dim) with one of the {places.size} positions for each token and "
+                f"head_dim >= {self.rotary_dim}, not {x.shape}"
+            )
+        angle = places[:, None] * self.frequencies
         cosine, sine = np.cos(angle), np.sin(angle)
         half = self.rotary_dim // 2
         first, second = x[..., :half], x[..., half : self.rotary_dim]
@@ -90,7 +96,9 @@ class Rope:
 
     def rotation(self, lag: float, head_dim: int) -> FloatArray:
         """R_{-lag}, shape (head_dim, head_dim): the matrix between a query and a key that stands `lag` tokens before it."""
-        return self.rotate(np.eye(head_dim), np.full(head_dim, -float(lag))).T
+        size, turned = count(head_dim, "head_dim", self.rotary_dim), number(lag, "lag")
+        room((size, size), "the rotation")
+        return self.rotate(np.eye(size), np.full(size, -turned)).T
 
 
 def _llama3(base: FloatArray, options: Mapping[str, Any]) -> FloatArray:

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from metastable._checks import FloatArray, choice, count, number, real_array, vector
+from metastable._checks import FloatArray, choice, count, flag, number, real_array, vector
 from metastable._checks import seed as check_seed
 from metastable.checkpoints.rope import Rope
 from metastable.errors import InvalidInputError
@@ -63,6 +63,11 @@ class Norm:
         For `"post"` norms the states are G z + shift already, and z is recovered from them; a dimension whose gain is zero
         carries nothing and comes back as zero.
         """
+        states = real_array(states, "states")
+        for name in ("gain", "shift"):
+            wanted = getattr(self, name)
+            if wanted is not None and states.shape[-1:] != wanted.shape:
+                raise InvalidInputError(f"states must have {wanted.size} features, as {name} has, not {states.shape}")
         if self.kind == "none":
             return states
         if self.place == "post":
@@ -72,7 +77,13 @@ class Norm:
             return np.divide(z, self.gain, out=np.zeros_like(z), where=self.gain != 0)
         if self.kind == "layer":
             states = states - states.mean(axis=-1, keepdims=True)
-        return states / np.sqrt(np.mean(states * states, axis=-1, keepdims=True) + self.epsilon)
+        if states.ndim == 0 or states.shape[-1] == 0:
+            raise InvalidInputError(f"states must have shape (..., dim), not {states.shape}")
+        with np.errstate(over="ignore"):
+            length = np.sqrt(np.mean(states * states, axis=-1, keepdims=True) + self.epsilon)
+        if not (np.isfinite(length) & (length > 0)).all():
+            raise InvalidInputError("states hold a row that is zero or beyond 1e154, which no norm brings to length 1")
+        return states / length
 
 
 @dataclass(frozen=True)
@@ -145,6 +156,7 @@ class LayerWeights:
 
     def kv_head(self, head: int) -> int:
         """The key and value head that query head `head` reads."""
+        head = count(head, "head", 0, self.head_count - 1)
         return head // (self.head_count // self.kv_head_count)
 
     def fold(self, gain: bool = True, center: bool = False) -> LayerWeights:
@@ -153,6 +165,7 @@ class LayerWeights:
         `center` is LayerNorm's own projection: since z has mean zero it changes nothing that the layer computes, but it
         removes from the matrices the direction that no token ever has.
         """
+        gain, center = flag(gain, "gain"), flag(center, "center")
 
         def matrix(weight: FloatArray) -> FloatArray:
             folded = weight if self.norm.gain is None or not gain else weight * self.norm.gain
@@ -177,7 +190,8 @@ class LayerWeights:
 
     def value_matrix(self, head: int) -> FloatArray:
         """V_h = O_h W_h, shape (dim, dim); fold first to include the norm's gain."""
-        return self.output[head] @ self.value[self.kv_head(head)]
+        shared = self.kv_head(head)
+        return self.output[head] @ self.value[shared]
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,19 @@ class View:
 
     def project(self, points: Any) -> np.ndarray:
         """Points (..., 3) in picture coordinates: right, up, and depth (positive is in front)."""
-        return np.asarray(points, dtype=float) @ self.rotation.T
+        return _sphere_points(points, "points") @ self.rotation.T
 
     @classmethod
     def facing(cls, direction: Any, turn: float = 28.0, lift: float = 18.0) -> View:
         """A camera that sees `direction` (3,) turned by `turn` degrees from the middle of the picture and `lift`
         above.
         """
-        x, y, z = np.asarray(direction, dtype=float) / np.linalg.norm(direction)
+        turn, lift = _checks.number(turn, "turn"), _checks.number(lift, "lift")
+        point = _checks.vector(direction, "direction", 3)
+        largest = np.abs(point).max()
+        if largest == 0:
+            raise InvalidInputError("direction is the zero vector, which shows nowhere; give another")
+        x, y, z = point / largest / np.linalg.norm(point / largest)
         latitude = np.rad2deg(np.arcsin(np.clip(z, -1, 1)))
         return cls(float(np.rad2deg(np.arctan2(y, x)) + turn), float(np.clip(latitude + lift, -80, 80)))
 
@@ -60,7 +65,7 @@ DEFAULT_VIEW = View()
 
 def _sphere_points(points: Any, name: str) -> np.ndarray:
     array = _checks.real_array(points, name)
-    if array.shape[-1] != 3:
+    if array.ndim == 0 or array.shape[-1] != 3:
         raise InvalidInputError(
             f"{name} must hold points of R^3 (last axis 3), not shape {array.shape}; use the circle view"
         )

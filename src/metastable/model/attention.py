@@ -161,7 +161,7 @@ class Attention(ArrayFields):
         if any(getattr(self, name) is not None for name in ("beta", *MATRICES)):
             raise ModelError("give either heads=(Head(...), ...) or beta, query, key, value, not both")
         try:
-            heads = tuple(self.heads or ())
+            heads = () if self.heads is None else tuple(self.heads)
         except TypeError:
             raise ModelError(f"heads must be a tuple of Head, not {self.heads!r}") from None
         if not heads or not all(isinstance(head, Head) for head in heads):

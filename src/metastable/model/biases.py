@@ -36,7 +36,7 @@ class ALiBi(Bias):
     slope: float | tuple[float, ...] = parameter("slope", symbol="m", suggestion=0.1, minimum=0.0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.slope, (tuple, list, np.ndarray)):
+        if isinstance(self.slope, (tuple, list)) or (isinstance(self.slope, np.ndarray) and self.slope.ndim):
             slope = tuple(_checks.number(s, "ALiBi.slope", 0.0, error=ModelError) for s in self.slope)
             if not slope:
                 raise ModelError("ALiBi.slope must hold at least one slope")

@@ -39,7 +39,7 @@ class Settings:
 
     def draws(self, wanted: int) -> int:
         """`wanted` draws, or fewer when the user asked for a small run."""
-        return min(wanted, self.members)
+        return min(_checks.count(wanted, "wanted"), self.members)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Recipe:
 
     def fingerprint(self, settings: Settings) -> str:
         """Hash of everything that decides the result: two results with the same fingerprint are the same computation."""
+        _checks.instance(settings, Settings, "settings")
         content = {
             "name": self.name,
             "revision": self.revision,
@@ -94,6 +95,7 @@ class Recipe:
 
     def command(self, settings: Settings) -> str:
         """The command line that recomputes this item alone."""
+        _checks.instance(settings, Settings, "settings")
         defaults = Settings()
         chosen = [f"--seed {settings.seed}"]
         if settings.members != defaults.members:

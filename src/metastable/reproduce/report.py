@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from metastable import __version__
+from metastable import __version__, _checks
 from metastable.reproduce.display import format_seconds
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.store import Result, explain_disk_errors
@@ -33,6 +33,9 @@ _CLASS = {
 
 def write_report(results: Sequence[Result], out: Path, command: str) -> Path:
     """Write `out/report.html` (whole or not at all) and return its path."""
+    results = _checks.instances(results, Result, "results")
+    _checks.text(command, "command")
+    out = _checks.path(out, "out")
     path = out / "report.html"
     with explain_disk_errors(out):
         write_file(path, render(results, command).encode())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from metastable._checks import instance, instances, path
 from metastable.errors import InvalidInputError, MetastableError, StoreError
 from metastable.reproduce import store
 from metastable.reproduce.recipe import Recipe, Report, Settings
@@ -26,6 +27,7 @@ class Watch:
 
 def choose(names: Sequence[str], recipes: Sequence[Recipe]) -> list[Recipe]:
     """The recipes with these names, in the catalogue's order (all of them when none is named)."""
+    names, recipes = instances(names, str, "names"), instances(recipes, Recipe, "recipes")
     known = {recipe.name: recipe for recipe in recipes}
     wanted = [name.strip().lower().replace("_", "-").replace(" ", "-") for name in names]
     unknown = [name for name in wanted if name not in known]
@@ -40,7 +42,7 @@ def choose(names: Sequence[str], recipes: Sequence[Recipe]) -> list[Recipe]:
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     """Formats of figures, checked."""
-    kinds = tuple(dict.fromkeys(kind.strip().lower().lstrip(".") for kind in formats))
+    kinds = tuple(dict.fromkeys(kind.strip().lower().lstrip(".") for kind in instances(formats, str, "formats")))
     wrong = [kind for kind in kinds if kind not in FORMATS]
     if wrong or not kinds:
         raise InvalidInputError(
@@ -62,8 +64,10 @@ def run_recipes(
     is asked for). Errors of the disk stop the whole run, since nothing after them could be kept.
     """
     kinds = check_formats(formats)
-    folder = store.prepare(out)
-    display = watch or Watch()
+    recipes = instances(recipes, Recipe, "recipes")
+    instance(settings, Settings, "settings")
+    display = Watch() if watch is None else instance(watch, Watch, "watch")
+    folder = store.prepare(path(out, "out"))
     results = []
     for number, recipe in enumerate(recipes, start=1):
         report = display.started(recipe, number, len(recipes))
@@ -107,6 +111,8 @@ def with_earlier(
     results: Sequence[Result], recipes: Sequence[Recipe], settings: Settings, out: str | Path
 ) -> list[Result]:
     """`results` and what earlier runs with the same settings left in `out`, in the order of `recipes`: what a report shows."""
-    fresh = {result.name: result for result in results}
-    found = [fresh.get(recipe.name) or store.finished(recipe, settings, Path(out)) for recipe in recipes]
+    fresh = {result.name: result for result in instances(results, Result, "results")}
+    recipes, folder = instances(recipes, Recipe, "recipes"), path(out, "out")
+    instance(settings, Settings, "settings")
+    found = [fresh.get(recipe.name) or store.finished(recipe, settings, folder) for recipe in recipes]
     return [result for result in found if result is not None]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from metastable import _checks
 from metastable.errors import SweepError
 from metastable.sweep.specification import Sweep
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
@@ -37,11 +38,14 @@ class Estimate:
 
     def wall_seconds(self, workers: int) -> float:
         """Expected duration on so many workers; never less than the dearest task."""
+        workers = _checks.count(workers, "workers", 0)
         return max(self.seconds / max(1, workers), self.dearest)
 
 
 def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: float = SECONDS) -> Estimate:
     """Run a few tasks of the sweep with few members, keep nothing, and scale up. Takes about `seconds`."""
+    _checks.instance(sweep, Sweep, "sweep")
+    seconds = _checks.number(seconds, "seconds", 0.0)
     function = load(execute) if isinstance(execute, str) else execute
     deadline = time.monotonic() + seconds
     costs: list[float] = []

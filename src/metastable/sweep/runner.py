@@ -92,10 +92,15 @@ def run(
     progress : show a progress bar (None: on a terminal).
     say : called with lines for people (default: print nothing).
     """
-    say = say or (lambda line: None)
+    _checks.instance(sweep, Sweep, "sweep")
+    folder = _checks.path(out, "out")
+    if say is None:
+        say = _silent
+    elif not callable(say):
+        raise SweepError(f"say must be a function that takes a line, not {say!r}")
+    retry_failed, extend = _checks.flag(retry_failed, "retry_failed"), _checks.flag(extend, "extend")
     check_place(workers, scheduler, cluster)
     sweep.task(0)
-    folder = Path(out)
     prepare_folder(folder, sweep, extend)
     with locks.exclusive(folder):
         # Once more, now that nobody else can change it.
@@ -109,6 +114,10 @@ def run(
             ran = _run(store, executor, waiting, progress)
         store.refresh()
         return Outcome(folder, sweep.size, store.done, store.failed, ran, time.monotonic() - before)
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
 
 
 def check_place(workers: int | None, scheduler: str | None, cluster: str | None) -> None:

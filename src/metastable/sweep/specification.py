@@ -139,6 +139,7 @@ class Sweep:
 
     def task(self, number: int) -> Task:
         """Task `number` of 0..size-1, counted with the last axis fastest."""
+        number = _checks.count(number, "number", 0, self.size - 1, error=SweepError)
         index = tuple(int(i) for i in np.unravel_index(number, self.shape)) if self.axes else ()
         point = {item.name: item.labels[place] for item, place in zip(self.axes, index)}
         try:

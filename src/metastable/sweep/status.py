@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from metastable import _checks
 from metastable.stores import locks
 from metastable.sweep import journal
 from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description, unfinished_members
@@ -69,7 +70,7 @@ class Status:
 
 def status(folder: str | PathLike) -> Status:
     """Read the folder of a sweep; works while it runs, and on what a crash left behind."""
-    place = Path(folder)
+    place = _checks.path(folder, "folder")
     sweep = read_description(place)
     index = index_of(sweep)
     contents = journal.read(place / JOURNAL)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from metastable import _checks
 from metastable.errors import StoreError, StoreExistsError
 from metastable.stores import find, locks, write_file
 from metastable.sweep import journal
@@ -215,10 +216,11 @@ def open_results(folder: str | os.PathLike) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
     import xarray as xr
 
-    path = find(Path(folder) / views.NAME)
+    place = _checks.path(folder, "folder")
+    path = find(place / views.NAME)
     if not path.exists():
-        sweep = read_description(Path(folder))
-        if any(entry.done for entry in journal.read(Path(folder) / JOURNAL).entries.values()):
+        sweep = read_description(place)
+        if any(entry.done for entry in journal.read(place / JOURNAL).entries.values()):
             raise StoreError(f"{path} is missing; run the sweep again, and it is made from the journal")
         raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
     try:
