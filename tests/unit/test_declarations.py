@@ -357,6 +357,44 @@ def test_who_sees_itself_is_read_off_the_mask(kind):
     assert not new_mask().sees_self(3)
 
 
+def test_a_token_that_sees_nobody_is_a_part_of_its_own():
+    """Who lists masks without the diagonal does not yet know what to do without any weight."""
+    model = ms.Attention(dim=2, beta=1.0, mask=new_mask())
+    item = Support(
+        "somebody", norms=None, masks=None, weights=None, biases=None, parts=frozenset({"blind"}), use="look"
+    )
+    assert "has no mask under which a token sees nobody" in (why_not(model, item, N) or "")
+    assert (
+        why_not(model.replace(frozen=ms.Frozen([[1.0, 0.0]])), dataclasses.replace(item, parts={"blind", "frozen"}))
+        is None
+    )
+    assert why_not(model.replace(frozen=ms.Frozen([[1.0, 0.0]], [0.0])), reference.SUPPORT) is None
+    assert not new_mask().sees_somebody(3)
+    assert ms.Mask([[0, 1], [1, 0]]).sees_somebody(2)
+    # Nobody in sight, no force, and nothing that a shift of others would change.
+    derivative = reference.jacobian(model, tokens())
+    assert not derivative[0].any()
+    step = 1e-6
+    moved = tokens()
+    moved[1] += step * np.array([-moved[1, 1], moved[1, 0]])
+    change = (ms.velocity(model, moved / np.linalg.norm(moved, axis=1)[:, None]) - ms.velocity(model, tokens())) / step
+    tangent = np.array([-tokens()[1, 1], tokens()[1, 0]])
+    np.testing.assert_allclose(derivative[:, :, 1] @ tangent, change, atol=1e-5)
+
+
+def test_fields_that_may_be_left_out_do_not_hide_a_kind():
+    @dataclass(frozen=True)
+    class Dotted(Masking):
+        width: int = declare.parameter("width", suggestion=3, minimum=1, whole=True)
+        loop: bool = True
+
+        def intervals(self, tokens: int) -> np.ndarray:
+            return _ranges((0, tokens), tokens=tokens)
+
+    assert declare.made_of_numbers(Dotted)
+    assert not declare.made_of_numbers(ms.Mask)
+
+
 def test_a_kind_belongs_to_one_class():
     with pytest.raises(ModelError, match="taken by PostLN"):
 

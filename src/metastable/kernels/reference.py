@@ -47,7 +47,7 @@ JACOBIAN = Support(
     masks=None,
     weights=frozenset({"softmax"}),
     biases=None,
-    parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "blind"}),
+    parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "blind", "lonely"}),
     use="for other variants difference metastable.velocity numerically",
 )
 
@@ -196,7 +196,7 @@ def scaling(law: Law, A: FloatArray, x: FloatArray, radius: FloatArray | None, t
 
 def right_hand_side(model: Attention, tokens: int, first: int = 0) -> RightHandSide:
     """The velocity on packed states as a callable `f(t, y, out)`; rows of `out` below `first` are left alone."""
-    model.mask.check(tokens)
+    model.check_count(tokens)
     require(model, SUPPORT, tokens)
     dim, has_radius = model.dim, model.norm.has_radius
 

@@ -13,7 +13,7 @@ from metastable._checks import FloatArray
 from metastable.errors import ModelError, UnsupportedError
 from metastable.model import declare
 from metastable.model.biases import ALiBi, Bias
-from metastable.model.declare import parameter, parameters
+from metastable.model.declare import optional, parameter, parameters
 from metastable.model.masks import Causal, Masking
 from metastable.model.norms import Norm, PostLN
 from metastable.model.parts import ArrayFields, FeedForward, Frozen
@@ -117,8 +117,8 @@ class Attention(ArrayFields):
     mask: Masking = Causal()
     weights: str | Weights = "softmax"
     norm: Norm = PostLN()
-    feedforward: FeedForward | None = None
-    frozen: Frozen | None = None
+    feedforward: FeedForward | None = optional("feed-forward layer")
+    frozen: Frozen | None = optional("frozen tokens")
     noise: float = parameter("noise", default=0.0, symbol="σ", minimum=0.0)
     bias: Bias | None = None
     tie_tolerance: float = parameter("tie tolerance", default=1e-12, minimum=0.0)
@@ -212,8 +212,12 @@ class Attention(ArrayFields):
     def check_tokens(self, start: Any, name: str = "start") -> FloatArray:
         """`start` as tokens that fit this model (unit rows, dimension, mask size)."""
         x = _checks.tokens(start, name, dim=self.dim)
-        self.mask.check(len(x))
+        self.check_count(len(x))
         return x
+
+    def check_count(self, tokens: int) -> None:
+        """Raise `ModelError` when a part of the model is made for another number of tokens."""
+        self.mask.check(tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain Python values (for JSON and TOML); fields at their default are left out."""

@@ -58,6 +58,13 @@ class Masking(Declared, ABC, family="mask"):
         own = np.arange(tokens)[:, None]
         return bool(((ranges[:, :, 0] <= own) & (own < ranges[:, :, 1])).any(axis=1).all())
 
+    def sees_somebody(self, tokens: int) -> bool:
+        """True when every token sees at least one, be it itself."""
+        ranges = self.intervals(tokens)
+        if ranges is None:
+            return bool(self.matrix(tokens).any(axis=1).all())
+        return bool((ranges[:, :, 1] > ranges[:, :, 0]).any(axis=1).all())
+
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
         short, long = self.intervals(before), self.intervals(after)
