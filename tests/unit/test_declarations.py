@@ -165,6 +165,33 @@ def slow_velocity(model: ms.Attention, x: np.ndarray, t: float = 0.0) -> np.ndar
 TIMES = np.array([0.5, 1.0])
 
 
+ADDED = {"repulsion": lambda: {"beta": -4.0}}
+"""Fields of variants that the compiled engine has: the others are asked. (`tests/equivalence/test_additions.py` has the engines.)"""
+
+LISTED = ("velocity cpu", "cpu.right_hand_side", "fused.solve", "fused.solve_members", "simulate cpu", "ensemble cpu")
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_an_added_variant_is_refused_by_everybody_who_does_not_list_it(name, dim):
+    model = ms.Attention(**{"dim": dim, "beta": 4.0, **ADDED[name]()})
+    for who, call in ask_everybody(model).items():
+        if who in LISTED:
+            call()
+            continue
+        with pytest.raises(UnsupportedError) as caught:
+            call()
+        assert len(str(caught.value)) > 20, who
+    others = [cpu_support.CIRCLE_SERIES, cpu_support.SPHERE_SERIES, *cuda_support.DIRECT.values(), rodas.SUPPORT]
+    for item in [*others, *cuda_support.FUSED.values(), cuda_support.SERIES, energy.SUPPORT]:
+        assert why_not(model, item, N) is not None, item.who
+    assert fused.supports(model, N)
+    assert not cuda_support.wins(model, 10**6, 10**4)
+    assert not cpu.series_wins(model, 10**6)
+    assert rodas.horizon_refusal(model, N, 1e6, settled=False) is not None
+    assert (ms.predict(model).row, ms.predict(model).basis) == (None, "none")
+
+
 def ask_everybody(model: ms.Attention):
     """Everyone who computes something for a model, by name, as a call."""
     x = tokens(model.dim)

@@ -52,12 +52,15 @@ def _weights(value: Any) -> str | Weights:
 
 @dataclass(frozen=True, eq=False)
 class Head(ArrayFields):
-    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature."""
+    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature.
+
+    Below zero tokens repel: each is drawn to those that are least like it.
+    """
 
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None
-    beta: float = parameter("inverse temperature", default=1.0, symbol="β", minimum=0.0)
+    beta: float = parameter("inverse temperature", default=1.0, symbol="β")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", parameters(Head)["beta"].check(self.beta, "beta"))
@@ -95,7 +98,7 @@ class Attention(ArrayFields):
     Fields
     ------
     dim : dimension d >= 2 of the tokens.
-    beta : inverse temperature >= 0 (of the single head; leave it out when `heads` is given).
+    beta : inverse temperature (of the single head; leave it out when `heads` is given); below zero tokens repel.
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head`, summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
@@ -109,7 +112,7 @@ class Attention(ArrayFields):
     """
 
     dim: int = parameter("dimension", symbol="d", suggestion=2, minimum=2, whole=True)
-    beta: float | None = parameter("inverse temperature", default=None, symbol="β", suggestion=64.0, minimum=0.0)
+    beta: float | None = parameter("inverse temperature", default=None, symbol="β", suggestion=64.0)
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None

@@ -56,6 +56,10 @@ PARTS: dict[str, Part] = {
         lambda model, tokens: len(model.all_heads) > 1,
         lambda model: f"sum over several heads, only one head (the model has {len(model.all_heads)})",
     ),
+    "repulsion": Part(
+        lambda model, tokens: any(head.beta < 0 for head in model.all_heads),
+        lambda model: f"repulsion (beta = {min(head.beta for head in model.all_heads):g} is below zero)",
+    ),
     "bilinear": Part(
         lambda model, tokens: any(head.bilinear is not None for head in model.all_heads),
         lambda model: f"query and key: Q^T K {IDENTITY}",
@@ -92,7 +96,7 @@ EVERY_PART = frozenset(PARTS)
 
 FIELDS = {
     "dim": "dims",
-    "beta": None,
+    "beta": "repulsion",
     "query": "bilinear",
     "key": "bilinear",
     "value": "value",

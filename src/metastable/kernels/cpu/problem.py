@@ -20,6 +20,9 @@ SMALL_DIMENSION = 4
 DEFAULT_MODE_TOLERANCE = 1e-12
 """Error of the velocity that the number of modes of a series is chosen for (saddles amplify errors: keep it small)."""
 
+LARGEST_CIRCLE = 300.0
+"""|beta| up to which exp(2 |beta|) and sums of it are safe: where a token's own weight is not the largest, `circle` goes this far."""
+
 CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES = range(6)
 """Kernels: direct sums on the circle with Q = K = V = I (`circle`), in small dimension (`general`), in large (`tiles`); series on
 the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`)."""
@@ -78,9 +81,15 @@ def _kind(model: Attention, interaction: str) -> int:
         if model.dim == 3:
             return SPHERE_SERIES
         return CIRCLE_SERIES if plain else MATRIX_SERIES
-    if model.dim == 2 and plain and model.weights == "softmax" and not any(model.slopes):
+    if model.dim == 2 and plain and model.weights == "softmax" and not any(model.slopes) and _own_logit_will_do(model):
         return CIRCLE
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
+
+
+def _own_logit_will_do(model: Attention) -> bool:
+    """True when weights relative to a token's own stay in range: always where that is the largest, else up to some beta."""
+    beta = model.all_heads[0].beta
+    return beta >= 0 or abs(beta) < LARGEST_CIRCLE
 
 
 def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, Any]:
@@ -133,8 +142,8 @@ def _heads(model: Attention) -> dict[str, np.ndarray]:
         "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
         "slope": LOG2E * np.array(model.slopes, dtype=float),
         "bilinear": _flat(bilinear),
-        # With Q^T K = I no logit exceeds beta, which the token itself reaches.
-        "bounded": np.array([h.bilinear is None for h in model.all_heads]),
+        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel.
+        "bounded": np.array([h.bilinear is None and h.beta >= 0 for h in model.all_heads]),
         "value": _flat(value.transpose(0, 2, 1)),
         "rest": _flat((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
         "axial": axial,

@@ -37,8 +37,8 @@ def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
 
 
 def logit_scale(head: Head) -> float:
-    """beta |Q^T K|, the largest logit of a head."""
-    return head.beta * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+    """|beta| |Q^T K|, the largest logit of a head."""
+    return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
 
 
 DIRECT = Support(
@@ -47,7 +47,7 @@ DIRECT = Support(
     masks=frozenset({"causal", "full", "window", "sink", "prefix"}),
     weights=frozenset({"softmax", "unnormalized"}),
     biases=frozenset({"alibi"}),
-    parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "depth"}),
+    parts=frozenset({"heads", "repulsion", "bilinear", "value", "frozen", "noise", "depth"}),
     use="use engine='reference'",
     rules=(Rule("range", _unnormalized_rule, "use engine='reference' or lower beta"),),
 )
