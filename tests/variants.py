@@ -57,6 +57,8 @@ def model(rng: np.random.Generator, n: int, d: int, beta: float, kind: str = "ca
 
 def sees(mask_, k: int, j: int, n: int) -> bool:
     """The definition of each mask, pair by pair."""
+    if k == j and not getattr(mask_, "include_self", True):
+        return False
     if isinstance(mask_, ms.Full):
         return True
     if isinstance(mask_, ms.Window):
@@ -101,6 +103,8 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
                     logit.append(h.beta * float((Q @ x[k]) @ (K @ anchor)))
                     mass.append(float(weight))
                     values.append(V @ anchor)
+        if not logit:  # who sees nobody feels nothing
+            continue
         top = max(logit)
         if m.weights == "hardmax":
             share = [a if l >= top - m.tie_tolerance * max(1, abs(top)) else 0.0 for l, a in zip(logit, mass)]

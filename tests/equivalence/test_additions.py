@@ -1,4 +1,4 @@
-"""Variants added to the finished house: repulsion. Engines against a loop over the pairs."""
+"""Variants added to the finished house: repulsion, masks without oneself. Engines against a loop over the pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable.analysis import scales
-from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.kernels import cpu, reference
 from tests import variants
 from tests.equivalence.test_cpu import lanes_velocity
@@ -17,14 +17,17 @@ TIME = 0.7
 TOKENS = 19
 MODELS = 48
 NORMS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling(), ms.PreLN())
-ADDITIONS = ("repulsion",)
+ADDITIONS = ("repulsion", "others only")
 
 
 def added(name: str, rng: np.random.Generator, model: ms.Attention, tokens: int) -> ms.Attention:
     """The model with what was added."""
+    if name == "others only":
+        causal = isinstance(model.mask, ms.Causal) or rng.random() < 0.3
+        return model.replace(mask=ms.Causal(include_self=False) if causal else ms.Full(include_self=False))
     assert name == "repulsion"
-    if model.heads is None:
-        return model.replace(beta=-model.beta)
+    if model.beta is not None:
+        return model.replace(beta=-model.all_heads[0].beta)
     heads = tuple(ms.Head(head.query, head.key, head.value, -head.beta) for head in model.all_heads)
     # Where there are several, some still attract.
     return model.replace(heads=(*heads[:1], *model.all_heads[1:]))
@@ -186,3 +189,78 @@ def test_what_repulsion_is_refused_by():
     assert run.engine == "cpu"
     assert "repulsion" in str(run.notes)
     assert scales.cluster_radius(model) == 0.25
+
+
+# --------------------------------------------------------------------------------------------- masks without oneself
+
+
+@pytest.mark.parametrize("beta", [0.0, 64.0, 299.0, 301.0, 5000.0])
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_others_far_away_still_count(beta, dim):
+    """All weights may be exp(-2 beta) of what a token's own would be: they are divided by their own sum all the same."""
+    for mask, bias in ((ms.Causal(False), None), (ms.Full(False), None), (ms.Causal(False), ms.ALiBi(40.0))):
+        model = ms.Attention(dim=dim, beta=beta, mask=mask, bias=bias)
+        starts = np.stack([ms.sphere.uniform(33, dim=dim, seed=seed) for seed in range(3)])
+        starts[:, 1] = -starts[:, 0] + 1e-3 * starts[:, 2]
+        starts /= np.linalg.norm(starts, axis=2, keepdims=True)
+        for start, lanes in zip(starts, lanes_velocity(model, starts)):
+            v, tolerance = slow(model, start)[0], 1e-13 + 1e-15 * beta
+            assert (np.abs(lanes - v) <= tolerance).all()
+            for engine in ("cpu", "reference"):
+                assert (np.abs(ms.velocity(model, start, engine=engine) - v) <= tolerance).all()
+
+
+@pytest.mark.parametrize("norm", variants.NORMS, ids=repr)
+@pytest.mark.parametrize("weights", variants.WEIGHTS)
+def test_who_sees_nobody_stands_still(norm, weights):
+    """Exactly: the first token under Causal(include_self=False), a single one under Full(include_self=False)."""
+    for dim in (2, 3, 5):
+        for mask, count in ((ms.Causal(include_self=False), 8), (ms.Full(include_self=False), 1)):
+            model = ms.Attention(dim=dim, beta=3.0, mask=mask, norm=norm, weights=weights)
+            x = ms.sphere.uniform(count, dim=dim, seed=dim)
+            for engine in ("reference", "cpu"):
+                if engine == "cpu" and cpu.refusal(model, count) is not None:
+                    continue
+                assert not ms.velocity(model, x, engine=engine)[0].any()
+            run = ms.simulate(model, x, until=2.0, progress=False)
+            # (States are put back onto the sphere after every step: rounding, no motion.)
+            np.testing.assert_allclose(
+                run.states[:, 0], np.broadcast_to(x[0], run.states[:, 0].shape), atol=1e-15, rtol=0
+            )
+            if norm.has_radius:
+                assert (run.radius[:, 0] == 1.0).all()
+
+
+def test_masks_without_oneself_are_written_and_read():
+    for kind, text in ((ms.Causal, "Causal"), (ms.Full, "Full")):
+        assert repr(kind()) == f"{text}()"
+        assert repr(kind(include_self=False)) == f"{text}(include_self=False)"
+        assert kind(include_self=0) == kind(False) != kind()
+        assert not kind(False).matrix(4).diagonal().any()
+        assert (kind(False).matrix(4) | np.eye(4, dtype=bool) == kind().matrix(4)).all()
+        with pytest.raises(InvalidInputError, match=f"{text}.include_self must be True or False"):
+            kind("no")
+        assert ms.Attention(dim=2, beta=1.0, mask=kind(False)).to_dict()["mask"]["include_self"] is False
+    assert ms.Causal(False).is_causal(5)
+    assert ms.Causal(False).extends(3, 5)
+    assert not ms.Full(False).extends(3, 5)
+
+
+def test_append_under_a_mask_without_oneself():
+    model, x = ms.Attention(dim=3, beta=4.0, mask=ms.Causal(include_self=False)), ms.sphere.uniform(9, dim=3, seed=2)
+    exact = {"until": 2.0, "rtol": 1e-9, "atol": 1e-12, "method": "tsit5", "progress": False}
+    both = ms.simulate(model, x[:6], **exact).append(x[6:], progress=False)
+    np.testing.assert_allclose(both.final, ms.simulate(model, x, **exact).final, atol=1e-7)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_rodas_takes_masks_without_oneself_where_everybody_sees_somebody(dim):
+    x, exact = ms.sphere.uniform(7, dim=dim, seed=4), {"rtol": 1e-8, "atol": 1e-10, "progress": False}
+    anchors = ms.Frozen(ms.sphere.uniform(2, dim=dim, seed=9), [0.5, 2.0])
+    for fields in ({"mask": ms.Full(False)}, {"mask": ms.Causal(False), "frozen": anchors}):
+        model = ms.Attention(dim=dim, beta=4.0, **fields)
+        implicit = ms.simulate(model, x, until=5.0, method="rodas", **exact).final
+        np.testing.assert_allclose(implicit, ms.simulate(model, x, until=5.0, method="tsit5", **exact).final, atol=1e-5)
+        assert (ms.analysis.gradient_flow_defect(model, x) < 1e-12).all()
+    with pytest.raises(UnsupportedError, match="sees nobody"):
+        ms.simulate(ms.Attention(dim=dim, beta=4.0, mask=ms.Causal(False)), x, until=5.0, method="rodas")

@@ -74,22 +74,28 @@ class Problem(NamedTuple):
     sums: int
 
 
-def _kind(model: Attention, interaction: str) -> int:
+def _kind(model: Attention, tokens: int, interaction: str) -> int:
     """Which kernel serves the model."""
     plain = model.is_identity and not isinstance(model.norm, NGPT)
     if interaction == "series":
         if model.dim == 3:
             return SPHERE_SERIES
         return CIRCLE_SERIES if plain else MATRIX_SERIES
-    if model.dim == 2 and plain and model.weights == "softmax" and not any(model.slopes) and _own_logit_will_do(model):
+    if (
+        model.dim == 2
+        and plain
+        and model.weights == "softmax"
+        and not any(model.slopes)
+        and _own_logit_will_do(model, tokens)
+    ):
         return CIRCLE
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
 
 
-def _own_logit_will_do(model: Attention) -> bool:
+def _own_logit_will_do(model: Attention, tokens: int) -> bool:
     """True when weights relative to a token's own stay in range: always where that is the largest, else up to some beta."""
     beta = model.all_heads[0].beta
-    return beta >= 0 or abs(beta) < LARGEST_CIRCLE
+    return abs(beta) < LARGEST_CIRCLE or (beta >= 0 and model.mask.sees_self(tokens))
 
 
 def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, Any]:
@@ -130,7 +136,7 @@ def _flat(matrices: np.ndarray) -> FloatArray:
     return padded.ravel()
 
 
-def _heads(model: Attention) -> dict[str, np.ndarray]:
+def _heads(model: Attention, tokens: int) -> dict[str, np.ndarray]:
     """The heads as stacked arrays."""
     dim = model.dim
     identity = np.eye(dim)
@@ -142,8 +148,9 @@ def _heads(model: Attention) -> dict[str, np.ndarray]:
         "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
         "slope": LOG2E * np.array(model.slopes, dtype=float),
         "bilinear": _flat(bilinear),
-        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel.
-        "bounded": np.array([h.bilinear is None and h.beta >= 0 for h in model.all_heads]),
+        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel or do not see themselves.
+        "bounded": model.mask.sees_self(tokens)
+        & np.array([h.bilinear is None and h.beta >= 0 for h in model.all_heads]),
         "value": _flat(value.transpose(0, 2, 1)),
         "rest": _flat((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
         "axial": axial,
@@ -177,7 +184,7 @@ def prepare(
     reason = refusal(model, tokens) or (series_refusal(model, tokens) if interaction == "series" else None)
     if reason is not None:
         raise UnsupportedError(reason)
-    kind = _kind(model, interaction)
+    kind = _kind(model, tokens, interaction)
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
     visible = (intervals[:, :, 1] - intervals[:, :, 0]).sum(axis=1).astype(float)
@@ -198,6 +205,6 @@ def prepare(
         decay=0.5 if isinstance(model.norm, SqrtScaling) else 0.0,
         by_length=isinstance(model.norm, NGPT),
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
-        **_heads(model),  # type: ignore[arg-type]
+        **_heads(model, tokens),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]
     )

@@ -47,7 +47,7 @@ DIRECT = Support(
     masks=frozenset({"causal", "full", "window", "sink", "prefix"}),
     weights=frozenset({"softmax", "unnormalized"}),
     biases=frozenset({"alibi"}),
-    parts=frozenset({"heads", "repulsion", "bilinear", "value", "frozen", "noise", "depth"}),
+    parts=frozenset({"heads", "repulsion", "bilinear", "value", "frozen", "noise", "depth", "blind", "lonely"}),
     use="use engine='reference'",
     rules=(Rule("range", _unnormalized_rule, "use engine='reference' or lower beta"),),
 )
