@@ -122,7 +122,7 @@ def test_simulate_from_saved_tokens_and_matrices(tmp_path):
         ("--beta 1 --until 1", "--tokens"),
         ("--tokens 5 --until 1", "--beta"),
         ("--tokens 5 --beta 1", "until"),
-        ("--tokens 5 --beta -1 --until 1", "beta"),
+        ("--tokens 5 --beta nan --until 1", "beta"),
         ("--tokens 5 --beta 1 --until soon", "--until"),
         ("--tokens 5 --beta 1 --until 1 --mask window", "window:WIDTH"),
         ("--tokens 5 --beta 1 --until 1 --mask window:x", "numbers"),

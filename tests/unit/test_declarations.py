@@ -165,6 +165,37 @@ def slow_velocity(model: ms.Attention, x: np.ndarray, t: float = 0.0) -> np.ndar
 TIMES = np.array([0.5, 1.0])
 
 
+ADDED = {
+    "repulsion": lambda: {"beta": -4.0},
+    "others only": lambda: {"mask": ms.Causal(include_self=False)},
+    "masses": lambda: {"masses": np.arange(1.0, N + 1.0)},
+}
+"""Fields of variants that the compiled engine has: the others are asked. (`tests/equivalence/test_additions.py` has the engines.)"""
+
+LISTED = ("velocity cpu", "cpu.right_hand_side", "fused.solve", "fused.solve_members", "simulate cpu", "ensemble cpu")
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_an_added_variant_is_refused_by_everybody_who_does_not_list_it(name, dim):
+    model = ms.Attention(**{"dim": dim, "beta": 4.0, **ADDED[name]()})
+    for who, call in ask_everybody(model).items():
+        if who in LISTED or (who == "jacobian" and name == "others only"):
+            call()
+            continue
+        with pytest.raises(UnsupportedError) as caught:
+            call()
+        assert len(str(caught.value)) > 20, who
+    others = [cpu_support.CIRCLE_SERIES, cpu_support.SPHERE_SERIES, *cuda_support.DIRECT.values(), rodas.SUPPORT]
+    for item in [*others, *cuda_support.FUSED.values(), cuda_support.SERIES, energy.SUPPORT]:
+        assert why_not(model, item, N) is not None, item.who
+    assert fused.supports(model, N)
+    assert not cuda_support.wins(model, 10**6, 10**4)
+    assert not cpu.series_wins(model, 10**6)
+    assert rodas.horizon_refusal(model, N, 1e6, settled=False) is not None
+    assert (ms.predict(model).row, ms.predict(model).basis) == (None, "none")
+
+
 def ask_everybody(model: ms.Attention):
     """Everyone who computes something for a model, by name, as a call."""
     x = tokens(model.dim)
@@ -355,6 +386,44 @@ def test_who_sees_itself_is_read_off_the_mask(kind):
         assert mask.sees_self(n) == bool(mask.matrix(n).diagonal().all())
     assert not ms.Mask([[1, 1], [1, 0]]).sees_self(2)
     assert not new_mask().sees_self(3)
+
+
+def test_a_token_that_sees_nobody_is_a_part_of_its_own():
+    """Who lists masks without the diagonal does not yet know what to do without any weight."""
+    model = ms.Attention(dim=2, beta=1.0, mask=new_mask())
+    item = Support(
+        "somebody", norms=None, masks=None, weights=None, biases=None, parts=frozenset({"blind"}), use="look"
+    )
+    assert "has no mask under which a token sees nobody" in (why_not(model, item, N) or "")
+    assert (
+        why_not(model.replace(frozen=ms.Frozen([[1.0, 0.0]])), dataclasses.replace(item, parts={"blind", "frozen"}))
+        is None
+    )
+    assert why_not(model.replace(frozen=ms.Frozen([[1.0, 0.0]], [0.0])), reference.SUPPORT) is None
+    assert not new_mask().sees_somebody(3)
+    assert ms.Mask([[0, 1], [1, 0]]).sees_somebody(2)
+    # Nobody in sight, no force, and nothing that a shift of others would change.
+    derivative = reference.jacobian(model, tokens())
+    assert not derivative[0].any()
+    step = 1e-6
+    moved = tokens()
+    moved[1] += step * np.array([-moved[1, 1], moved[1, 0]])
+    change = (ms.velocity(model, moved / np.linalg.norm(moved, axis=1)[:, None]) - ms.velocity(model, tokens())) / step
+    tangent = np.array([-tokens()[1, 1], tokens()[1, 0]])
+    np.testing.assert_allclose(derivative[:, :, 1] @ tangent, change, atol=1e-5)
+
+
+def test_fields_that_may_be_left_out_do_not_hide_a_kind():
+    @dataclass(frozen=True)
+    class Dotted(Masking):
+        width: int = declare.parameter("width", suggestion=3, minimum=1, whole=True)
+        loop: bool = True
+
+        def intervals(self, tokens: int) -> np.ndarray:
+            return _ranges((0, tokens), tokens=tokens)
+
+    assert declare.made_of_numbers(Dotted)
+    assert not declare.made_of_numbers(ms.Mask)
 
 
 def test_a_kind_belongs_to_one_class():

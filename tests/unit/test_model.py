@@ -102,7 +102,6 @@ BAD = {
     "dim 1": ({"dim": 1, "beta": 1.0}, "dim"),
     "dim text": ({"dim": "2", "beta": 1.0}, "dim"),
     "no beta": ({"dim": 2}, "beta"),
-    "negative beta": ({"dim": 2, "beta": -1.0}, "beta"),
     "nan beta": ({"dim": 2, "beta": float("nan")}, "beta"),
     "infinite beta": ({"dim": 2, "beta": float("inf")}, "beta"),
     "boolean beta": ({"dim": 2, "beta": True}, "beta"),

@@ -101,7 +101,7 @@ def check(
     save = horizon(None, times, wishes.method)
     assert save.times is not None
     count = _checks.count(tokens, "tokens")
-    model.mask.check(count)
+    model.check_count(count)
     size = _checks.count(members, "members")
     _checks.room((count, model.dim), "the tokens of a member")
     _checks.room((size, save.times.size), "one number per member and time")

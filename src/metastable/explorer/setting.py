@@ -175,10 +175,10 @@ class Setting:
         if isinstance(anchors, list) and len(anchors) > limits.MAX_FROZEN:
             raise limits.LimitError(f"the explorer shows up to {limits.MAX_FROZEN} frozen tokens")
         model = self.model
-        hottest = max(head.beta for head in model.all_heads)
-        if hottest > limits.MAX_BETA:
+        hottest = max((head.beta for head in model.all_heads), key=abs)
+        if abs(hottest) > limits.MAX_BETA:
             raise limits.LimitError(f"the explorer goes up to beta = {limits.MAX_BETA:g}, not {hottest:g}")
-        model.mask.check(self.start.total)
+        model.check_count(self.start.total)
 
     def to_dict(self) -> dict[str, Any]:
         table: dict[str, Any] = {"model": dict(self.table), "start": self.start.to_dict()}

@@ -13,7 +13,7 @@ from metastable._checks import FloatArray
 from metastable.errors import ModelError, UnsupportedError
 from metastable.model import declare
 from metastable.model.biases import ALiBi, Bias
-from metastable.model.declare import parameter, parameters
+from metastable.model.declare import optional, parameter, parameters
 from metastable.model.masks import Causal, Masking
 from metastable.model.norms import Norm, PostLN
 from metastable.model.parts import ArrayFields, FeedForward, Frozen
@@ -52,12 +52,15 @@ def _weights(value: Any) -> str | Weights:
 
 @dataclass(frozen=True, eq=False)
 class Head(ArrayFields):
-    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature."""
+    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature.
+
+    Below zero tokens repel: each is drawn to those that are least like it.
+    """
 
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None
-    beta: float = parameter("inverse temperature", default=1.0, symbol="β", minimum=0.0)
+    beta: float = parameter("inverse temperature", default=1.0, symbol="β")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", parameters(Head)["beta"].check(self.beta, "beta"))
@@ -95,21 +98,22 @@ class Attention(ArrayFields):
     Fields
     ------
     dim : dimension d >= 2 of the tokens.
-    beta : inverse temperature >= 0 (of the single head; leave it out when `heads` is given).
+    beta : inverse temperature (of the single head; leave it out when `heads` is given); below zero tokens repel.
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head`, summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
-    weights : "softmax"; "unnormalized" (USA: Z_k is the number of visible tokens); "hardmax" (mean over the most attended).
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
     feedforward : None or `FeedForward(...)`, a drift added before the projection.
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.
+    masses : None or n positive weights of the moving tokens: token j counts masses[j] times in every sum.
     noise : sigma >= 0 of a Brownian motion on the sphere: + sigma P dB - (sigma^2/2)(d-1) X dt (Ito); kappa = 2/sigma^2.
     bias : None or `ALiBi(slope)`.
     tie_tolerance : "hardmax" only: logits within `tie_tolerance * max(1, |largest|)` of the largest count as ties.
     """
 
     dim: int = parameter("dimension", symbol="d", suggestion=2, minimum=2, whole=True)
-    beta: float | None = parameter("inverse temperature", default=None, symbol="β", suggestion=64.0, minimum=0.0)
+    beta: float | None = parameter("inverse temperature", default=None, symbol="β", suggestion=64.0)
     query: FloatArray | None = None
     key: FloatArray | None = None
     value: FloatArray | None = None
@@ -117,8 +121,9 @@ class Attention(ArrayFields):
     mask: Masking = Causal()
     weights: str | Weights = "softmax"
     norm: Norm = PostLN()
-    feedforward: FeedForward | None = None
-    frozen: Frozen | None = None
+    feedforward: FeedForward | None = optional("feed-forward layer")
+    frozen: Frozen | None = optional("frozen tokens")
+    masses: FloatArray | None = optional("masses of moving tokens")
     noise: float = parameter("noise", default=0.0, symbol="σ", minimum=0.0)
     bias: Bias | None = None
     tie_tolerance: float = parameter("tie tolerance", default=1e-12, minimum=0.0)
@@ -143,6 +148,13 @@ class Attention(ArrayFields):
             raise ModelError(f"feedforward acts on dimension {self.feedforward.dim}, but dim={self.dim}")
         if self.frozen is not None and self.frozen.tokens.shape[1] != self.dim:
             raise ModelError(f"frozen tokens have dimension {self.frozen.tokens.shape[1]}, but dim={self.dim}")
+        if self.masses is not None:
+            masses = _checks.vector(self.masses, "masses", error=ModelError)
+            if not masses.size or masses.min() <= 0 or not masses.max() < np.finfo(float).max / masses.size:
+                raise ModelError(
+                    "masses must be positive numbers with a finite sum, one for each token (None: all one)"
+                )
+            object.__setattr__(self, "masses", _checks.readonly(masses))
         if self.bias is not None:
             self.bias.check(len(self.all_heads))
 
@@ -212,8 +224,14 @@ class Attention(ArrayFields):
     def check_tokens(self, start: Any, name: str = "start") -> FloatArray:
         """`start` as tokens that fit this model (unit rows, dimension, mask size)."""
         x = _checks.tokens(start, name, dim=self.dim)
-        self.mask.check(len(x))
+        self.check_count(len(x))
         return x
+
+    def check_count(self, tokens: int) -> None:
+        """Raise `ModelError` when a part of the model is made for another number of tokens."""
+        self.mask.check(tokens)
+        if self.masses is not None and len(self.masses) != tokens:
+            raise ModelError(f"masses has {len(self.masses)} entries for {tokens} tokens; give one for each token")
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain Python values (for JSON and TOML); fields at their default are left out."""

@@ -20,6 +20,7 @@ REGISTRY: dict[str, dict[str, type[Declared]]] = {}
 """Family ("norm", "mask", "weights", "bias") -> kind -> class, in the order of declaration."""
 
 KEY = "parameter"
+WORDS = "words"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,16 @@ def parameters(cls: Any) -> dict[str, Parameter]:
     return {item.name: item.metadata[KEY] for item in fields(cls) if KEY in item.metadata}
 
 
+def optional(words: str) -> Any:
+    """A dataclass field that is None unless the model has this part; `words` is how the part is called behind "has no"."""
+    return field(default=None, metadata={WORDS: words})
+
+
+def optionals(cls: Any) -> dict[str, str]:
+    """Name -> words of the optional parts of a class, in order."""
+    return {item.name: item.metadata[WORDS] for item in fields(cls) if WORDS in item.metadata}
+
+
 class Declared:
     """Base of the families. `class Norm(Declared, family="norm")` opens one; every class below it is a kind of it."""
 
@@ -109,8 +120,9 @@ def build(family: str, kind: str, **values: Any) -> Any:
 
 
 def made_of_numbers(cls: Any) -> bool:
-    """True when every field is a declared number: such a kind can be written as a flag and offered by a form."""
-    return {item.name for item in fields(cls)} == set(parameters(cls))
+    """True when every field is a declared number or may be left out: such a kind can be written as a flag and offered by a form."""
+    declared = parameters(cls)
+    return all(item.name in declared or item.default is not MISSING for item in fields(cls))
 
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:

@@ -58,6 +58,13 @@ class Masking(Declared, ABC, family="mask"):
         own = np.arange(tokens)[:, None]
         return bool(((ranges[:, :, 0] <= own) & (own < ranges[:, :, 1])).any(axis=1).all())
 
+    def sees_somebody(self, tokens: int) -> bool:
+        """True when every token sees at least one, be it itself."""
+        ranges = self.intervals(tokens)
+        if ranges is None:
+            return bool(self.matrix(tokens).any(axis=1).all())
+        return bool((ranges[:, :, 1] > ranges[:, :, 0]).any(axis=1).all())
+
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
         short, long = self.intervals(before), self.intervals(after)
@@ -77,26 +84,45 @@ def _ranges(first: Any, second: Any = None, tokens: int = 0) -> IntArray:
     return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Causal(Masking):
-    """Token k sees tokens 1..k (the paper's (CSA))."""
+    """Token k sees tokens 1..k (the paper's (CSA)), without itself if `include_self` is False: the first one then stands still."""
 
     kind: ClassVar[str] = "causal"
     label: ClassVar[str] = "causal"
 
+    include_self: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "include_self", _checks.flag(self.include_self, "Causal.include_self"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.include_self else 'include_self=False'})"
+
     def intervals(self, tokens: int) -> IntArray:
-        return _ranges((0, np.arange(1, tokens + 1)), tokens=tokens)
+        return _ranges((0, np.arange(tokens) + self.include_self), tokens=tokens)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Full(Masking):
-    """Everybody sees everybody (the paper's (SA))."""
+    """Everybody sees everybody (the paper's (SA)), except themselves if `include_self` is False."""
 
     kind: ClassVar[str] = "full"
     label: ClassVar[str] = "full"
 
+    include_self: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "include_self", _checks.flag(self.include_self, "Full.include_self"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.include_self else 'include_self=False'})"
+
     def intervals(self, tokens: int) -> IntArray:
-        return _ranges((0, tokens), tokens=tokens)
+        if self.include_self:
+            return _ranges((0, tokens), tokens=tokens)
+        own = np.arange(tokens)
+        return _ranges((0, own), (own + 1, tokens), tokens=tokens)
 
 
 @dataclass(frozen=True)

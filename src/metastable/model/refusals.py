@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from metastable.errors import UnsupportedError
 from metastable.model.attention import Attention
-from metastable.model.declare import Declared, kinds
+from metastable.model.declare import Declared, kinds, optionals
 from metastable.model.norms import Norm
 
 PROBE = 4
@@ -34,6 +36,18 @@ def _blind(model: Attention, tokens: int | None) -> bool:
     return not model.mask.sees_self(tokens or model.mask.fixed_length or PROBE)
 
 
+def _lonely(model: Attention, tokens: int | None) -> bool:
+    """True when some token sees nobody at all, frozen tokens included."""
+    if model.frozen is not None and np.any(model.frozen.weights):
+        return False
+    return not model.mask.sees_somebody(tokens or model.mask.fixed_length or PROBE)
+
+
+def _optional(name: str, words: str) -> Part:
+    """The part that a field declares by itself (`declare.optional`)."""
+    return Part(lambda model, tokens: getattr(model, name) is not None, lambda model: words)
+
+
 IDENTITY = "is not I, and it needs Q = K = V = I"
 
 
@@ -41,6 +55,10 @@ PARTS: dict[str, Part] = {
     "heads": Part(
         lambda model, tokens: len(model.all_heads) > 1,
         lambda model: f"sum over several heads, only one head (the model has {len(model.all_heads)})",
+    ),
+    "repulsion": Part(
+        lambda model, tokens: any(head.beta < 0 for head in model.all_heads),
+        lambda model: f"repulsion (beta = {min(head.beta for head in model.all_heads):g} is below zero)",
     ),
     "bilinear": Part(
         lambda model, tokens: any(head.bilinear is not None for head in model.all_heads),
@@ -50,8 +68,7 @@ PARTS: dict[str, Part] = {
         lambda model, tokens: any(head.value is not None for head in model.all_heads),
         lambda model: f"value matrix: V {IDENTITY}",
     ),
-    "feedforward": Part(lambda model, tokens: model.feedforward is not None, lambda model: "feed-forward layer"),
-    "frozen": Part(lambda model, tokens: model.frozen is not None, lambda model: "frozen tokens"),
+    **{name: _optional(name, words) for name, words in optionals(Attention).items()},
     "noise": Part(
         lambda model, tokens: model.noise > 0,
         lambda model: f"noise (the model has noise={model.noise:g})",
@@ -70,6 +87,7 @@ PARTS: dict[str, Part] = {
         lambda model: f"norm that changes at a depth ({type(model.norm).__name__})",
     ),
     "blind": Part(_blind, lambda model: f"mask under which a token does not see itself ({_shown(model.mask)})"),
+    "lonely": Part(_lonely, lambda model: f"mask under which a token sees nobody ({_shown(model.mask)})"),
 }
 """Every part that somebody may lack. Kinds of norms, masks, weights and biases are on lists of their own."""
 
@@ -78,7 +96,7 @@ EVERY_PART = frozenset(PARTS)
 
 FIELDS = {
     "dim": "dims",
-    "beta": None,
+    "beta": "repulsion",
     "query": "bilinear",
     "key": "bilinear",
     "value": "value",
@@ -86,11 +104,10 @@ FIELDS = {
     "mask": "masks",
     "weights": "weights",
     "norm": "norms",
-    "feedforward": "feedforward",
-    "frozen": "frozen",
     "noise": "noise",
     "bias": "biases",
     "tie_tolerance": None,
+    **{name: name for name in optionals(Attention)},
 }
 """Every field of `Attention` and `Head` with the list or part that guards it (None: everybody reads it). A test holds it complete."""
 

@@ -203,6 +203,7 @@ class Run:
                 f"under {model.mask!r} the first {before} tokens move differently when more are there; "
                 "simulate all of them together"
             )
+        model.check_count(after)
         if self.dense is None or self.method != "tsit5":
             raise UnsupportedError(
                 "append reads the earlier tokens off the dense output of an explicit run; simulate without times= and with "

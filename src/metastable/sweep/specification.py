@@ -161,7 +161,7 @@ class Sweep:
             seen.add(content)
             try:
                 model = task.attention()
-                model.mask.check(task.tokens)
+                model.check_count(task.tokens)
                 task.observables()
                 wishes = Wishes(**task.options)
                 save = horizon(None, task.times, wishes.method)

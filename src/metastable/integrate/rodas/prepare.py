@@ -177,7 +177,7 @@ def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
 
     anchors, mass = _anchors(model)
     ranges, own = None, np.ones(len(start))
-    if not isinstance(model.mask, Causal):
+    if not (isinstance(model.mask, Causal) and model.mask.sees_self(len(start))):
         ranges, own = visible_ranges(model, len(start), len(anchors))
     return circle.make(
         np.arctan2(start[:, 1], start[:, 0]),

@@ -14,14 +14,13 @@ The maximum of a row's logits is subtracted first. For Q^T K = I it is beta, rea
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.rules import divisor, norm_factor, segment
+from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, segment
 from metastable.kernels.cpu.vector import (
     LANES,
     exp2,
     fill,
     first,
     keep,
-    lanes,
     largest,
     load,
     maximum,
@@ -64,8 +63,8 @@ def _members_top(problem, head, x, k, query):
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
         for j in range(start, stop):
-            bias = problem.slope[head] * abs(k - j)
-            top = maximum(top, _logit(x, j * problem.dim * LANES, query, problem.dim) - bias)
+            logit = _logit(x, j * problem.dim * LANES, query, problem.dim)
+            top = maximum(top, member_logit(problem, head, k, j, logit))
     for j in range(problem.frozen_count):
         top = maximum(top, _frozen_logit(problem, j, query))
     return top
@@ -82,9 +81,8 @@ def _members_sums(problem, head, x, k, query, top, difference):
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
         for j in range(start, stop):
-            bias = problem.slope[head] * abs(k - j)
             place = j * dim * LANES
-            weight = exp2(_logit(x, place, query, dim) - bias - top)
+            weight = exp2(member_logit(problem, head, k, j, _logit(x, place, query, dim)) - top)
             weight_sum = weight_sum + weight
             for a in range(dim):
                 gap = load(x, place + a * LANES) - load(x, own + a * LANES)
@@ -178,13 +176,11 @@ def _row_logit(x, stride, j, query, dim):
 def _row_top(problem, head, x, stride, k, query):
     """Largest logit of row k."""
     dim = problem.dim
-    slope = problem.slope[head]
     top = fill(LOWEST)
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
-        sign = slope if part % 2 == 0 else -slope
         for j in range(start, stop, LANES):
-            logit = _row_logit(x, stride, j, query, dim) + sign * (lanes() + (1.0 * (j - k)))
+            logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
             inside = keep(fill(1.0), stop - j)
             top = maximum(top, where(inside, logit, fill(LOWEST)))
     width = problem.mass.size
@@ -231,19 +227,18 @@ def _sphere_run(x, stride, start, stop, query, top, own, scratch):
 def _row_sums(problem, head, x, stride, k, query, top, own, difference):
     """W (returned) and D (into `difference`, wide numbers; what lies behind is scratch of dim vectors) of row k."""
     dim = problem.dim
-    slope = problem.slope[head]
+    plain = not biased(problem, head)
     scratch = difference[problem.wide :]
     weight_sum = fill(0.0)
     for a in range(dim):
         store(scratch, a * LANES, fill(0.0))
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
-        sign = slope if part % 2 == 0 else -slope
         j = start
-        if slope == 0.0 and dim == 3:
+        if plain and dim == 3:
             run, j = _sphere_run(x, stride, start, stop, query, top, own, scratch)
             weight_sum = weight_sum + run
-        elif slope == 0.0:
+        elif plain:
             # Two vectors at a time share the accumulators.
             while j + 2 * LANES <= stop:
                 weight = exp2(_row_logit(x, stride, j, query, dim) - top)
@@ -257,8 +252,8 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
                     store(scratch, a * LANES, load(scratch, a * LANES) + pull)
                 j += 2 * LANES
         while j < stop:
-            bias = sign * (lanes() + (1.0 * (j - k)))
-            weight = keep(exp2(_row_logit(x, stride, j, query, dim) + bias - top), stop - j)
+            logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
+            weight = keep(exp2(logit - top), stop - j)
             weight_sum = weight_sum + weight
             for a in range(dim):
                 pull = weight * (load(x, a * stride + j) - spread(own, a))

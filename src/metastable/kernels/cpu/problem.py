@@ -20,6 +20,9 @@ SMALL_DIMENSION = 4
 DEFAULT_MODE_TOLERANCE = 1e-12
 """Error of the velocity that the number of modes of a series is chosen for (saddles amplify errors: keep it small)."""
 
+LARGEST_CIRCLE = 300.0
+"""|beta| up to which exp(2 |beta|) and sums of it are safe: where a token's own weight is not the largest, `circle` goes this far."""
+
 CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES = range(6)
 """Kernels: direct sums on the circle with Q = K = V = I (`circle`), in small dimension (`general`), in large (`tiles`); series on
 the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`)."""
@@ -34,6 +37,8 @@ class Problem(NamedTuple):
     `V D + rest x` with `D` the weighted mean of `x_j - x_k`, so that a force far below rounding of V x survives.
     Both are stored transposed, and like `bilinear` flat and padded to whole vectors, so that inner loops run along memory: row b,
     column a of head h at `(h dim + b) wide + a` holds V_ab. Frozen tokens are padded likewise, with weight zero.
+
+    Where tokens have masses (`weighed`), `lift` is log2 of them, padded by a vector: a mass is an addition to all logits of its token.
 
     The norm's factor 1/s is `amplitude (t + 1)^-decay`, over the length of the attention sum where `by_length` (see `rules`).
 
@@ -51,6 +56,8 @@ class Problem(NamedTuple):
     visible: FloatArray
     beta: FloatArray
     slope: FloatArray
+    weighed: bool
+    lift: FloatArray
     bilinear: FloatArray
     bounded: np.ndarray
     value: FloatArray
@@ -71,16 +78,33 @@ class Problem(NamedTuple):
     sums: int
 
 
-def _kind(model: Attention, interaction: str) -> int:
+def _kind(model: Attention, tokens: int, interaction: str) -> int:
     """Which kernel serves the model."""
     plain = model.is_identity and model.norm.law(0.0).length_power == 0.0
     if interaction == "series":
         if model.dim == 3:
             return SPHERE_SERIES
         return CIRCLE_SERIES if plain else MATRIX_SERIES
-    if model.dim == 2 and plain and model.weights == "softmax" and not any(model.slopes):
+    if (
+        model.dim == 2
+        and plain
+        and model.weights == "softmax"
+        and not any(model.slopes)
+        and _own_logit_will_do(model, tokens)
+    ):
         return CIRCLE
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
+
+
+def _own_logit_will_do(model: Attention, tokens: int) -> bool:
+    """True when weights relative to a token's own stay in range: always where that is the largest, else up to some beta.
+
+    (`circle` knows no masses.)
+    """
+    beta = model.all_heads[0].beta
+    if model.masses is not None:
+        return False
+    return abs(beta) < LARGEST_CIRCLE or (beta >= 0 and model.mask.sees_self(tokens))
 
 
 def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[str, Any]:
@@ -121,7 +145,7 @@ def _flat(matrices: np.ndarray) -> FloatArray:
     return padded.ravel()
 
 
-def _heads(model: Attention) -> dict[str, np.ndarray]:
+def _heads(model: Attention, tokens: int) -> dict[str, np.ndarray]:
     """The heads as stacked arrays."""
     dim = model.dim
     identity = np.eye(dim)
@@ -133,8 +157,10 @@ def _heads(model: Attention) -> dict[str, np.ndarray]:
         "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
         "slope": LOG2E * np.array(model.slopes, dtype=float),
         "bilinear": _flat(bilinear),
-        # With Q^T K = I no logit exceeds beta, which the token itself reaches.
-        "bounded": np.array([h.bilinear is None for h in model.all_heads]),
+        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel, do not see themselves or
+        # have masses.
+        "bounded": (model.masses is None and model.mask.sees_self(tokens))
+        & np.array([h.bilinear is None and h.beta >= 0 for h in model.all_heads]),
         "value": _flat(value.transpose(0, 2, 1)),
         "rest": _flat((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
         "axial": axial,
@@ -155,6 +181,16 @@ def _frozen(model: Attention) -> dict[str, object]:
     return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass)}
 
 
+def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
+    """Number of tokens that each token sees, or their mass."""
+    start, stop = intervals[:, :, 0], intervals[:, :, 1]
+    if model.masses is None or model.weights != "unnormalized":
+        return (stop - start).sum(axis=1).astype(float)
+    # Every second sum is that of a range (of one entry where it is empty), added up by itself: masses may be of any sizes.
+    sums = np.add.reduceat(np.append(model.masses, 0.0), intervals.ravel())[::2].reshape(start.shape)
+    return np.where(stop > start, sums, 0.0).sum(axis=1)
+
+
 def prepare(
     model: Attention,
     tokens: int,
@@ -168,11 +204,13 @@ def prepare(
     reason = refusal(model, tokens) or (series_refusal(model, tokens) if interaction == "series" else None)
     if reason is not None:
         raise UnsupportedError(reason)
-    kind = _kind(model, interaction)
+    model.check_count(tokens)
+    kind = _kind(model, tokens, interaction)
     law = model.norm.law(0.0)
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
-    visible = (intervals[:, :, 1] - intervals[:, :, 0]).sum(axis=1).astype(float)
+    masses = np.ones(tokens) if model.masses is None else model.masses
+    visible = _visible(model, intervals)
     frozen = _frozen(model)
     mass = frozen["mass"]
     assert isinstance(mass, np.ndarray)
@@ -185,11 +223,13 @@ def prepare(
         components=1 if chart == "angle" else model.dim,
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),
+        weighed=model.masses is not None,
+        lift=np.concatenate([np.log2(masses), np.zeros(LANES)]),
         unnormalized=model.weights == "unnormalized",
         amplitude=law.amplitude,
         decay=law.decay,
         by_length=law.length_power == 1.0,
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
-        **_heads(model),  # type: ignore[arg-type]
+        **_heads(model, tokens),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]
     )

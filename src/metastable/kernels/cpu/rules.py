@@ -1,11 +1,11 @@
-"""What all sums share, each written once: whom a token sees, what it weighs itself, and how the norm scales its drift."""
+"""What all sums share, each written once: whom a token sees, what it weighs, and how the norm scales its drift."""
 
 from __future__ import annotations
 
 import math
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.vector import fill, root, where
+from metastable.kernels.cpu.vector import fill, lanes, load, maximum, root, where
 
 
 @inlined
@@ -29,6 +29,25 @@ def own_weight(problem, k):
         if problem.intervals[k, part, 0] <= k < problem.intervals[k, part, 1]:
             weight = 1.0
     return weight
+
+
+@inlined
+def biased(problem, head):
+    """True when logits of a head depend on more than the directions of the tokens."""
+    return problem.slope[head] != 0.0 or problem.weighed
+
+
+@inlined
+def member_logit(problem, head, k, j, logit):
+    """What token j weighs for token k, as a logit, in every lane: that of the directions and what its place and mass add."""
+    return logit - problem.slope[head] * abs(k - j) + problem.lift[j]
+
+
+@inlined
+def row_logits(problem, head, k, j, logit):
+    """The same for the tokens j, j + 1, ..., one in each lane."""
+    distance = lanes() + (1.0 * (j - k))
+    return logit - problem.slope[head] * maximum(distance, 0.0 - distance) + load(problem.lift, j)
 
 
 @inlined

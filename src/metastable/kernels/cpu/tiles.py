@@ -13,12 +13,12 @@ from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
+from metastable.kernels.cpu.rules import biased, row_logits
 from metastable.kernels.cpu.vector import (
     LANES,
     exp2,
     fill,
     keep,
-    lanes,
     largest,
     load,
     maximum,
@@ -121,12 +121,11 @@ def _positions(weights, points, tokens, wide, start, stop, sums):
 
 
 @inlined
-def _bias(logits, r, k, start, stop, slope):
-    """Subtract slope |k - j| from row r of the block."""
+def _bias(problem, head, logits, r, k, start, stop):
+    """Add to row r of the block what logits have besides the directions."""
     for j in range(start, stop, LANES):
         at = r * COLUMNS + j - start
-        distance = lanes() + (1.0 * (j - k))
-        store(logits, at, load(logits, at) - slope * maximum(distance, 0.0 - distance))
+        store(logits, at, row_logits(problem, head, k, j, load(logits, at)))
 
 
 @inlined
@@ -266,8 +265,8 @@ def _block_row(problem, head, logits, r, k, part, start, stop, fixed, tops, weig
     """Weights of one row in one block; raises the row's maximum and rescales what was summed before, where needed."""
     low = problem.intervals[k, part, 0]
     high = problem.intervals[k, part, 1]
-    if problem.slope[head] != 0.0:
-        _bias(logits, r, k, start, stop, problem.slope[head])
+    if biased(problem, head):
+        _bias(problem, head, logits, r, k, start, stop)
     if not fixed:
         top = _block_top(logits, r, start, stop, low, high)
         if top > tops[r]:
