@@ -25,7 +25,7 @@ from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas
 from metastable.integrate.plan import Plan, size_of_value
-from metastable.integrate.solution import DEGREE, Chart, Dense, Solution, Statistics, unchart
+from metastable.integrate.solution import DEGREE, Chart, Dense, Solution, Statistics, out_of_steps, unchart
 from metastable.model import Attention
 
 FIRST_STRETCH = 8.0
@@ -52,7 +52,9 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
     if reason is not None:
         solution = march(start, until, times, max_steps)
         segments = [_segment("tsit5", 0.0, until, solution.statistics)]
-        return replace(solution, notes={**solution.notes, "segments": segments, "explicit because": reason})
+        message = f"{solution.message}; or go implicitly, which is refused here: {reason}" if solution.message else ""
+        notes = {**solution.notes, "segments": segments, "explicit because": reason}
+        return replace(solution, message=message, notes=notes)
     size = size_of_value(model)
     # A value matrix of zero moves nobody; any stretch will do.
     unit = 1.0 / size if size > 0 else 1.0
@@ -74,6 +76,9 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
         begin=last.end,
         first_step=(last.end - last.begin) / max(1, last.solution.statistics.accepted),
     )
+    if implicit.status == "max_steps":
+        # Of all steps, the explicit ones too.
+        implicit = replace(implicit, message=out_of_steps(implicit.notes["reached"], max_steps)[1])
     return _join(model, parts, implicit, times)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.errors import NumericalRangeError
 
 ORDER = 5
 SAFETY = 0.9
@@ -61,7 +62,12 @@ def initial_step(speed: float, bend: Callable[[float], float], tolerance: float,
     `speed` is the scaled size of the velocity, `bend(trial)` that of its change over an Euler step. The size of the state is that
     of a token, one, so the trial step moves tokens by about a hundredth.
     """
+    if not math.isfinite(speed):
+        raise NumericalRangeError(
+            "the velocity leaves double precision at the start; lower value, or the size of the norm"
+        )
     trial = min(0.01 / (tolerance * speed), horizon) if speed * tolerance > 1e-10 else min(1e-6, horizon)
+    trial = max(trial, np.finfo(float).tiny)
     largest = max(speed, bend(trial) / trial)
     wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / ORDER)
     return min(100.0 * trial, wanted, horizon)

@@ -85,6 +85,10 @@ def solve(
         if not np.isfinite(y).all():
             status, message = "diverged", f"layer {number} left the range of double precision"
             break
+        lost = np.flatnonzero(~y[:, : models[0].dim].any(axis=1))
+        if lost.size:
+            status, message = "diverged", f"layer {number} carried token {lost[0]} to zero, which has no direction"
+            break
         if progress is not None:
             progress((number + 1) * step)
     return Solution(

@@ -40,11 +40,11 @@ def make(
         _checks.count(wishes.max_steps, "max_steps"),
         step_size(wishes.step, method, model),
     )
-    if method in FIXED_STEP:
-        _check_layers(models, save, accuracy, method)
     for item in {id(item): item for item in models}.values():
         reference.check_range(item)
-        _check(item, tokens, method, wishes.engine, seed)
+        _check(item, tokens, method, wishes.engine, seed, save.settled)
+    if method in FIXED_STEP:
+        _check_layers(models, save, accuracy, method)
     backend = select.choose(
         model,
         tokens,
@@ -139,7 +139,7 @@ def _engine_for(method: str, engine: str) -> str:
     return "reference"
 
 
-def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | None) -> None:
+def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | None, settled: bool) -> None:
     """What a method cannot do; "auto" chooses among the methods and refuses nothing."""
     reason = METHODS[method].refusal(model, tokens)
     if reason is not None:
@@ -148,6 +148,8 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
         raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
     if method == "rodas":
         rodas.check_range(model)
+    if model.noise > 0 and settled:
+        raise UnsupportedError("tokens with noise never settle; say how far to go: until=200.0")
     if model.noise > 0 and seed is None:
         raise InvalidInputError("a run with noise needs a seed, so that it can be repeated: seed=0")
 

@@ -204,6 +204,10 @@ class Run:
                 "simulate all of them together"
             )
         model.check_count(after)
+        if self.status != "success":
+            raise UnsupportedError(
+                f"this run stopped early ({self.message}); finish it first: simulate again with a larger max_steps"
+            )
         if self.dense is None or self.method != "tsit5":
             raise UnsupportedError(
                 "append reads the earlier tokens off the dense output of an explicit run; simulate without times= and with "

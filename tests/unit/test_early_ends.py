@@ -1,0 +1,68 @@
+"""Runs that cannot go on say so: what a day of use once met as a success, a raw error or a wrong sentence."""
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import errors
+
+X = ms.sphere.uniform(6, dim=2, seed=0)
+
+
+def test_a_layer_that_carries_a_token_to_zero_ends_the_run():
+    model = ms.Attention(dim=2, beta=4.0, value=-np.eye(2))
+    with pytest.warns(errors.StoppedEarlyWarning, match="token 0 to zero"):
+        run = ms.simulate(model, X, until=3.0, method="layers", step=1.0)
+    assert run.status == "diverged"
+    assert np.linalg.norm(run.states, axis=-1) == pytest.approx(1.0)
+
+
+def test_a_run_that_stopped_early_takes_no_more_tokens():
+    with pytest.warns(errors.StoppedEarlyWarning):
+        run = ms.simulate(ms.Attention(dim=2, beta=4.0), X, until=50.0, method="tsit5", max_steps=5)
+    with pytest.raises(errors.UnsupportedError, match="stopped early"):
+        run.append(ms.sphere.uniform(1, dim=2, seed=1))
+
+
+@pytest.mark.parametrize("size", [1e155, 1e200])
+def test_velocities_beyond_double_precision_are_named(size):
+    model = ms.Attention(dim=3, beta=1.0, value=size * np.diag([1.0, 0.5, 0.2]))
+    with pytest.raises(errors.NumericalRangeError):
+        ms.simulate(model, ms.sphere.uniform(4, dim=3, seed=0), until=1.0, method="tsit5")
+
+
+def test_noise_never_settles():
+    with pytest.raises(errors.UnsupportedError, match="never settle"):
+        ms.simulate(ms.Attention(dim=2, beta=4.0, noise=0.1), X, until="settled", seed=0)
+
+
+def test_all_steps_are_counted():
+    x = ms.sphere.uniform(40, dim=2, seed=0)
+    with pytest.warns(errors.StoppedEarlyWarning, match="after 120 steps"):
+        run = ms.simulate(ms.Attention(dim=2, beta=32.0), x, until=1e30, max_steps=120)
+    assert run.stats.accepted + run.stats.rejected == 120
+
+
+def test_why_steps_are_explicit_is_said_when_they_run_out():
+    with pytest.warns(errors.StoppedEarlyWarning, match="underflow limit"):
+        ms.simulate(ms.Attention(dim=2, beta=400.0), X, until=1e30, max_steps=50)
+
+
+def test_implicit_runs_sum_directly():
+    model = ms.Attention(dim=2, beta=4.0)
+    with pytest.raises(errors.UnsupportedError, match="directly"):
+        ms.simulate(model, X, until=10.0, method="rodas", interaction="series")
+    run = ms.simulate(model, X, until=10.0, method="rodas")
+    assert run.interaction == "direct"
+
+
+def test_an_observable_that_never_works_is_said_at_once():
+    class Wrong:
+        dims = ()
+
+        def measure(self, states, *, start, model, times):
+            raise ValueError("no")
+
+    observe = {"cosine": ms.observe.mean_cosine(), "wrong": Wrong()}
+    with pytest.raises(ValueError, match="no"):
+        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=5, members=3, times=[1.0], seed=0, observe=observe)
