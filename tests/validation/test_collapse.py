@@ -74,3 +74,17 @@ def test_cluster_counts_follow_the_law():
     # Provenance of `measured`: 100 draws with an independent prototype; standard errors of 30 draws are below 0.25.
     assert np.abs(counts - measured).max() < 0.6
     assert np.abs(counts / cluster_count(times, beta, 2) - 1).max() < 0.25
+
+
+@pytest.mark.parametrize("dim", [4, 5])
+def test_tiny_rates_in_high_dimension(dim):
+    """A pair near antipodes moves at rates of 1e-170; eigenvalues of blocks that small once forbade every longer step."""
+    x = np.zeros((2, dim))
+    x[0, 0] = 1.0
+    x[1, :2] = -np.cos(0.1), np.sin(0.1)
+    ends = [
+        ms.simulate(ms.Attention(dim=d, beta=200.0), x[:, :d], until="settled", method="rodas", max_steps=5000)
+        for d in (2, dim)
+    ]
+    assert [run.status for run in ends] == ["success", "success"]
+    assert np.log10(ends[1].notes["settled"]) == pytest.approx(np.log10(ends[0].notes["settled"]), abs=1e-3)

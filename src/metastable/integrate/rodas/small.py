@@ -61,12 +61,16 @@ def real_part_of_pair(block):
 def largest_real_part(block, m, result):
     """Largest real part of the eigenvalues of the leading m x m part, to `result[2]`."""
     result[2] = 0.0
+    size = 0.0
     for a in range(m):
         for b in range(m):
             # LAPACK gives up on what is not finite; the error estimate will reject the step.
             if not math.isfinite(block[a, b]):
                 return
-    result[2] = np.linalg.eigvals(block[:m, :m].astype(np.complex128)).real.max()
+            size = max(size, abs(block[a, b]))
+    if size > 0.0:
+        # LAPACK's own scaling has been seen to fail for entries of 1e-139 and below.
+        result[2] = size * np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)).real.max()
 
 
 @kernel
