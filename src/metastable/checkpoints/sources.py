@@ -75,7 +75,7 @@ def resolve(source: Any, revision: str | None = None) -> Source:
     text = os.fspath(source) if isinstance(source, (str, os.PathLike)) else source
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidInputError(
-            f"the source is {'empty' if text == '' else repr(source)}; give a file, a folder or a hub id"
+            f"the source is {'empty' if isinstance(text, str) and not text else repr(source)}; give a file, a folder or a hub id"
         )
     if revision is not None and not isinstance(revision, str):
         raise InvalidInputError(f"revision must be a branch, a tag or a commit, not {revision!r}")

@@ -35,7 +35,7 @@ def drawing(function: Drawing) -> Drawing:
             return function(*positional, **named)
         except MetastableError:
             raise
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as reason:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as reason:
             raise InvalidInputError(
                 f"{function.__name__} cannot draw this ({type(reason).__name__}: {reason}); see its docstring for shapes"
             ) from reason

@@ -31,8 +31,10 @@ CLUSTERS = {
 }
 """Batch systems, by their name on the command line and their class in `dask_jobqueue`."""
 
-DASHBOARD: str | None = "127.0.0.1:0"
-"""Where a local cluster shows its dashboard: any free port, and to this machine only."""
+FREE_PORT = "127.0.0.1:0"
+"""Any free port, and for this machine only."""
+DASHBOARD: str | None = FREE_PORT
+"""Where a local cluster shows its dashboard (None: nowhere)."""
 FRUGAL = {
     "distributed.worker.profile.enabled": False,
     "distributed.worker.memory.monitor-interval": "2s",
@@ -176,7 +178,6 @@ def _start_local(workers: int) -> tuple[Any, Any]:
     from dask import config
     from distributed import Client, LocalCluster
 
-    dashboard: Any = DASHBOARD  # None, no dashboard, is allowed but not in the annotations of distributed
     opened: list[Any] = []
     try:
         with config.set(FRUGAL):  # the processes that are started inherit it
@@ -185,7 +186,9 @@ def _start_local(workers: int) -> tuple[Any, Any]:
                     n_workers=workers,
                     threads_per_worker=1,
                     processes=True,
-                    dashboard_address=dashboard,
+                    # Without a dashboard the scheduler still answers over HTTP, on port 8787 of all addresses unless told.
+                    dashboard_address=DASHBOARD or FREE_PORT,
+                    scheduler_kwargs={"dashboard": DASHBOARD is not None},
                     silence_logs=logging.CRITICAL,
                 )
             )

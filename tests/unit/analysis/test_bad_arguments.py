@@ -25,11 +25,13 @@ FEATURES = {"x": TOKENS, "first": TOKENS[0], "subspace": PREDICTION.subspace, "s
 TREE = analysis.merge_tree(RUN)
 
 GOOD: dict[str, dict[str, Any]] = {
+    "center_separation": {"model": MODEL},
     "classify": {"run": RUN, **LIMITS, "tolerance": 1e-9},
     "cluster_count": {"x": TOKENS, "radius": 0.1},
     "cluster_labels": {"x": TOKENS, "radius": 0.1},
     "cluster_leaders": {"labels": LABELS},
     "cluster_means": {"x": TOKENS, "labels": LABELS},
+    "cluster_radius": {"model": MODEL},
     "cluster_sizes": {"labels": LABELS},
     "cluster_spread": {"x": TOKENS, "labels": LABELS},
     "consumed": {"x": TOKENS, "centers": [0, 1], "radius": 0.1},
