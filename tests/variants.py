@@ -95,7 +95,7 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
         for j in range(n):
             if sees(m.mask, k, j, n):
                 logit.append(h.beta * float((Q @ x[k]) @ (K @ x[j])) - slope * abs(k - j))
-                mass.append(1.0)
+                mass.append(1.0 if m.masses is None else float(m.masses[j]))
                 values.append(V @ x[j])
         if m.frozen is not None:
             for anchor, weight in zip(m.frozen.tokens, m.frozen.weights):
@@ -114,7 +114,7 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
             norm = math.fsum(share)
         else:
             share = [a * math.exp(l) for l, a in zip(logit, mass)]
-            norm = sum(sees(m.mask, k, j, n) for j in range(n)) + (0 if m.frozen is None else m.frozen.weights.sum())
+            norm = math.fsum(mass)
         for s, v in zip(share, values):
             total = total + s / norm * v
     if m.feedforward is not None:

@@ -1,4 +1,4 @@
-"""Variants added to the finished house: repulsion, masks without oneself. Engines against a loop over the pairs."""
+"""Variants added to the finished house: repulsion, masks without oneself, masses. Engines against a loop over the pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable.analysis import scales
-from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
+from metastable.errors import InvalidInputError, ModelError, NumericalRangeError, UnsupportedError
 from metastable.kernels import cpu, reference
 from tests import variants
 from tests.equivalence.test_cpu import lanes_velocity
@@ -17,7 +17,7 @@ TIME = 0.7
 TOKENS = 19
 MODELS = 48
 NORMS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling(), ms.PreLN())
-ADDITIONS = ("repulsion", "others only")
+ADDITIONS = ("repulsion", "others only", "masses")
 
 
 def added(name: str, rng: np.random.Generator, model: ms.Attention, tokens: int) -> ms.Attention:
@@ -25,6 +25,8 @@ def added(name: str, rng: np.random.Generator, model: ms.Attention, tokens: int)
     if name == "others only":
         causal = isinstance(model.mask, ms.Causal) or rng.random() < 0.3
         return model.replace(mask=ms.Causal(include_self=False) if causal else ms.Full(include_self=False))
+    if name == "masses":
+        return model.replace(masses=10.0 ** rng.uniform(-3.0, 3.0, tokens))
     assert name == "repulsion"
     if model.beta is not None:
         return model.replace(beta=-model.all_heads[0].beta)
@@ -264,3 +266,67 @@ def test_rodas_takes_masks_without_oneself_where_everybody_sees_somebody(dim):
         assert (ms.analysis.gradient_flow_defect(model, x) < 1e-12).all()
     with pytest.raises(UnsupportedError, match="sees nobody"):
         ms.simulate(ms.Attention(dim=dim, beta=4.0, mask=ms.Causal(False)), x, until=5.0, method="rodas")
+
+
+# --------------------------------------------------------------------------------------------------------- masses
+
+
+@pytest.mark.parametrize("weights", variants.WEIGHTS)
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_a_token_of_mass_two_is_two_tokens(weights, dim):
+    """Copies of tokens under full attention: the velocity of the others does not know whether they are one of mass m or m of one."""
+    x, masses = ms.sphere.uniform(5, dim=dim, seed=dim), np.array([1.0, 3.0, 2.0, 1.0, 4.0])
+    copies = np.repeat(x, masses.astype(int), axis=0)
+    model = ms.Attention(dim=dim, beta=3.0, mask=ms.Full(), weights=weights)
+    many = ms.velocity(model, copies, engine="reference")
+    first = np.concatenate([[0], np.cumsum(masses.astype(int))[:-1]])
+    for engine in ("reference",) if weights == "hardmax" else ("reference", "cpu"):
+        few = ms.velocity(model.replace(masses=masses), x, engine=engine)
+        np.testing.assert_allclose(few, many[first], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_masses_of_very_different_sizes(dim):
+    """What a window sees is added up by itself, however heavy the tokens outside are."""
+    rng = np.random.default_rng(dim)
+    masses = 10.0 ** rng.uniform(-60, 60, 40)
+    x = ms.sphere.uniform(40, dim=dim, seed=dim)
+    for weights in ("softmax", "unnormalized"):
+        for mask in (ms.Causal(), ms.Full(), ms.Window(3), ms.Sink(2, 5), ms.Prefix(4), ms.Full(include_self=False)):
+            model = ms.Attention(dim=dim, beta=8.0, masses=masses, mask=mask, weights=weights)
+            v, _, size = slow(model, x)
+            for engine in ("cpu", "reference"):
+                assert (np.abs(ms.velocity(model, x, engine=engine) - v) <= 1e-12 * np.maximum(size, 1e-2)).all()
+
+
+def test_equal_masses_are_no_masses():
+    """Softmax does not know their common size; nor do unnormalised weights, which are divided by it."""
+    x = ms.sphere.uniform(12, dim=3, seed=0)
+    for weights in variants.WEIGHTS:
+        model = ms.Attention(dim=3, beta=3.0, weights=weights)
+        found = ms.velocity(model.replace(masses=np.full(12, 7.0)), x)
+        np.testing.assert_allclose(found, ms.velocity(model, x), atol=1e-14)
+
+
+def test_masses_are_checked():
+    for bad in ([1.0, 0.0], [1.0, -1.0], [], [1.0, np.nan], [1e308, 1e308], [[1.0]], "heavy"):
+        with pytest.raises(InvalidInputError, match="masses"):
+            ms.Attention(dim=2, beta=1.0, masses=bad)
+    model, x = ms.Attention(dim=2, beta=1.0, masses=[1.0, 2.0, 3.0]), ms.sphere.uniform(4, dim=2, seed=0)
+    quiet = {"progress": False}
+    for call in (
+        lambda: ms.velocity(model, x),
+        lambda: ms.simulate(model, x, until=1.0, **quiet),
+        lambda: ms.ensemble(model, tokens=4, members=2, times=[1.0], seed=0, **quiet),
+        lambda: cpu.right_hand_side(model, 4),
+        lambda: reference.right_hand_side(model, 4),
+        lambda: reference.attention_weights(model, x),
+        lambda: ms.simulate([model.replace(masses=None), model], x, method="layers", step=0.1, **quiet),
+        lambda: ms.simulate(model, x[:3], until=1.0, method="tsit5", **quiet).append(x[3:], progress=False),
+    ):
+        with pytest.raises(ModelError, match="masses has 3 entries for 4 tokens; give one for each token"):
+            call()
+    with pytest.raises(UnsupportedError, match="logarithm of a mass"):
+        ms.velocity(model.replace(masses=[1e300, 1.0, 1.0], beta=30.0, weights="unnormalized"), x[:3], engine="cpu")
+    assert not model.masses.flags.writeable
+    assert model.replace(masses=[1.0, 2.0, 4.0]) != model

@@ -165,7 +165,11 @@ def slow_velocity(model: ms.Attention, x: np.ndarray, t: float = 0.0) -> np.ndar
 TIMES = np.array([0.5, 1.0])
 
 
-ADDED = {"repulsion": lambda: {"beta": -4.0}, "others only": lambda: {"mask": ms.Causal(include_self=False)}}
+ADDED = {
+    "repulsion": lambda: {"beta": -4.0},
+    "others only": lambda: {"mask": ms.Causal(include_self=False)},
+    "masses": lambda: {"masses": np.arange(1.0, N + 1.0)},
+}
 """Fields of variants that the compiled engine has: the others are asked. (`tests/equivalence/test_additions.py` has the engines.)"""
 
 LISTED = ("velocity cpu", "cpu.right_hand_side", "fused.solve", "fused.solve_members", "simulate cpu", "ensemble cpu")

@@ -83,7 +83,9 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
     The weights are those that multiply V x_j: softmax probabilities, `exp(logit)/count` for "unnormalized", or equal shares of
     the most attended for "hardmax".
     """
+    model.check_count(len(x))
     visible = model.mask.matrix(len(x))[first:]
+    masses = np.ones(len(x)) if model.masses is None else model.masses
     place = np.arange(len(x), dtype=float)
     heads = model.all_heads
     anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
@@ -95,25 +97,28 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
             moving += model.bias.logits(number, len(heads), place[first:], place)
         moving = np.where(visible, moving, -np.inf)
         fixed = np.where(mass > 0, logits(head, x[first:], anchors), -np.inf)
-        result.append(_normalise(model, visible, moving, fixed, mass))
+        result.append(_normalise(model, visible * masses, moving, fixed, mass))
     return result
 
 
 def _normalise(
-    model: Attention, visible: np.ndarray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
+    model: Attention, seen: FloatArray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares."""
+    """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares.
+
+    `seen` (rows, n) is how often each token counts, 0 where it is not seen and its mass elsewhere; `mass` that of the frozen tokens.
+    """
     law = model.weighting.law
     if law is None:
-        raise UnsupportedError(refusal(model, len(visible)) or "")
+        raise UnsupportedError(refusal(model, seen.shape[1]) or "")
     top = np.maximum(moving.max(axis=1), fixed.max(axis=1, initial=-np.inf))[:, None]
     # Where nobody is seen, any finite number will do: all weights are zero.
     top = np.where(np.isneginf(top), 0.0, top)
     if law.score == "largest":
         least = top - model.tie_tolerance * np.maximum(1.0, np.abs(top))
-        moving, fixed = (moving >= least).astype(float), (fixed >= least) * mass
+        moving, fixed = (moving >= least) * seen, (fixed >= least) * mass
     else:
-        moving, fixed = np.exp(moving - top), np.exp(fixed - top) * mass
+        moving, fixed = np.exp(moving - top) * seen, np.exp(fixed - top) * mass
     if law.total == "weights":
         total = moving.sum(axis=1, keepdims=True) + fixed.sum(axis=1, keepdims=True)
         total = np.where(total == 0, 1.0, total)
@@ -123,7 +128,7 @@ def _normalise(
             f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
             "double precision; lower beta or use weights='softmax'"
         )
-    count = visible.sum(axis=1, keepdims=True) + mass.sum()
+    count = seen.sum(axis=1, keepdims=True) + mass.sum()
     scale = (np.exp(top) if law.score == "exponential" else 1.0) / np.where(count == 0, 1.0, count)
     return scale * moving, scale * fixed
 

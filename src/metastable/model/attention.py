@@ -102,10 +102,11 @@ class Attention(ArrayFields):
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head`, summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
-    weights : "softmax"; "unnormalized" (USA: Z_k is the number of visible tokens); "hardmax" (mean over the most attended).
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
     feedforward : None or `FeedForward(...)`, a drift added before the projection.
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.
+    masses : None or n positive weights of the moving tokens: token j counts masses[j] times in every sum.
     noise : sigma >= 0 of a Brownian motion on the sphere: + sigma P dB - (sigma^2/2)(d-1) X dt (Ito); kappa = 2/sigma^2.
     bias : None or `ALiBi(slope)`.
     tie_tolerance : "hardmax" only: logits within `tie_tolerance * max(1, |largest|)` of the largest count as ties.
@@ -122,6 +123,7 @@ class Attention(ArrayFields):
     norm: Norm = PostLN()
     feedforward: FeedForward | None = optional("feed-forward layer")
     frozen: Frozen | None = optional("frozen tokens")
+    masses: FloatArray | None = optional("masses of moving tokens")
     noise: float = parameter("noise", default=0.0, symbol="σ", minimum=0.0)
     bias: Bias | None = None
     tie_tolerance: float = parameter("tie tolerance", default=1e-12, minimum=0.0)
@@ -146,6 +148,13 @@ class Attention(ArrayFields):
             raise ModelError(f"feedforward acts on dimension {self.feedforward.dim}, but dim={self.dim}")
         if self.frozen is not None and self.frozen.tokens.shape[1] != self.dim:
             raise ModelError(f"frozen tokens have dimension {self.frozen.tokens.shape[1]}, but dim={self.dim}")
+        if self.masses is not None:
+            masses = _checks.vector(self.masses, "masses", error=ModelError)
+            if not masses.size or masses.min() <= 0 or not masses.max() < np.finfo(float).max / masses.size:
+                raise ModelError(
+                    "masses must be positive numbers with a finite sum, one for each token (None: all one)"
+                )
+            object.__setattr__(self, "masses", _checks.readonly(masses))
         if self.bias is not None:
             self.bias.check(len(self.all_heads))
 
@@ -221,6 +230,8 @@ class Attention(ArrayFields):
     def check_count(self, tokens: int) -> None:
         """Raise `ModelError` when a part of the model is made for another number of tokens."""
         self.mask.check(tokens)
+        if self.masses is not None and len(self.masses) != tokens:
+            raise ModelError(f"masses has {len(self.masses)} entries for {tokens} tokens; give one for each token")
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain Python values (for JSON and TOML); fields at their default are left out."""

@@ -38,6 +38,8 @@ class Problem(NamedTuple):
     Both are stored transposed, and like `bilinear` flat and padded to whole vectors, so that inner loops run along memory: row b,
     column a of head h at `(h dim + b) wide + a` holds V_ab. Frozen tokens are padded likewise, with weight zero.
 
+    Where tokens have masses (`weighed`), `lift` is log2 of them, padded by a vector: a mass is an addition to all logits of its token.
+
     The norm's factor 1/s is `amplitude (t + 1)^-decay`, over the length of the attention sum where `by_length` (see `rules`).
 
     Series: `modes` (or the degree, on the sphere); on the circle `weight[m]` of `cos(m t)` and `ratio[m] = m/beta`; on the sphere
@@ -54,6 +56,8 @@ class Problem(NamedTuple):
     visible: FloatArray
     beta: FloatArray
     slope: FloatArray
+    weighed: bool
+    lift: FloatArray
     bilinear: FloatArray
     bounded: np.ndarray
     value: FloatArray
@@ -93,8 +97,13 @@ def _kind(model: Attention, tokens: int, interaction: str) -> int:
 
 
 def _own_logit_will_do(model: Attention, tokens: int) -> bool:
-    """True when weights relative to a token's own stay in range: always where that is the largest, else up to some beta."""
+    """True when weights relative to a token's own stay in range: always where that is the largest, else up to some beta.
+
+    (`circle` knows no masses.)
+    """
     beta = model.all_heads[0].beta
+    if model.masses is not None:
+        return False
     return abs(beta) < LARGEST_CIRCLE or (beta >= 0 and model.mask.sees_self(tokens))
 
 
@@ -148,8 +157,9 @@ def _heads(model: Attention, tokens: int) -> dict[str, np.ndarray]:
         "beta": LOG2E * np.array([h.beta for h in model.all_heads]),
         "slope": LOG2E * np.array(model.slopes, dtype=float),
         "bilinear": _flat(bilinear),
-        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel or do not see themselves.
-        "bounded": model.mask.sees_self(tokens)
+        # With Q^T K = I no logit exceeds beta, which the token itself reaches; unless tokens repel, do not see themselves or
+        # have masses.
+        "bounded": (model.masses is None and model.mask.sees_self(tokens))
         & np.array([h.bilinear is None and h.beta >= 0 for h in model.all_heads]),
         "value": _flat(value.transpose(0, 2, 1)),
         "rest": _flat((value - axial[:, None, None] * identity).transpose(0, 2, 1)),
@@ -171,6 +181,16 @@ def _frozen(model: Attention) -> dict[str, object]:
     return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass)}
 
 
+def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
+    """Number of tokens that each token sees, or their mass."""
+    start, stop = intervals[:, :, 0], intervals[:, :, 1]
+    if model.masses is None or model.weights != "unnormalized":
+        return (stop - start).sum(axis=1).astype(float)
+    # Every second sum is that of a range (of one entry where it is empty), added up by itself: masses may be of any sizes.
+    sums = np.add.reduceat(np.append(model.masses, 0.0), intervals.ravel())[::2].reshape(start.shape)
+    return np.where(stop > start, sums, 0.0).sum(axis=1)
+
+
 def prepare(
     model: Attention,
     tokens: int,
@@ -184,10 +204,12 @@ def prepare(
     reason = refusal(model, tokens) or (series_refusal(model, tokens) if interaction == "series" else None)
     if reason is not None:
         raise UnsupportedError(reason)
+    model.check_count(tokens)
     kind = _kind(model, tokens, interaction)
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
-    visible = (intervals[:, :, 1] - intervals[:, :, 0]).sum(axis=1).astype(float)
+    masses = np.ones(tokens) if model.masses is None else model.masses
+    visible = _visible(model, intervals)
     frozen = _frozen(model)
     mass = frozen["mass"]
     assert isinstance(mass, np.ndarray)
@@ -200,6 +222,8 @@ def prepare(
         components=1 if chart == "angle" else model.dim,
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),
+        weighed=model.masses is not None,
+        lift=np.concatenate([np.log2(masses), np.zeros(LANES)]),
         unnormalized=model.weights == "unnormalized",
         amplitude=float(getattr(model.norm, "alpha", 1.0)),
         decay=0.5 if isinstance(model.norm, SqrtScaling) else 0.0,

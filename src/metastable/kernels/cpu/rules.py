@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.vector import fill, lanes, maximum, root, where
+from metastable.kernels.cpu.vector import fill, lanes, load, maximum, root, where
 
 
 @inlined
@@ -34,20 +34,21 @@ def own_weight(problem, k):
 @inlined
 def biased(problem, head):
     """True when logits of a head depend on more than the directions of the tokens."""
-    return problem.slope[head] != 0.0
+    return problem.slope[head] != 0.0 or problem.weighed
 
 
 @inlined
 def member_logit(problem, head, k, j, logit):
-    """What token j weighs for token k, as a logit, in every lane: that of the directions and what its place adds."""
-    return logit - problem.slope[head] * abs(k - j)
+    """What token j weighs for token k, as a logit, in every lane: that of the directions and what its place and mass add."""
+    placed = logit - problem.slope[head] * abs(k - j)
+    return placed + problem.lift[j] if problem.weighed else placed
 
 
 @inlined
 def row_logits(problem, head, k, j, logit):
     """The same for the tokens j, j + 1, ..., one in each lane."""
     distance = lanes() + (1.0 * (j - k))
-    return logit - problem.slope[head] * maximum(distance, 0.0 - distance)
+    return logit - problem.slope[head] * maximum(distance, 0.0 - distance) + load(problem.lift, j)
 
 
 @inlined

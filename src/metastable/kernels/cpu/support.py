@@ -30,10 +30,12 @@ def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
     """Weights that are not divided by their sum must stay within double precision."""
     if model.weighting.kind != "unnormalized":
         return None
-    size = max(logit_scale(head) for head in model.all_heads)
+    size, what = max(logit_scale(head) for head in model.all_heads), "beta |Q^T K|"
+    if model.masses is not None:
+        size, what = size + float(np.abs(np.log(model.masses)).max()), f"{what} and the logarithm of a mass together"
     if size <= LOG_MAX:
         return None
-    return f"keeps unnormalized weights below exp({LOG_MAX:.0f}), but beta |Q^T K| is {size:.4g}"
+    return f"keeps unnormalized weights below exp({LOG_MAX:.0f}), but {what} is {size:.4g}"
 
 
 def logit_scale(head: Head) -> float:
@@ -47,7 +49,9 @@ DIRECT = Support(
     masks=frozenset({"causal", "full", "window", "sink", "prefix"}),
     weights=frozenset({"softmax", "unnormalized"}),
     biases=frozenset({"alibi"}),
-    parts=frozenset({"heads", "repulsion", "bilinear", "value", "frozen", "noise", "depth", "blind", "lonely"}),
+    parts=frozenset(
+        {"heads", "repulsion", "bilinear", "value", "frozen", "masses", "noise", "depth", "blind", "lonely"}
+    ),
     use="use engine='reference'",
     rules=(Rule("range", _unnormalized_rule, "use engine='reference' or lower beta"),),
 )
