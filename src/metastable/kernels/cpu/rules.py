@@ -40,7 +40,8 @@ def biased(problem, head):
 @inlined
 def member_logit(problem, head, k, j, logit):
     """What token j weighs for token k, as a logit, in every lane: that of the directions and what its place and mass add."""
-    return logit - problem.slope[head] * abs(k - j) + problem.lift[j]
+    placed = logit - problem.slope[head] * abs(k - j)
+    return placed + problem.lift[j] if problem.weighed else placed
 
 
 @inlined
