@@ -13,7 +13,7 @@ import argparse
 import os
 from pathlib import Path
 
-PARTS = ("fig3", "scaling", "dimension", "whole", "workers")
+PARTS = ("fig3", "scaling", "dimension", "whole", "workers", "widths")
 
 
 def main() -> None:

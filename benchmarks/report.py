@@ -41,6 +41,10 @@ def tables(results: dict[str, Any]) -> str:
         lines += _whole(results["whole"])
     if "workers" in results:
         lines += _workers(results["workers"])
+    if "widths" in results:
+        from benchmarks import widths
+
+        lines += widths.lines(results["widths"])
     return "\n".join(lines)
 
 

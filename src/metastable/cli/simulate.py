@@ -119,7 +119,8 @@ def simulate(
         until = 100.0
         out = "run.zarr"
 
-    The exit code is 3 when the run stopped early (out of steps, or beyond double precision); what it reached is kept.
+    The exit code is 3 when the run stopped early (out of steps, beyond double precision, or unresolved: rounding hides whether
+    tokens still move); what it reached is kept.
     """
     from metastable import run as runs
     from metastable.dataset import check_destination

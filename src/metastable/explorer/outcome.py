@@ -143,6 +143,8 @@ def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, l
         return _near_frozen(setting, states[-1], clusters)
     if setting.model.noise > 0:
         return {"text": f"{clusters} at t = {end}, under noise that never lets them rest", "agrees": None}
+    if run.status == "unresolved":
+        return {"text": f"{clusters} at t = {end}, where rounding hides whether they still move", "agrees": None}
     result = classify(run)  # pyright: ignore[reportArgumentType]  (a cached property reads like a property)
     moment = measure.settling_time(states, times)
     # Inside a cloud tokens rearrange for ever: it has no moment of arrival.
