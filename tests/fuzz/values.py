@@ -300,6 +300,7 @@ def specimens(owner: type) -> list[Any]:
         *sensible("norm"),
         ms.ALiBi(0.5),
         ms.figures.View(),
+        ms.checkpoints.from_states(np.random.default_rng(0).normal(size=(3, 5, 4))),
     )
     known += (*models()[0].all_heads, *sensible("layer")[2:], ms.checkpoints.Rope(1e4, 2), sensible("frozen")[1])
     known += (sensible("feedforward")[1], weights()[0].layer(0).norm, *(ms.merge_tree(run, 0.5) for run in runs()[:2]))

@@ -25,10 +25,12 @@ def test_a_run_that_stopped_early_takes_no_more_tokens():
 
 
 @pytest.mark.parametrize("size", [1e155, 1e200])
-def test_velocities_beyond_double_precision_are_named(size):
+def test_huge_velocities_take_tiny_steps(size):
     model = ms.Attention(dim=3, beta=1.0, value=size * np.diag([1.0, 0.5, 0.2]))
-    with pytest.raises(errors.NumericalRangeError):
-        ms.simulate(model, ms.sphere.uniform(4, dim=3, seed=0), until=1.0, method="tsit5")
+    x = ms.sphere.uniform(4, dim=3, seed=0)
+    with pytest.warns(errors.StoppedEarlyWarning, match="after 50 steps"):
+        run = ms.simulate(model, x, until=1.0, method="tsit5", max_steps=50)
+    assert np.isfinite(run.states).all()
 
 
 def test_noise_never_settles():

@@ -20,6 +20,7 @@ def test_the_stamp_sees_every_file(tmp_path, monkeypatch):
     for room in _jit.ROOMS:
         (tmp_path / room / "deep").mkdir(parents=True)
         (tmp_path / room / "deep" / "file.py").write_text("x = 1")
+    (tmp_path / "_jit.py").write_text("x = 1")
     monkeypatch.setattr(_jit, "__file__", str(tmp_path / "_jit.py"))
     before = _jit.source_stamp.__wrapped__()
     (tmp_path / "analysis" / "deep" / "file.py").write_text("x = 22")

@@ -253,7 +253,9 @@ def test_antipodes_end_soon_and_never_as_collapsed(beta, dim, method):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StoppedEarlyWarning)
             run = ms.simulate(model, x, until="settled", method=method, max_steps=400)
-        assert run.status == ("success" if name == "exact" and dim == 3 else "unresolved"), name
+        # In general it depends on how the sum is rounded, which differs between vector widths.
+        expected = {"exact": ["success" if dim == 3 else "unresolved"], "general": ["success", "unresolved"]}
+        assert run.status in expected.get(name, ["unresolved"]), name
         assert run.final[1] @ run.final[0] == pytest.approx(-1.0)
     # Nearly antipodal pairs, told from antipodes by their angles, collapse.
     run = ms.simulate(model, pair(np.pi - 1e-12, dim), until="settled", method=method)

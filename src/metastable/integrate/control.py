@@ -17,7 +17,6 @@ from collections.abc import Callable
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.errors import NumericalRangeError
 
 ORDER = 5
 SAFETY = 0.9
@@ -63,9 +62,7 @@ def initial_step(speed: float, bend: Callable[[float], float], tolerance: float,
     of a token, one, so the trial step moves tokens by about a hundredth.
     """
     if not math.isfinite(speed):
-        raise NumericalRangeError(
-            "the velocity leaves double precision at the start; lower value, or the size of the norm"
-        )
+        return np.finfo(float).tiny  # no step can be taken from here, and the march will say so
     trial = min(0.01 / (tolerance * speed), horizon) if speed * tolerance > 1e-10 else min(1e-6, horizon)
     trial = max(trial, np.finfo(float).tiny)
     largest = max(speed, bend(trial) / trial)

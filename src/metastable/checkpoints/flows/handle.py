@@ -139,6 +139,12 @@ class FlowRun:
     dataset: xr.Dataset
 
     def __post_init__(self) -> None:
+        import xarray as xr
+
+        if not isinstance(self.dataset, xr.Dataset) or not {"x", "start", "time"} <= set(self.dataset.variables):
+            raise InvalidInputError(
+                "a FlowRun holds a dataset of Flow.run or from_states; open a store with FlowRun.load"
+            )
         for variable in ("x", "radius", "hidden", "start"):
             if variable in self.dataset:
                 self.dataset[variable].values.setflags(write=False)
@@ -223,8 +229,9 @@ class FlowRun:
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Unit tokens at a saved time t, shape (tokens, dim); a list of times gives one more axis."""
-        if np.ndim(t) == 1:
-            return np.array([self.at(float(time)) for time in np.asarray(t)]).reshape(-1, *self.start.shape)
+        if isinstance(t, (Sequence, np.ndarray)) and not isinstance(t, str):
+            moments = _checks.vector(t, "t", error=TimeError)
+            return np.array([self.at(float(time)) for time in moments]).reshape(-1, *self.start.shape)
         t = _checks.number(t, "t", 0.0, error=TimeError)
         near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-9, atol=1e-9))
         if near.size:
@@ -252,7 +259,8 @@ class FlowRun:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         # Text as an attribute: zarr has no settled format for arrays of strings.
         names = json.dumps(list(self.text))
-        stores.save(self.dataset.drop_vars("text").assign_attrs(text=names), path, overwrite)
+        data = self.dataset.drop_vars("text").assign_attrs(text=names)
+        stores.save(data, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
     @staticmethod
     def load(path: str | os.PathLike) -> FlowRun:

@@ -100,7 +100,7 @@ def _device(device: str | None) -> Any:
     try:
         where = torch.device(device)
         torch.zeros(1, device=where)
-    except (RuntimeError, AssertionError, TypeError) as reason:
+    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as reason:
         raise InvalidInputError(f"device {device!r} cannot be used here: {str(reason).splitlines()[0]}") from None
     return where
 

@@ -79,6 +79,11 @@ def _rank_correlation(x: FloatArray, y: Any) -> tuple[float, float]:
 def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: int = 1999, seed: int = 0) -> Comparison:
     """`Comparison` over the heads of a dataset of `checkpoints.meaning` (leading mode; heads that write nothing are left out)."""
     level = _checks.number(level, "level", 0.0, 1.0, strict=True)
+    permutations, seed = _checks.count(permutations, "permutations"), _checks.seed(seed)
+    if not {"alike", "alike_null", "alike_p", "eigenvalue", "null_is_real", "sign_score"} <= set(
+        getattr(meanings, "variables", ())
+    ):
+        raise InvalidInputError(f"meanings must be a dataset of checkpoints.meaning, not {type(meanings).__name__}")
     lead = meanings.isel(mode=0)
     alike = lead["alike"].values.ravel()
     kept = np.isfinite(alike)
@@ -100,7 +105,7 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
         real_positive=int(positive.sum()),
         alike_real_positive=_mean(alike[positive]),
         alike_others=_mean(alike[~positive]),
-        difference_p=_permutation_p(alike, positive, _checks.count(permutations, "permutations"), _checks.seed(seed)),
+        difference_p=_permutation_p(alike, positive, permutations, seed),
         alike_null_real=_mean(null[null_real]),
         alike_null_complex=_mean(null[~null_real]),
         same_words=int(same.sum()),

@@ -6,6 +6,7 @@ of threads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,8 +51,6 @@ def solve_members(
     `settled`: members stop when all their tokens have; output times behind that hold the state at rest. `progress` gets the
     number of finished members.
     """
-    from metastable.kernels.cpu.threads import thread_count
-
     starts = np.asarray(starts, dtype=float)
     times = np.asarray(times, dtype=float)
     horizon = float(times[-1]) if until is None else float(until)
@@ -73,7 +72,7 @@ def solve_members(
         )
         return number
 
-    with ThreadPoolExecutor(max_workers=thread_count(threads)) as pool:
+    with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
         for number in pool.map(work, range(len(starts))):
             solution = solutions[number]
             assert solution is not None
