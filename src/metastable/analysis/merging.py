@@ -15,6 +15,8 @@ from metastable.analysis._film import SHALLOW, Film, IntArray, Partition, by_fir
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
+from metastable.errors import UnsupportedError
+from metastable.model import Attention
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,6 +162,8 @@ def merge_tree(
         A `MergeTree`.
     """
     trajectory = check_trajectory(run)
+    if radius is None and not isinstance(trajectory.model, Attention):
+        raise UnsupportedError("this run has no inverse temperature to set a radius by; give one: radius=0.3")
     radius = cluster_radius(trajectory.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     bound = link_bound(radius)
     window = _checks.number(window, "window", NARROWEST_WINDOW)
