@@ -208,9 +208,10 @@ def room(shape: Sequence[int], what: str, error: type[MetastableError] = Invalid
 
 def _memory() -> int:
     """Bytes of memory of this machine."""
+    ask = getattr(os, "sysconf", None)  # not on Windows
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows, and whatever does not say
+        return USUAL_MEMORY if ask is None else ask("SC_PHYS_PAGES") * ask("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # whatever does not say
         return USUAL_MEMORY
 
 

@@ -42,6 +42,7 @@ def good() -> dict:
         "energy_shares": {"x": x},
         "exchangeability_test": {"states": cloud, "permutations": 5, "seed": 0},
         "exchangeable_strong_count": {"distances": distances, "delta": 0.5},
+        "from_states": {"states": x},
         "inverse_temperature": {"weights": weights, "states": states, "lags": (0,), "drop_first": 1, "first_row": 1},
         "layer_spectra": {"weights": weights, "fold_gain": True, "center": None, "layers": [0]},
         "logit_matrix": {"weights": weights, "layer": 0, "head": 0, "lag": 0.0},
@@ -69,9 +70,12 @@ def good() -> dict:
 
 NEED_FILES = {
     "cache_folder",
+    "compare_heads",
+    "flow",
     "known_architectures",
     "load_model",
     "load_weights",
+    "meaning",
     "packaged",
     "perplexity",
     "register",
@@ -79,7 +83,7 @@ NEED_FILES = {
     "token_states",
 }
 """Tested below, or without arguments."""
-RESULTS = {"AttentionWeights", "LoadedModel", "UnitTokens"}
+RESULTS = {"AttentionWeights", "Comparison", "Flow", "FlowRun", "LoadedModel", "UnitTokens"}
 
 WRONG = [
     None,
