@@ -10,7 +10,7 @@ old one.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
 from metastable import _checks
@@ -121,6 +121,8 @@ def build(family: str, kind: str, **values: Any) -> Any:
 
 def made_of_numbers(cls: Any) -> bool:
     """True when every field is a declared number or may be left out: such a kind can be written as a flag and offered by a form."""
+    if not is_dataclass(cls):
+        return False  # somebody's class without fields: nothing that a flag could say
     declared = parameters(cls)
     return all(item.name in declared or item.default is not MISSING for item in fields(cls))
 
