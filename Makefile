@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
-#   make test        lint, types, import contracts, all tests, and those of compiled code at every vector width
+#   make test        lint, types, import contracts, all tests, those of compiled code at every vector width, and the lowest dependencies
 # The others: make test-widths, make test-lowest, make test-arm, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
@@ -23,7 +23,7 @@ COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py test
 reproduce: $(VENV)/.installed
 	$(BIN)/metastable reproduce --out out
 
-test: $(VENV)/.installed-dev lint test-native test-widths
+test: $(VENV)/.installed-dev lint test-native test-widths test-lowest
 
 # All tests, compiled for the processor at hand (eight doubles in a vector with AVX-512, else four).
 test-native: $(VENV)/.installed-dev browser

@@ -89,7 +89,7 @@ class _PartLibrary(JITCodeLibrary):
     def finalize(self) -> None:
         self._raise_if_finalized()
         for library in dict.fromkeys(self._linking_libraries):
-            if hasattr(self, "_reload_init"):  # Numba 0.62 and newer
+            if hasattr(self, "_reload_init"):  # not in Numba 0.61
                 self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalize_dynamic_globals()
