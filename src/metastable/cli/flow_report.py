@@ -223,7 +223,7 @@ them.</p></section>"""
 {study.tokens} tokens counted. metastable {__version__}.</p>
 <section><h2>In short</h2><p>{html.escape(_reading(study))}</p>
 <p>Every hidden state is taken as a point on a sphere: its direction. Tokens closer than {radius:g} rad ({radius * 57.2958:.0f}°) are
-linked, and linked tokens are one cluster. Nothing is approximated: each run calls the model's own layers, with parts left out,
+linked, and linked tokens are one cluster. No layer is approximated: each run calls the model's own layers, with parts left out,
 repeated, or with random weights in their place. One text is one draw.</p></section>
 <section><h2>What if</h2>{_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
 <div class="scroll">{_html_table(study)}</div>
