@@ -473,3 +473,16 @@ def test_other_attention_than_eager() -> None:
     assert flow.kind == "sequential"
     with pytest.raises(UnsupportedError, match="eager"):
         flow.run(IDS, temperature=2.0)
+
+
+def test_parts_that_share_a_module_are_not_told_apart() -> None:
+    """Phi sends attention and MLP through one dropout: switching one off would take the other along, silently."""
+    from transformers import PhiConfig, PhiForCausalLM
+
+    config = PhiConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, resid_pdrop=0.0
+    )
+    model = PhiForCausalLM(config).eval()
+    flow = checkpoints.flow(model, tokenizer=None)
+    with pytest.raises(UnsupportedError):
+        flow.run(IDS, parts="attention")
