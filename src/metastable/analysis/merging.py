@@ -76,7 +76,10 @@ class MergeTree:
         return bool(self.final_labels.max() == 0)
 
     def count(self, t: ArrayLike) -> Any:
-        """Number of clusters at the times t (an int for one time, otherwise an array)."""
+        """Number of clusters at the times t (an int for one time, otherwise an array): tokens that have met for good by then.
+
+        Early in a run tokens pass by one another, and `cluster_labels` of the state, which sees distances only, counts fewer.
+        """
         times = _checks.real_array(t, "t")
         left = int(self.start_labels.max()) + 1 - np.searchsorted(self.time, times, side="right")
         return int(left) if times.ndim == 0 else left

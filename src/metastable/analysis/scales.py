@@ -1,8 +1,9 @@
 """The lengths that a model sets, for whoever was not told others: how near tokens are one cluster, how far apart centers are.
 
 Two tokens attract each other most at a distance of about beta^(-1/2) (`theory.interaction_peak`), and every default is a multiple of
-that width. The command line, the explorer, the films, `merge_tree` and the observables of sweeps share them: the same run
-has the same number of clusters everywhere.
+that width. The command line, the explorer, the films, `merge_tree` and the observables of sweeps share them: the same
+state has the same number of clusters everywhere. (`merge_tree` counts the links that stay: while tokens still pass by one another,
+early in a run, it has more clusters than the distances at that moment have.)
 """
 
 from __future__ import annotations
