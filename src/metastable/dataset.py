@@ -266,9 +266,7 @@ def _verify(dataset: xr.Dataset, target: Path, layout: str) -> None:
         actual |= compute(dataset)
     wrong = sorted(name for name in {*expected, *actual} if expected.get(name) != actual.get(name))
     if wrong:
-        raise IncompleteStoreError(
-            f"{target} is damaged: {', '.join(wrong)} differ from what was written; run it again"
-        )
+        raise IncompleteStoreError(f"{target} is damaged, not as written: {', '.join(wrong)}; run it again")
     for name in _CHECKSUMS:
         dataset.attrs.pop(name, None)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from metastable import stores
 from metastable.checkpoints.gguf_file import GgufFile
+from metastable.checkpoints.library import library
 from metastable.checkpoints.tensors import write_safetensors
-from metastable.errors import CheckpointError, StoreError, StoreExistsError, UnsupportedError, missing_extra
+from metastable.errors import CheckpointError, StoreError, StoreExistsError, UnsupportedError
 
 CONVERSION = 1
 """Part of every key: raised when the conversion changes, so that old entries are not used."""
@@ -42,10 +43,7 @@ def convert_gguf(path: Path) -> Path:
     target = converted_folder(path)
     if target.is_dir():
         return target
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        raise missing_extra("transformers", "transformers", "running a GGUF checkpoint") from None
+    transformers = library("running a GGUF checkpoint")
     store = GgufFile(path)
     config = store.config
     if config["rope_parameters"]["rope_type"] == "factors":
@@ -58,7 +56,7 @@ def convert_gguf(path: Path) -> Path:
         with stores.new_folder(target) as work:
             (work / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
             write_safetensors(work / "model.safetensors", store.shapes, store.load)
-            _copy_tokenizer(AutoTokenizer, path, work)
+            _copy_tokenizer(transformers.AutoTokenizer, path, work)
     except StoreExistsError:
         pass  # another process finished the same conversion first: its result has the same content
     except (StoreError, OSError) as reason:

@@ -12,8 +12,9 @@ from metastable._checks import count
 from metastable.checkpoints import arguments
 from metastable.checkpoints.adapters import adapter_for
 from metastable.checkpoints.cache import convert_gguf
+from metastable.checkpoints.library import library
 from metastable.checkpoints.sources import open_folder, read_config, resolve
-from metastable.errors import CheckpointError, ContextLengthError, InvalidInputError, missing_extra
+from metastable.errors import CheckpointError, ContextLengthError, InvalidInputError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 UNUSED_PARTS = ("pooler",)
@@ -45,11 +46,7 @@ def load_runnable(
     source: str | os.PathLike[str], *, revision: str | None = None, check: Callable[[dict[str, Any]], Any] | None = None
 ) -> LoadedModel:
     """`load_model` for any architecture that transformers can build; `check` may refuse its config before the weights are read."""
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as reason:
-        raise missing_extra(reason.name or "transformers", "transformers", "running a checkpoint") from None
+    transformers = library("running a checkpoint")
     place = resolve(source, revision)
     if place.weights is not None and place.weights.name != "model.safetensors":
         raise CheckpointError(f"to run a model give its folder, {place.path}, with the weights named model.safetensors")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import struct
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from metastable import checkpoints
 from metastable.checkpoints import cache as conversions
-from metastable.checkpoints import sources
+from metastable.checkpoints import library, sources
 from metastable.checkpoints.tensors import SafetensorsFile, write_safetensors
 from metastable.errors import CheckpointError, InvalidInputError, MissingExtraError, UnknownArchitectureError
 
@@ -347,3 +349,20 @@ def test_cache_that_cannot_be_written_says_so(monkeypatch, tmp_path: Path) -> No
     write_gguf(tmp_path / "a.gguf", "llama", gguf_tensors())
     with pytest.raises(CheckpointError, match="METASTABLE_CACHE"):
         checkpoints.load_model(tmp_path / "a.gguf")
+
+
+def test_an_old_transformers_is_refused_before_any_work(monkeypatch, tmp_path):
+    """Versions below the promised one build other models than the checkpoint (a default rotary base): never silently."""
+    transformers = pytest.importorskip("transformers")
+    for version in ("4.57.6", "5.5.4"):
+        monkeypatch.setattr(transformers, "__version__", version)
+        with pytest.raises(MissingExtraError, match=rf"5\.6 or newer, not {re.escape(version)}.*pip install --upgrade"):
+            checkpoints.load_model(tmp_path / "nothing")
+
+
+def test_the_promised_transformers_is_the_one_that_is_asked_for():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    promised = next(
+        line for line in project["project"]["optional-dependencies"]["transformers"] if "transformers>" in line
+    )
+    assert promised == f"transformers>={'.'.join(map(str, library.LOWEST))}"
