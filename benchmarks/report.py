@@ -45,6 +45,9 @@ def tables(results: dict[str, Any]) -> str:
         from benchmarks import widths
 
         lines += widths.lines(results["widths"])
+    if results.get("left_out"):
+        lines += ["", "Not measured here:", *(f"  {line}" for line in results["left_out"])]
+        lines += ['  (the rivals come with: pip install "metastable[bench]")']
     return "\n".join(lines)
 
 

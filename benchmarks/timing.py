@@ -6,11 +6,9 @@ count for their owner.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 
@@ -32,6 +30,10 @@ class Contender:
         return min(self.seconds) / self.units
 
 
+left_out: list[str] = []
+"""Contenders that could not run, with the reason: the tables say so."""
+
+
 def race(contenders: list[Contender], rounds: int = 5, report: Callable[[str], None] = print) -> list[Contender]:
     """Let the contenders take turns; the first, untimed, compiles and warms up caches. Those that raise are left out, named."""
     ready = []
@@ -39,7 +41,8 @@ def race(contenders: list[Contender], rounds: int = 5, report: Callable[[str], N
         try:
             contender.result = contender.run()
         except Exception as reason:
-            report(f"  left out: {contender.name} ({type(reason).__name__}: {reason})")
+            left_out.append(f"{contender.name} ({type(reason).__name__}: {reason})")
+            report(f"  left out: {left_out[-1]}")
             continue
         ready.append(contender)
     for turn in range(rounds):
@@ -61,13 +64,3 @@ def repeat(function: Callable[[], Any], times: int) -> Callable[[], Any]:
         return result
 
     return run
-
-
-def processor() -> str:
-    """Model name of the processor."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.lower().startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -1,5 +1,6 @@
 """The wheel and the source archive hold what they must."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -7,6 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import metastable
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +53,20 @@ def test_wheel_carries_the_page_of_the_explorer(archives):
     names = zipfile.ZipFile(archives[0]).namelist()
     assert any(name.startswith("metastable/explorer/") and name.endswith(".html") for name in names)
     assert not any("tests/" in name for name in names)
+
+
+def test_archives_are_small(archives):
+    for archive in archives:
+        assert archive.stat().st_size < 2_000_000, archive
+
+
+def test_the_citation_is_of_this_version():
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {metastable.__version__}\n" in text
+    newest = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    released = re.search(r"^date-released: (.*)$", text, re.MULTILINE)
+    assert released is not None
+    assert newest == f"## {metastable.__version__} ({released.group(1)})"
 
 
 def test_source_archive_has_what_testing_needs(archives):

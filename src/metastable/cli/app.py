@@ -18,6 +18,7 @@ COMMANDS = {
     "meaning": ("meaning", "The words that the value matrices of a language model read and write."),
     "explore": ("explore", "Open the explorer: a page where tokens move."),
     "bench": ("bench", "Measure speed against the solvers people use now."),
+    "info": ("info", "What a bug report needs: versions, processor, GPU, caches, extras."),
 }
 """Command -> (module of `metastable.cli` that holds a function or a Typer group of that name, its line in the overview)."""
 
