@@ -75,20 +75,21 @@ def processor_name() -> str:
 
 
 def _processor() -> Section:
+    import numba
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
-    from numba import config
 
     from metastable.kernels.cpu.vector import LANES
 
     present = get_host_cpu_features()
+    chosen = os.environ.get("NUMBA_CPU_NAME")
     return {
         "model": processor_name(),
         "LLVM's name": get_host_cpu_name(),
-        "compiled for": config.CPU_NAME or "the processor at hand",
+        "compiled for": chosen or "the processor at hand",
         "features": " ".join(name for name in FEATURES if present.get(name)) or "none that is used",
         "doubles in a vector": str(LANES),
         "processors": str(os.cpu_count()),
-        "threads": str(config.NUMBA_NUM_THREADS),
+        "threads": str(numba.get_num_threads()),
     }
 
 
@@ -110,11 +111,9 @@ def _gpu() -> Section:
 
 
 def _caches() -> Section:
-    from numba import config
-
     from metastable.checkpoints.cache import cache_folder
 
     return {
-        "compiled code": config.CACHE_DIR or "__pycache__ beside the package's files",
+        "compiled code": os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the package's files",
         "converted models": str(cache_folder()),
     }
