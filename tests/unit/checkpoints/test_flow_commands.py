@@ -12,7 +12,7 @@ import pytest
 
 from metastable.cli.app import COMMANDS, build
 from metastable.cli.flow import flow
-from metastable.cli.flow_study import loop_times
+from metastable.reports.flow_study import loop_times
 from metastable.cli.meaning import meaning
 from metastable.errors import ContextLengthError, InvalidInputError, StoreExistsError, UnknownArchitectureError
 from tests.unit.checkpoints.flow_models import VOCABULARY

@@ -107,16 +107,12 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
     def after(module: Any, arguments: Any, result: Any) -> None:
         left.append(first(result))
 
-    base = model.base_model
-    options = {"use_cache": False} if "use_cache" in inspect.signature(base.forward).parameters else {}
     hooks = []
     for _, module in layers:
         hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
         hooks.append(module.register_forward_hook(after))
     try:
-        with torch.no_grad():
-            device = next(base.parameters()).device
-            returned = base(input_ids=torch.tensor([list(ids)], device=device), **options)
+        returned = _forward(model.base_model, ids)
     finally:
         for hook in hooks:
             hook.remove()
@@ -128,23 +124,45 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
     return Recording(tuple(calls), tuple(entered), left[-1], first(returned.to_tuple()))
 
 
-def find_final_norm(model: Any, recording: Recording) -> Any:
-    """The module between the last layer and what the model returns (None where there is none), found by its effect."""
+def find_final_norm(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int], recording: Recording) -> Any:
+    """The module that makes of the last layer's state what the model returns, seen in one more pass; None where there is none."""
     import torch
 
     if torch.equal(recording.last, recording.returned):
         return None
-    for _, module in model.base_model.named_children():
-        if not any(parameter.shape == recording.last.shape[-1:] for parameter in module.parameters()):
-            continue
-        try:
-            with torch.no_grad():
-                result = first(module(recording.last))
-        except Exception:  # a module that takes something else is not the norm
-            continue
-        if torch.is_tensor(result) and torch.equal(result, recording.returned):
-            return module
-    return None
+    found: list[Any] = []
+
+    def after(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        given = arguments[0] if arguments else keywords.get("hidden_states")
+        if _same(given, recording.last) and _same(first(result), recording.returned):
+            found.append(module)
+
+    base = model.base_model
+    inside = {id(module) for _, layer in layers for module in layer.modules()}
+    outside = [module for module in base.modules() if module is not base and id(module) not in inside]
+    hooks = [module.register_forward_hook(after, with_kwargs=True) for module in outside]
+    try:
+        _forward(base, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    import torch
+
+    return torch.is_tensor(a) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _forward(base: Any, ids: Sequence[int]) -> Any:
+    """What a model without its head returns for token ids."""
+    import torch
+
+    options = {"use_cache": False} if "use_cache" in inspect.signature(base.forward).parameters else {}
+    with torch.no_grad():
+        device = next(base.parameters()).device
+        return base(input_ids=torch.tensor([list(ids)], device=device), **options)
 
 
 @contextmanager
