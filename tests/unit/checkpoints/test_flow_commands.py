@@ -12,9 +12,9 @@ import pytest
 
 from metastable.cli.app import COMMANDS, build
 from metastable.cli.flow import flow
-from metastable.reports.flow_study import loop_times
 from metastable.cli.meaning import meaning
 from metastable.errors import ContextLengthError, InvalidInputError, StoreExistsError, UnknownArchitectureError
+from metastable.reports.flow_study import loop_times
 from tests.unit.checkpoints.flow_models import VOCABULARY
 from tests.unit.checkpoints.flow_models import build as build_model
 

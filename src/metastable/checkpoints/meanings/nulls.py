@@ -129,7 +129,7 @@ def haar_likeness(
     """Likeness and eigenvalue (draws, modes) of the leading modes of random heads with these singular values; NaN for missing modes."""
     dim, size = len(moments.both), len(strengths)
     cores = -(-draws // TURNS)
-    values = np.full((cores, modes), np.nan, dtype=np.complex128)
+    values = np.full((cores, modes), complex(np.nan, np.nan), dtype=np.complex128)
     grams = np.zeros((cores, modes, 4, 4))
     for core, block in enumerate(haar_corner(generator, cores, dim, size)):
         found, right, left, _ = eigenmodes(block * strengths, modes)
