@@ -77,6 +77,10 @@ def flow(
     layers = blocks.find_layers(model)
     ids = _probe_ids(model)
     recording = blocks.record(model, layers, ids)
+    if not bool(recording.returned.isfinite().all() and recording.last.isfinite().all()):
+        raise CheckpointError(
+            f"{name}: its states are not finite on a text of {len(ids)} tokens; the checkpoint is damaged, or needs dtype='float64'"
+        )
     found: dict[int, Parts | None] = {}
     for call, x in zip(recording.calls, recording.states):
         if id(call.module) not in found:
