@@ -37,26 +37,28 @@ class Modes:
         return float(self.spectrum.real.sum()) / size if size > 0 else 0.0
 
 
-def eigenmodes(core: FloatArray, count: int) -> tuple[ComplexArray, ComplexArray, ComplexArray, ComplexArray]:
-    """Of a core (k, k): the `count` eigenvalues of largest real part (a pair once; a core with many pairs has fewer), their right
-    eigenvectors as columns (k, count), their left ones as rows (count, k) with z_i y_j = 1 for i = j and 0 else, and all eigenvalues
-    in that order.
-    """
+def eigensystem(core: FloatArray) -> tuple[ComplexArray, ComplexArray, ComplexArray]:
+    """Eigenvalues of a core (k, k), right eigenvectors as columns, left ones as rows with z_i y_j = 1 for i = j and 0 else."""
     values, right = np.linalg.eig(core)
     values, right = values.astype(np.complex128), right.astype(np.complex128)
     try:
         left = np.linalg.inv(right)
     except np.linalg.LinAlgError:  # a defective core (a head that was switched off): the least-squares inverse
         left = np.linalg.pinv(right)
+    return values, right, left.astype(np.complex128)
+
+
+def leading(values: ComplexArray, count: int) -> list[int]:
+    """Places of the `count` eigenvalues of largest real part, a complex pair once (so there may be fewer)."""
     order = np.lexsort((-values.imag, -values.real))
-    kept = [index for index in order if values[index].imag >= 0][:count]
-    return values[kept], right[:, kept], left[kept].astype(np.complex128), values[order]
+    return [int(index) for index in order if values[index].imag >= 0][:count]
 
 
 def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
     """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim)."""
-    values, right, left, spectrum = eigenmodes(value @ output, count)
-    return Modes(values, (output @ right).T, left @ value, spectrum)
+    values, right, left = eigensystem(value @ output)
+    kept = leading(values, count)
+    return Modes(values[kept], (output @ right[:, kept]).T, left[kept] @ value, values)
 
 
 def singular_values(output: FloatArray, value: FloatArray) -> FloatArray:

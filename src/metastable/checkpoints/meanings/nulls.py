@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.checkpoints.linear import haar_corner
-from metastable.checkpoints.meanings.modes import ComplexArray, eigenmodes
+from metastable.checkpoints.linear import haar_corner as corners
+from metastable.checkpoints.meanings.modes import ComplexArray, eigensystem, leading
 from metastable.checkpoints.meanings.vocabulary import Matrix, Vocabulary, project
 
 RANDOM_DIRECTIONS = 128
 """Random directions (and planes) that the strength of word lists is compared with."""
 SHAPES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Ratios of semi-axes for which random planes are drawn; between them mean and deviation are interpolated."""
-TURNS = 8
-"""Rotations of R^dim for one random core: the core takes the time, the rotation makes most of the difference."""
+TURNS = 2
+"""Rotations of R^dim for one random head: its core takes the time."""
 
 
 def best(scores: FloatArray, count: int) -> np.ndarray:
@@ -123,26 +123,46 @@ def _root(gram: FloatArray) -> FloatArray:
     return (vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]) @ np.swapaxes(vectors, -1, -2)
 
 
+def haar_corner(dim: int, size: int, generator: np.random.Generator) -> FloatArray:
+    """F'^T F (size, size) of two independent Haar frames F, F' (dim, size).
+
+    F' may be the first `size` unit vectors and F = G R^-1 with G Gaussian and R^T R = G^T G, of which the upper rows T of G give T^T T
+    and the others a Wishart matrix A A^T, with A lower triangular (Bartlett: Gaussian below the diagonal, roots of chi-squares on it).
+    """
+    if dim < 2 * size:
+        return corners(generator, 1, dim, size)[0]
+    upper = generator.standard_normal((size, size))
+    factor = np.tril(generator.standard_normal((size, size)), -1)
+    factor[np.diag_indices(size)] = np.sqrt(generator.chisquare(dim - size - np.arange(size)))
+    root = np.linalg.cholesky(upper.T @ upper + factor @ factor.T)
+    return np.asarray(np.linalg.solve(root, upper.T).T, dtype=np.float64)
+
+
 def haar_likeness(
     strengths: FloatArray, modes: int, moments: Moments, draws: int, generator: np.random.Generator
 ) -> tuple[FloatArray, ComplexArray]:
-    """Likeness and eigenvalue (draws, modes) of the leading modes of random heads with these singular values; NaN for missing modes."""
+    """Likeness and eigenvalue (draws, modes) of the leading modes of random heads with these singular values; NaN for missing modes.
+
+    A core gives two heads, itself and its negative, which has the same law and other leading modes, and each head `TURNS` draws.
+    """
     dim, size = len(moments.both), len(strengths)
-    cores = -(-draws // TURNS)
-    values = np.full((cores, modes), complex(np.nan, np.nan), dtype=np.complex128)
-    grams = np.zeros((cores, modes, 4, 4))
-    for core, block in enumerate(haar_corner(generator, cores, dim, size)):
-        found, right, left, _ = eigenmodes(block * strengths, modes)
-        values[core, : len(found)] = found
-        for mode in range(len(found)):
-            grams[core, mode] = _gram(block, strengths, right[:, mode], left[mode])
-    alike = np.full((cores, TURNS, modes), np.nan)
+    heads = 2 * -(-draws // (2 * TURNS))
+    values = np.full((heads, modes), complex(np.nan, np.nan), dtype=np.complex128)
+    grams = np.zeros((heads, modes, 4, 4))
+    for head in range(0, heads, 2):
+        corner = haar_corner(dim, size, generator)
+        found, right, left = eigensystem(corner * strengths)
+        for shift, sign in enumerate((1.0, -1.0)):
+            for mode, place in enumerate(leading(sign * found, modes)):
+                values[head + shift, mode] = sign * found[place]
+                grams[head + shift, mode] = _gram(sign * corner, strengths, right[:, place], left[place])
+    alike = np.full((heads, TURNS, modes), np.nan)
     for mode in range(modes):
-        gaussian = generator.standard_normal((cores, TURNS, 4, dim), dtype=np.float32)
+        gaussian = generator.standard_normal((heads, TURNS, 4, dim), dtype=np.float32)
         # Orthonormal rows, turned into vectors with the inner products of the mode: uniformly distributed among all such.
         inner = np.linalg.cholesky((gaussian @ np.swapaxes(gaussian, -1, -2)).astype(np.float64))
         mixing = _root(grams[:, None, mode]) @ np.linalg.inv(inner)
         vectors = (mixing.astype(np.float32) @ gaussian).reshape(-1, 4, dim)
-        alike[..., mode] = moments.likeness(vectors[:, :2], vectors[:, 2:]).reshape(cores, TURNS)
+        alike[..., mode] = moments.likeness(vectors[:, :2], vectors[:, 2:]).reshape(heads, TURNS)
     alike[np.isnan(values.real)[:, None, :].repeat(TURNS, axis=1)] = np.nan
     return alike.reshape(-1, modes)[:draws], values.repeat(TURNS, axis=0)[:draws]
