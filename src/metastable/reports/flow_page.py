@@ -159,14 +159,15 @@ def _figure(images: Mapping[str, str], name: str, alt: str) -> str:
 
 
 KEY_CSS = """
-.key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;list-style:none;margin:.3rem 0;padding:0;font:.8rem/1.5 system-ui,sans-serif}
+.key{display:none;flex-wrap:wrap;gap:.2rem 1rem;list-style:none;margin:.3rem 0;padding:0;font:.8rem/1.5 system-ui,sans-serif}
+@media(max-width:36rem){.key{display:flex}}
 .key b{color:var(--soft);font-weight:600}
 .key i{display:inline-block;width:1.6rem;border-top:3px solid;vertical-align:middle;margin-right:.35rem}
 """
 
 
 def _key(label: str, names: Iterable[str]) -> str:
-    """The legend of two panels, outside the picture: a phone shows only a part of that at a time."""
+    """The legend of two panels for a phone, which shows only a part of the picture at a time."""
     from metastable.figures.flow_view import curve_looks
 
     items = "".join(
@@ -203,12 +204,11 @@ def _reading(study: Study) -> str:
         )
     loop = study.loop.get("attention only")
     if loop is not None:
+        counts = [(int(loop.clusters[abs(loop.time - t).argmin()]), t) for t in _moments(loop.time[-1])]
         steps = ", ".join(
-            f"{int(loop.clusters[abs(loop.time - t).argmin()])} at t = {t:g}" for t in _moments(loop.time[-1])
+            f"{clusters}{' clusters' * (place == 0)} at t = {t:g}" for place, (clusters, t) in enumerate(counts)
         )
-        sentences.append(
-            f"The attention of layer {study.layer}, looped to t = {loop.time[-1]:g}, leaves {steps} clusters."
-        )
+        sentences.append(f"The attention of layer {study.layer}, looped to t = {loop.time[-1]:g}, leaves {steps}.")
         gaussian = study.loop.get("null: random weights")
         if gaussian is not None:
             sentences.append(
@@ -252,13 +252,14 @@ in their place. One text is one draw.</p></section>
 {_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
 <div class="scroll">{_html_table(study)}</div>
 <p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
-in the largest cluster. Words: what the last norm and the output embedding make of the mean state of that cluster (logit lens); for an
-encoder, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames
-(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p>
+in the largest cluster. Words: what the model's own last norm and head make of the mean state of that cluster (logit lens); for a
+model without a head, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and
+random frames (Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the
+model's.</p>
 <p>A looped layer F is the differential equation dx/dt = F(x) − x, whose Euler step of length one is the layer; time is counted in
-layers. It is solved by Tsitouras' method (Tsit5) with an error of at most {RTOL:g} of each token's length per step, up to
-t = {study.choices.until:g}: what is said of the loop is said of that time and not of later ones, and the last merges may depend on
-the tolerance.</p>
+layers. It is solved by Tsitouras' method (Tsit5) with an estimated error per step below {RTOL:g} of each token's length (root mean
+square over tokens), up to t = {study.choices.until:g}: what is said of the loop is said of that time and not of later ones, and the
+last merges may depend on the tolerance.</p>
 </section>
 <section><h2>Who merges with whom</h2>
 <p>One line is one token, in the order of the text. Where a token joins the cluster of an earlier one for good, its line ends there

@@ -62,7 +62,7 @@ def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_pa
     # What the loop is and how long it lasts; a legend that a phone shows.
     assert "dx/dt = F(x) − x" in page
     assert "Tsit5" in page
-    assert "0.001 of each token" in page
+    assert "below 0.001 of each token" in page
     assert "for ever" not in page
     assert page.count('<ul class="key">') == 2
     for name in ("the model", "with its MLP", "null: random weights"):
