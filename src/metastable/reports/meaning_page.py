@@ -25,7 +25,7 @@ SHOWN = 12
 """Heads in the table of the terminal when there are more: those whose words are most and least alike."""
 STANDING_OUT = 3
 """Standard deviations of random directions beyond which a list is counted."""
-LIST = 6
+LIST = 5
 """Words of a list in the terminal."""
 
 GRID_CSS = """
@@ -43,7 +43,7 @@ tr:target td{background:#fff4d6}
 def _complex(value: complex) -> str:
     if np.isnan(value):
         return "none"
-    return f"{value.real:+.2f}" if value.imag == 0 else f"{value.real:+.2f} ± {abs(value.imag):.2f}i"
+    return f"{value.real:+.3g}" if value.imag == 0 else f"{value.real:+.3g}±{abs(value.imag):.2g}i"
 
 
 def _places(found: xr.Dataset) -> list[tuple[int, int, int]]:
