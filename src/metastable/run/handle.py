@@ -56,7 +56,7 @@ def warn_if_early(solution: Solution) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Handle):
-    """The result of `simulate`: a handle on an `xarray.Dataset`."""
+    """The result of `simulate`: a handle on an `xarray.Dataset`; what it shares with other results is in `metastable.handle.Handle`."""
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
