@@ -67,7 +67,8 @@ THEORY = VERMILLION
 MEASURED = BLUE
 """Colour of a measured curve."""
 
-CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", "#8a8f98", "#1b3a6b", "#f0a8bd")
+GREY = "#8a8f98"
+CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", GREY, "#1b3a6b", "#f0a8bd")
 """Colours for unordered groups, in the order of use."""
 
 THEMES = ("print", "screen")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +15,14 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.handle import Handle, moments_of
 from metastable.integrate.plan import Accuracy, Plan, Save
-from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
+from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
 from metastable.model import Attention
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 
 def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
@@ -55,11 +54,9 @@ def warn_if_early(solution: Solution) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The result of `simulate`: a handle on an `xarray.Dataset`."""
-
-    dataset: xr.Dataset
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(Handle):
+    """The result of `simulate`: a handle on an `xarray.Dataset`; what it shares with other results is in `metastable.handle.Handle`."""
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
@@ -85,70 +82,9 @@ class Run:
         return self.models[0]
 
     @property
-    def times(self) -> FloatArray:
-        """Saved times, shape (times,)."""
-        return self.dataset["time"].values
-
-    @property
-    def states(self) -> FloatArray:
-        """Tokens at the saved times, shape (times, tokens, dim)."""
-        return self.dataset["x"].values
-
-    @property
-    def radius(self) -> FloatArray | None:
-        """Radii at the saved times, shape (times, tokens), for norms that have them."""
-        return self.dataset["radius"].values if "radius" in self.dataset else None
-
-    @property
-    def start(self) -> FloatArray:
-        """Tokens at depth 0, shape (tokens, dim)."""
-        return self.dataset["start"].values
-
-    @property
-    def final(self) -> FloatArray:
-        """Tokens at the last saved time, shape (tokens, dim)."""
-        return self.states[-1] if len(self.times) else self.start
-
-    @property
-    def end(self) -> float:
-        """The last time that was reached and kept."""
-        return float(self.times[-1]) if len(self.times) else 0.0
-
-    @property
-    def status(self) -> str:
-        """ "success", "max_steps", "diverged" or "unresolved"; `message` says more."""
-        return self.dataset.attrs["status"]
-
-    @property
-    def message(self) -> str:
-        """Why a run stopped early; empty for a success."""
-        return self.dataset.attrs["message"]
-
-    @property
     def method(self) -> str:
         """The method that made the run; "tsit5+rodas" where an automatic one switched (`notes["segments"]` says when)."""
-        return self.dataset.attrs["method"]
-
-    @property
-    def engine(self) -> str:
-        """The engine that made the run."""
-        return self.dataset.attrs["engine"]
-
-    @property
-    def interaction(self) -> str:
-        """How interactions were summed: "direct" or "series"."""
-        return self.dataset.attrs["interaction"]
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What else is worth knowing, for example where an automatic method switched."""
-        return json.loads(self.dataset.attrs["notes"])
-
-    @property
-    def stats(self) -> Statistics:
-        """Steps accepted and rejected, right-hand sides and Jacobians evaluated."""
-        names = ("accepted", "rejected", "evaluations", "jacobians")
-        return Statistics(*(int(self.dataset.attrs[name]) for name in names))
+        return super().method
 
     @cached_property
     def dense(self) -> Dense | JoinedDense | None:
@@ -159,13 +95,9 @@ class Run:
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""
-        if isinstance(t, (Sequence, np.ndarray)) and not isinstance(t, str):
-            moments = _checks.real_array(t, "t", TimeError)
-            if moments.ndim != 0:
-                moments = _checks.vector(moments, "t", error=TimeError)
-                return np.array([self.at(float(time)) for time in moments]).reshape(-1, *self.start.shape)
-            t = float(moments)
-        t = _checks.number(t, "t", 0.0, error=TimeError)
+        t = moments_of(t)
+        if isinstance(t, np.ndarray):
+            return np.array([self.at(float(time)) for time in t]).reshape(-1, *self.start.shape)
         if self.dense is not None:
             return self.dense(t)[:, : self.model.dim]
         near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-12, atol=0.0))
@@ -175,18 +107,6 @@ class Run:
             f"this run kept {len(self.times)} chosen times, and t = {t:g} is not among them; "
             "simulate without times= to have every t"
         )
-
-    def observe(self, observable: Any) -> xr.DataArray:
-        """An observable (see `metastable.observe`) at the saved times."""
-        import xarray as xr
-
-        from metastable.analysis.observe import check_observable, for_model
-
-        check_observable(observable, "observe")
-        observable = for_model(observable, self.model)
-        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
-        dims, attrs = ("time", *observable.dims), {"observable": repr(observable)}
-        return xr.DataArray(values, dims=dims, coords={"time": self.times}, attrs=attrs)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
@@ -225,24 +145,6 @@ class Run:
             solution = append.solve(plan, self.dense, plan.packed(new), report)
         warn_if_early(solution)
         return from_solution(plan, np.concatenate([self.start, new]), solution)
-
-    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
-        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
-        from metastable import dataset
-
-        dataset.save(self.dataset, _checks.path(path), _checks.flag(overwrite, "overwrite"))
-
-    def plot(self, **options: Any) -> Any:
-        """Draw the run as its dimension suggests; see `metastable.figures.draw_run`."""
-        from metastable import figures
-
-        return figures.draw_run(self, **options)
-
-    def animate(self, path: str | Path, **options: Any) -> None:
-        """Write a film of the run (.mp4 or .gif); see `metastable.figures.animate`."""
-        from metastable import figures
-
-        figures.animate(self, path, **options)
 
 
 def load(path: str | os.PathLike) -> Run:

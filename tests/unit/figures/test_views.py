@@ -1,5 +1,7 @@
 """Projections and primitives: geometry that can be checked, and drawings that put things where they belong."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -129,3 +131,15 @@ def test_attention_matrix_needs_a_matrix():
     assert image.get_array().mask.sum() == 6
     with pytest.raises(InvalidInputError, match="matrix"):
         curves.draw_attention(ax, np.ones(3))
+
+
+def test_no_cluster_is_grey() -> None:
+    """Grey is for tokens that stay alone, however many clusters there are."""
+    from metastable.figures import flow_view
+
+    labels = np.repeat(np.arange(14), [2] * 12 + [1, 1])
+    tree = SimpleNamespace(final_labels=labels)
+    colors = flow_view._colors(tree)  # type: ignore[arg-type]
+    assert set(colors[24:]) == {flow_view.ALONE}
+    assert not set(colors[:24]) & {flow_view.ALONE, style.GREY, style.MUTED}
+    assert len(set(colors[:18])) == 9
