@@ -99,6 +99,7 @@ def solve_members(
     from metastable.integrate.fused import members as loop
     from metastable.integrate.fused.stages import method_of
     from metastable.kernels.cpu import members as kernels
+    from metastable.kernels.cpu.memory import Reference
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count
 
@@ -124,11 +125,12 @@ def solve_members(
     )
     # A lane for every member: more workers than full vectors would have nothing to do.
     workers = [loop.make_lanes(batch) for _ in range(max(1, min(thread_count(threads), -(-count // loop.LANES))))]
-    kernel = kernels.kernel(batch.problem, workers[0].scratch)
+    shared, own = Reference(batch), [Reference(lanes) for lanes in workers]
+    kernel = kernels.kernel(batch.problem.kind, shared.field("problem"), own[0].field("scratch"))
 
     def work() -> None:
         with ThreadPoolExecutor(len(workers), "metastable-members") as pool:
-            for worker in [pool.submit(loop.work, kernel, batch, lanes) for lanes in workers]:
+            for worker in [pool.submit(loop.work, kernel, shared, lanes) for lanes in own]:
                 worker.result()
 
     def stop() -> None:

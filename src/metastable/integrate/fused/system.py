@@ -18,6 +18,7 @@ from metastable.integrate.solution import DEGREE
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cpu import system as kernels
 from metastable.kernels.cpu.compiled import aligned_array, compiled, inner, parallel
+from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.threads import using
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
@@ -31,6 +32,7 @@ LONG = 65536
 METHOD = method_of(TSIT5)
 EULER = METHOD._replace(a=np.array([[0.0, 0.0], [1.0, 0.0]]), c=np.array([0.0, 1.0]))
 """The method, and the step that measures how fast the velocity changes at the start."""
+METHOD_MEMORY, EULER_MEMORY = Reference(METHOD), Reference(EULER)
 
 SPEED, BEND = np.array([1.0]), np.array([-1.0, 1.0])
 """Weights of the stages whose size is the speed, and of those whose size is the change of velocity."""
@@ -126,6 +128,7 @@ class System:
         self.system = kernels.make(self.problem)
         self.step = make_step(TSIT5, self.start.size)
         self.step.y[: self.start.size] = self.start.reshape(-1)
+        self.step_memory = Reference(self.step)
         self.parallel = True if self.threads > 1 and kernels.pays(self.problem) else None
         self.one, self.many = aligned_array(LANES), aligned_array(CHUNKS * LANES)
 
@@ -135,13 +138,13 @@ class System:
         stages: tuple[int, int],
         step: float,
         weights: FloatArray,
-        method: Method = METHOD,
+        method: Reference = METHOD_MEMORY,
     ) -> float:
         """`advance`, as a root mean square over tokens in units of the tolerance."""
         self.step.h[:] = step
         partial = self.many if weights is METHOD.error else self.one
         with using(self.threads if self.parallel else None):
-            square = advance(self.system, self.step, method, span, stages, weights, partial, self.parallel)
+            square = advance(self.system, self.step_memory, method, span, stages, weights, partial, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
 
     def begin(self, t: float) -> None:
@@ -151,7 +154,7 @@ class System:
         return self._advance((0.0, 0.0), (0, 0), 1.0, SPEED)
 
     def bend(self, trial: float) -> float:
-        self._advance((0.0, trial), (1, 2), trial, BEND, EULER)
+        self._advance((0.0, trial), (1, 2), trial, BEND, EULER_MEMORY)
         return self._advance((0.0, 0.0), (0, 0), 1.0, BEND)
 
     def advance(self, t: float, step: float, latest: float) -> float:
@@ -166,5 +169,5 @@ class System:
 
     def _polynomial(self) -> FloatArray:
         piece = np.empty((DEGREE + 1, self.start.size))
-        keep_polynomial(self.step, METHOD, piece)
+        keep_polynomial(self.step_memory, METHOD_MEMORY, piece)
         return piece.reshape(DEGREE + 1, *self.start.shape)

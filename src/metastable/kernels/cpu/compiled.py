@@ -54,8 +54,8 @@ def _machine_code(kernel) -> Any:
 
 
 def address_of(kernel, *arguments) -> int:
-    """Address of a part compiled for arguments like these (compiled or loaded from the cache if need be)."""
-    signature = tuple(typeof(argument) for argument in arguments)
+    """Address of a part compiled for arguments like these, or of these types (compiled or loaded from the cache if need be)."""
+    signature = tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments)
     machine = _machine_code(kernel)
     machine.compile(signature)
     result = machine.overloads[signature]
@@ -80,9 +80,9 @@ def call_members(typing_context, address, problem, pace, y, scratch, out):
 
 
 @intrinsic
-def call_piece(typing_context, address, phase, piece, problem, pace, y, buffers, out):
+def call_piece(typing_context, address, phase, piece, system, pace, y, out):
     """Call a kernel of `system`."""
-    kinds = (types.int64, types.int64, types.int64, problem, types.float64, y, buffers, out)
+    kinds = (types.int64, types.int64, types.int64, system, types.float64, y, out)
     return types.none(*kinds), generate_call
 
 

@@ -8,7 +8,7 @@ member's numbers do not depend on who its neighbours are.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -186,10 +186,10 @@ _KERNELS = {
 }
 
 
-def kernel(problem: Problem, scratch: Scratch) -> int:
-    """Address of the kernel `(problem, pace, y, scratch, out)` for this problem, to be called by `compiled.call_members`.
+def kernel(kind: int, problem: Any, scratch: Any) -> int:
+    """Address of a kernel `(problem, pace, y, scratch, out)` for these types, to be called by `compiled.call_members`.
 
     It writes the velocities `out` at the states `y` of as many members as there are lanes; `pace` holds `rules.pace` of each.
     """
     numbers = np.zeros(1)
-    return address_of(_KERNELS[problem.kind], problem, numbers, numbers, scratch, numbers)
+    return address_of(_KERNELS[kind], problem, numbers, numbers, scratch, numbers)

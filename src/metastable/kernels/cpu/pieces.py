@@ -1,6 +1,6 @@
 """The pieces that the work on one system is cut into, one function per kernel.
 
-A piece `(phase, piece, problem, pace, y, buffers, out)` does its share of one of two phases and writes numbers of its own. Direct
+A piece `(phase, piece, system, pace, y, out)` does its share of one of two phases and writes numbers of its own. Direct
 sums: directions of the tokens, then rows (an early and a late block together, so that the triangle is balanced). Series: sums of
 stretches of the sequence, one per lane, then the walk through them.
 """
@@ -192,7 +192,8 @@ def _share(tokens, buffers, piece):
 
 
 @inner
-def _circle_piece(phase, piece, problem, pace, y, buffers, out):
+def _circle_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _directions(problem, y, buffers, first, last)
@@ -206,7 +207,8 @@ def _circle_piece(phase, piece, problem, pace, y, buffers, out):
 
 
 @inner
-def _general_piece(phase, piece, problem, pace, y, buffers, out):
+def _general_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _directions(problem, y, buffers, first, last)
@@ -218,7 +220,8 @@ def _general_piece(phase, piece, problem, pace, y, buffers, out):
 
 
 @inner
-def _tile_piece(phase, piece, problem, pace, y, buffers, out):
+def _tile_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         first, last = _share(problem.tokens, buffers, piece)
         _tile_directions(problem, y, buffers, first, last)
@@ -229,7 +232,8 @@ def _tile_piece(phase, piece, problem, pace, y, buffers, out):
 
 
 @inner
-def _circle_series_piece(phase, piece, problem, pace, y, buffers, out):
+def _circle_series_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         _circle_sums(problem, y, buffers, piece)
     else:
@@ -237,7 +241,8 @@ def _circle_series_piece(phase, piece, problem, pace, y, buffers, out):
 
 
 @inner
-def _matrix_series_piece(phase, piece, problem, pace, y, buffers, out):
+def _matrix_series_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         _circle_sums(problem, y, buffers, piece)
     else:
@@ -245,7 +250,8 @@ def _matrix_series_piece(phase, piece, problem, pace, y, buffers, out):
 
 
 @inner
-def _sphere_series_piece(phase, piece, problem, pace, y, buffers, out):
+def _sphere_series_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
     if phase == FIRST:
         _sphere_sums(problem, y, buffers, piece)
     else:

@@ -16,6 +16,7 @@ from metastable._checks import FloatArray
 from metastable.kernels.cpu import tiles
 from metastable.kernels.cpu.compiled import address_of, aligned_array, call_piece, compiled, inner, parallel
 from metastable.kernels.cpu.members import start_sums
+from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.pieces import FIRST, KERNELS, SECOND
 from metastable.kernels.cpu.problem import MATRIX_SERIES, SERIES, TILES, Problem
 from metastable.kernels.cpu.rules import pace
@@ -55,7 +56,7 @@ class Buffers(NamedTuple):
 
 
 class System(NamedTuple):
-    """A problem with its memory and the address of its kernel: what `evaluate` needs."""
+    """A problem with its memory and the address of its kernel: what `evaluate` needs (by reference)."""
 
     kernel: int
     problem: Problem
@@ -123,19 +124,18 @@ def _accumulate(problem, buffers):
                 base[i * LANES] += stretch
 
 
-def make(problem: Problem) -> System:
+def make(problem: Problem) -> Reference:
     """Memory and kernel for a problem."""
-    buffers = allocate(problem)
+    system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
-    address = address_of(KERNELS[problem.kind], 0, 0, problem, 0.0, numbers, buffers, numbers)
-    return System(address, problem, buffers)
+    kernel = address_of(KERNELS[problem.kind], 0, 0, Reference(system), 0.0, numbers, numbers)
+    return Reference(system._replace(kernel=kernel))
 
 
 @parallel
-def _phase_parallel(kernel, phase, problem, pace, y, buffers, out):
-    # (Tuples within tuples cannot enter a parallel loop.)
-    for piece in prange(buffers.pieces):
-        call_piece(kernel, phase, np.int64(piece), problem, pace, y, buffers, out)
+def _phase_parallel(system, phase, pace, y, out):
+    for piece in prange(system.buffers.pieces):
+        call_piece(system.kernel, phase, np.int64(piece), system, pace, y, out)
 
 
 @inner
@@ -146,16 +146,16 @@ def velocity(system, time, y, out, threads):
     Entries of `out` for tokens below `problem.first` are left alone. Direct sums: directions, then rows. Series: sums of the
     stretches, sums of all before each stretch, then the walk through them.
     """
-    kernel, problem, buffers = system
+    problem, buffers = system.problem, system.buffers
     series = buffers.length > 0
     speed = pace(problem, time)
     for phase in range(2):
         # Directions cost too little for threads.
         if threads is not None and (series or phase == SECOND or problem.tokens > 20_000):
-            _phase_parallel(kernel, phase, problem, speed, y, buffers, out)
+            _phase_parallel(system, phase, speed, y, out)
         else:
             for piece in range(buffers.pieces):
-                call_piece(kernel, phase, piece, problem, speed, y, buffers, out)
+                call_piece(system.kernel, phase, piece, system, speed, y, out)
         if series and phase == FIRST:
             _accumulate(problem, buffers)
 
