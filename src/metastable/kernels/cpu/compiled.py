@@ -93,6 +93,12 @@ def aligned_array(size: int) -> np.ndarray:
     return buffer[offset : offset + size]
 
 
+def vectors(count: int, lines: int | None = None) -> np.ndarray:
+    """So many vectors of zeros, at least one; with `lines` as many lines of them."""
+    size = max(1, count) * LANES
+    return aligned_array(size) if lines is None else aligned_array(lines * size).reshape(lines, size)
+
+
 @intrinsic
 def fetch_add(typing_context, array, index, amount):
     """`array[index] += amount` of a one-dimensional int64 array, in one indivisible step; returns the old value."""
