@@ -86,8 +86,9 @@ def _write(value: Any, words: list[int]) -> Any:
 
 def _size(kind: Any) -> int:
     """Words of a type."""
-    if isinstance(kind, types.BaseTuple):
-        return sum(_size(item) for item in kind)
+    fields = getattr(kind, "types", None)
+    if fields is not None:
+        return sum(map(_size, fields))
     return 1 + kind.ndim if isinstance(kind, types.Array) else 1
 
 

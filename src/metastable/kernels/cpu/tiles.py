@@ -86,84 +86,60 @@ def set_token(problem, buffers, k, a, value):
     buffers.points[(a // LANES * problem.tokens + k) * LANES + a % LANES] = value
 
 
+@inlined
+def _get(array, place, stride):
+    """A vector of each of the four rows."""
+    return (
+        load(array, place),
+        load(array, place + stride),
+        load(array, place + 2 * stride),
+        load(array, place + 3 * stride),
+    )
+
+
+@inlined
+def _put(array, place, stride, rows):
+    """The same, written."""
+    store(array, place, rows[0])
+    store(array, place + stride, rows[1])
+    store(array, place + 2 * stride, rows[2])
+    store(array, place + 3 * stride, rows[3])
+
+
+@inlined
+def _add(rows, x, factors, place, stride):
+    """Add a vector to each of the four rows, times a number each."""
+    return (
+        rows[0] + x * spread(factors, place),
+        rows[1] + x * spread(factors, place + stride),
+        rows[2] + x * spread(factors, place + 2 * stride),
+        rows[3] + x * spread(factors, place + 3 * stride),
+    )
+
+
 @inner
 def _logits(query, dim, panels, start, stop, logits):
     """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start in whole vectors)."""
     for j in range(start, stop, 2 * LANES):
-        s0 = fill(0.0)
-        s1 = fill(0.0)
-        s2 = fill(0.0)
-        s3 = fill(0.0)
-        t0 = fill(0.0)
-        t1 = fill(0.0)
-        t2 = fill(0.0)
-        t3 = fill(0.0)
+        left = right = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
         panel = j * dim
-        other = panel + dim * LANES
         for a in range(dim):
-            x = load(panels, panel + a * LANES)
-            y = load(panels, other + a * LANES)
-            q = spread(query, ROWS * a)
-            s0 = s0 + x * q
-            t0 = t0 + y * q
-            q = spread(query, ROWS * a + 1)
-            s1 = s1 + x * q
-            t1 = t1 + y * q
-            q = spread(query, ROWS * a + 2)
-            s2 = s2 + x * q
-            t2 = t2 + y * q
-            q = spread(query, ROWS * a + 3)
-            s3 = s3 + x * q
-            t3 = t3 + y * q
-        at = j - start
-        store(logits, at, s0)
-        store(logits, at + LANES, t0)
-        store(logits, COLUMNS + at, s1)
-        store(logits, COLUMNS + at + LANES, t1)
-        store(logits, 2 * COLUMNS + at, s2)
-        store(logits, 2 * COLUMNS + at + LANES, t2)
-        store(logits, 3 * COLUMNS + at, s3)
-        store(logits, 3 * COLUMNS + at + LANES, t3)
+            left = _add(left, load(panels, panel + a * LANES), query, ROWS * a, 1)
+            right = _add(right, load(panels, panel + (dim + a) * LANES), query, ROWS * a, 1)
+        _put(logits, j - start, COLUMNS, left)
+        _put(logits, j - start + LANES, COLUMNS, right)
 
 
 @inner
 def _positions(weights, points, tokens, wide, start, stop, sums):
     """sums[r wide + a] += sum_j weights[r, j - start] points[j, a] for four rows."""
     for a in range(0, wide, 2 * LANES):
-        s0 = load(sums, a)
-        s1 = load(sums, wide + a)
-        s2 = load(sums, 2 * wide + a)
-        s3 = load(sums, 3 * wide + a)
-        t0 = load(sums, a + LANES)
-        t1 = load(sums, wide + a + LANES)
-        t2 = load(sums, 2 * wide + a + LANES)
-        t3 = load(sums, 3 * wide + a + LANES)
-        panel = a * tokens
-        other = panel + LANES * tokens
+        left, right = _get(sums, a, wide), _get(sums, a + LANES, wide)
         for j in range(start, stop):
-            x = load(points, panel + j * LANES)
-            y = load(points, other + j * LANES)
-            at = j - start
-            w = spread(weights, at)
-            s0 = s0 + x * w
-            t0 = t0 + y * w
-            w = spread(weights, COLUMNS + at)
-            s1 = s1 + x * w
-            t1 = t1 + y * w
-            w = spread(weights, 2 * COLUMNS + at)
-            s2 = s2 + x * w
-            t2 = t2 + y * w
-            w = spread(weights, 3 * COLUMNS + at)
-            s3 = s3 + x * w
-            t3 = t3 + y * w
-        store(sums, a, s0)
-        store(sums, wide + a, s1)
-        store(sums, 2 * wide + a, s2)
-        store(sums, 3 * wide + a, s3)
-        store(sums, a + LANES, t0)
-        store(sums, wide + a + LANES, t1)
-        store(sums, 2 * wide + a + LANES, t2)
-        store(sums, 3 * wide + a + LANES, t3)
+            left = _add(left, load(points, a * tokens + j * LANES), weights, j - start, COLUMNS)
+            right = _add(right, load(points, (a + LANES) * tokens + j * LANES), weights, j - start, COLUMNS)
+        _put(sums, a, wide, left)
+        _put(sums, a + LANES, wide, right)
 
 
 @inlined
