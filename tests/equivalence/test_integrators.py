@@ -106,8 +106,7 @@ def test_tsit5_has_order_five_with_retraction(name):
     f = reference.right_hand_side(m, 8)
     steps = np.array([1 / 4, 1 / 8, 1 / 16])
     errors = [
-        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, step=h).states[-1][:, : m.dim] - truth).max()
-        for h in steps
+        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, step=h).states[-1][:, : m.dim] - truth).max() for h in steps
     ]
     assert 4.6 < slope(steps, errors) < 7.0
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from numba import typeof, types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.compiler_lock import global_compiler_lock
 
 from metastable import _progress
 from metastable._jit import compile_listeners, njit, part
@@ -25,6 +26,10 @@ INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True
 # Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
 # more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
 KERNEL: dict[str, Any] = {**OPTIONS, "_nrt": False}
+
+KERNEL_OPTIMISATION = 2
+"""LLVM's level for kernels. One more would copy every loop for every case that a field of the problem tells apart: four times the
+code, a second more to compile, and no faster."""
 
 compiled = njit(cache=True, **OPTIONS)
 """For functions called from Python, with on-disk cache."""
@@ -57,7 +62,15 @@ def address_of(kernel, *arguments) -> int:
     """Address of a part compiled for arguments like these, or of these types (compiled or loaded from the cache if need be)."""
     signature = tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments)
     machine = _machine_code(kernel)
-    machine.compile(signature)
+    if signature not in machine.overloads:
+        with global_compiler_lock:
+            settings: Any = config
+            usual = settings.OPT
+            settings.OPT = type(usual)(min(usual, KERNEL_OPTIMISATION))
+            try:
+                machine.compile(signature)
+            finally:
+                settings.OPT = usual
     result = machine.overloads[signature]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 
