@@ -1,6 +1,5 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
-from metastable.integrate.rodas.members import MemberSolutions, solve_members
 from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
@@ -10,7 +9,6 @@ from metastable.integrate.rodas.solver import (
     check_range,
     horizon_refusal,
     refusal,
-    rotation,
     solve,
 )
 
@@ -18,13 +16,10 @@ __all__ = [
     "DENSE_HORIZON",
     "SETTLED",
     "SUPPORT",
-    "MemberSolutions",
     "chart_jacobian",
     "check_range",
     "dense_tokens",
     "horizon_refusal",
     "refusal",
-    "rotation",
     "solve",
-    "solve_members",
 ]
