@@ -12,6 +12,7 @@ from .analysis import consumed as consumed
 from .analysis import merge_tree as merge_tree
 from .analysis import observe as observe
 from .analysis import predict as predict
+from .analysis import predict_merges as predict_merges
 from .analysis import renyi_centers as renyi_centers
 from .ensembles import ensemble as ensemble
 from .ensembles import summarize as summarize

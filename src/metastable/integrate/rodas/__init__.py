@@ -4,6 +4,7 @@ from metastable.integrate.rodas.members import MemberSolutions, solve_members
 from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
+    LOGIT_SPREAD,
     SETTLED,
     SUPPORT,
     chart_jacobian,
@@ -16,6 +17,7 @@ from metastable.integrate.rodas.solver import (
 
 __all__ = [
     "DENSE_HORIZON",
+    "LOGIT_SPREAD",
     "SETTLED",
     "SUPPORT",
     "MemberSolutions",
