@@ -46,6 +46,8 @@ SMALLEST_BLUR = 1e-5
 """Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
 SOONEST = 1e-3
 """Waits that are shorter are all the same."""
+ENCOUNTER = 1.0
+"""Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
 COPIES = 4
 """Disturbed cascades that the uncertainty comes from."""
 
@@ -94,7 +96,8 @@ def predict_merges(
     The tree is that of a run from this moment on as far as the tokens of each cluster sit on its leader. It is wrong
     where a leader is so near the middle between two clusters that less than `blur` decides which one wins, and the
     tree says so: `uncertainty` holds, for each merge, the root mean square deviation in log10(time - t0) of `COPIES`
-    cascades whose places are disturbed by `blur`, and infinity where one of them goes into another cluster.
+    cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and infinity
+    where one of them goes into another cluster.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -102,8 +105,8 @@ def predict_merges(
         t0: the time of the state.
         radius: as in `merge_tree`: tokens closer than this are one cluster, and clusters whose leaders come closer
             have merged.
-        blur: radians by which the place of each cluster is uncertain. None: the root mean square distance of its
-            tokens from it, at least 1e-5.
+        blur: radians by which the place of each cluster is uncertain. None: how far tokens that are not on their
+            leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
 
     Returns:
         A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty`.
@@ -130,7 +133,7 @@ def predict_merges(
     clusters = _Clusters(tokens, model, t0, radius)
     tree = clusters.tree(clusters.places)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
-    return replace(tree, uncertainty=_uncertainty(tree, copies, t0))
+    return replace(tree, uncertainty=_uncertainty(tree, copies, t0, ENCOUNTER / clusters.pace))
 
 
 def _check_range(model: Attention) -> None:
@@ -159,6 +162,8 @@ class _Clusters:
                 f"the state has {count} clusters of radius {radius:.3g}, more than {MOST_CLUSTERS}: nothing is metastable yet; give a "
                 "later state, for example that of metastable.simulate(model, start, until=100.0), or a larger radius"
             )
+        value = model.all_heads[0].value
+        self.pace = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
         causal = isinstance(model.mask, Causal)
         self.places = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
         token_mass = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses)
@@ -171,21 +176,34 @@ class _Clusters:
     def disturbed(self, blur: float | None) -> list[FloatArray]:
         """The places, each moved in its tangent space by `blur` times a normal number; the same ones in every call."""
         count, dim = self.places.shape
-        if blur is None:
-            away = sphere.distance(self.tokens, self.places[self.labels])
-            size = np.sqrt(np.bincount(self.labels, weights=away**2) / self.sizes)
-            scale = np.maximum(size, SMALLEST_BLUR)
-        else:
-            scale = np.full(count, blur)
+        scale = self._blur() if blur is None else np.full(count, blur)
         noise = np.random.default_rng(0).standard_normal((COPIES, count, dim))
         return [sphere.retract(self.places + scale[:, None] * part) for part in noise]
+
+    def _blur(self) -> FloatArray:
+        """How far the tokens that are not on their leaders yet may move the leaders, radians (clusters,).
+
+        They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
+        beta s_j (at most all of it), so leader k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|.
+        """
+        head = self.model.all_heads[0]
+        form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
+        strength = abs(head.beta) * float(np.linalg.norm(form, 2))
+        apart = self.places[None] - self.places[:, None]
+        logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
+        weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
+        weights /= weights.sum(axis=1, keepdims=True)
+        away = sphere.distance(self.tokens, self.places[self.labels])
+        spread = np.zeros(len(self.places))
+        np.maximum.at(spread, self.labels, away)
+        pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, strength * spread)
+        return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
 
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
         from metastable.integrate import leaders, rodas
 
         head = self.model.all_heads[0]
-        pace = 1.0 if head.value is None else float(scalar_multiple(head.value) or 1.0)
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
         surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, ARRIVED * self.radius)
         latest = LATEST if self.together == self.model.dim - 1 else rodas.DENSE_HORIZON
@@ -197,9 +215,9 @@ class _Clusters:
             tolerance=TOLERANCE,
             max_steps=MAX_STEPS,
         )
-        return self._read(path, pace)
+        return self._read(path)
 
-    def _read(self, path: Any, pace: float) -> MergeTree:
+    def _read(self, path: Any) -> MergeTree:
         """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
         from metastable.analysis import _kernels
 
@@ -214,14 +232,15 @@ class _Clusters:
             if step < 0:
                 break
             earlier = refine(_kernels.labels_at(path.pieces[step], low, bound), later)
-            times = (self.t0 + (path.begin[step] + u * path.width[step]) / pace for u in (low, high))
+            times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
             events.add(earlier, later, self.leaders, self.sizes, *times)
             later, high = earlier, low
         return events.tree(self.radius, self.labels, final[self.labels], refined=True)
 
 
-def _uncertainty(tree: MergeTree, copies: list[MergeTree], t0: float) -> FloatArray:
-    """Root mean square deviation of log10(time - t0) of disturbed cascades; infinite where one has another parent."""
+def _uncertainty(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> FloatArray:
+    """Root mean square deviation of log10(time - t0) of disturbed cascades, and the time that an encounter takes; infinite
+    where one of the cascades has another parent."""
     square = np.zeros(len(tree))
     for copy in copies:
         found = {int(child): row for row, child in enumerate(copy.child)}
@@ -232,4 +251,5 @@ def _uncertainty(tree: MergeTree, copies: list[MergeTree], t0: float) -> FloatAr
                 continue
             waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
             square[row] += math.log10(waits[1] / waits[0]) ** 2
-    return np.sqrt(square / COPIES)
+    wait = np.maximum(tree.time - t0, encounter)
+    return np.sqrt(square / COPIES + (encounter / (math.log(10.0) * wait)) ** 2)

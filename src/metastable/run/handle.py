@@ -25,6 +25,8 @@ from metastable.model import Attention
 if TYPE_CHECKING:
     import xarray as xr
 
+    from metastable.run.trees import MergeTree
+
 
 def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
     """The run that a solved plan makes of the tokens `start`."""
@@ -187,6 +189,13 @@ class Run:
         values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
         dims, attrs = ("time", *observable.dims), {"observable": repr(observable)}
         return xr.DataArray(values, dims=dims, coords={"time": self.times}, attrs=attrs)
+
+    def predict_merges(self, t: float | None = None, **options: Any) -> MergeTree:
+        """The merges after time t (None: the end) as they follow from the clusters at t alone; see `metastable.predict_merges`."""
+        from metastable.run.trees import predict_merges
+
+        moment = self.end if t is None else t
+        return predict_merges(self.final if t is None else self.at(t), self.model, moment, **options)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
