@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import metastable as ms
+from metastable.figures import long_runs, style
 
 BEGIN = 100.0
 """The moment of the prediction."""
@@ -31,6 +33,12 @@ class Setting:
     tokens: int
     gaussian: bool = False
     radius: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The name in a legend."""
+        extra = ", Gaussian $Q, K$" if self.gaussian else ""
+        return rf"$d = {self.dim}$, $\beta = {self.beta:g}${extra}"
 
     def model(self, seed: int) -> ms.Attention:
         """The model of a draw."""
@@ -53,12 +61,18 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw: error in decades and stated uncertainty of each merge, whether the tree is right, seconds of the prediction."""
+    """One draw: times and stated uncertainty of each merge, whether the tree is right, seconds of the prediction."""
 
-    off: np.ndarray
+    simulated: np.ndarray
+    predicted: np.ndarray
     uncertainty: np.ndarray
     right: bool
     seconds: float
+
+    @property
+    def off(self) -> np.ndarray:
+        """|log10 predicted/simulated| of each merge."""
+        return np.abs(np.log10(self.predicted / self.simulated))
 
 
 def truth(setting: Setting, seed: int) -> tuple[np.ndarray, dict[int, tuple[int, float]]] | None:
@@ -81,14 +95,14 @@ def compare(setting: Setting, seed: int, state: np.ndarray, later: dict[int, tup
     seconds = time.process_time() - begin
     assert guess.uncertainty is not None
     known = [row for row, child in enumerate(guess.child) if int(child) in later]
-    off = [abs(np.log10(guess.time[row] / later[int(guess.child[row])][1])) for row in known]
+    simulated = np.array([later[int(guess.child[row])][1] for row in known])
     # About clusters at t = 100 the two may differ: tokens near each other may part for a moment before they have met
     # for good. That is no prediction, so the trees are compared on the children that lead a cluster at t = 100 in
     # both.
     parents = {int(child): int(parent) for child, parent in zip(guess.child, guess.parent)}
     first = set(ms.analysis.cluster_leaders(guess.start_labels).tolist())
     right = all(parents.get(child) == parent for child, (parent, _) in later.items() if child in first)
-    return Draw(np.array(off), guess.uncertainty[known], right, seconds)
+    return Draw(simulated, guess.time[known], guess.uncertainty[known], right, seconds)
 
 
 def trial(setting: Setting, draws: int) -> list[Draw]:
@@ -116,13 +130,31 @@ def report(setting: Setting, draws: list[Draw]) -> str:
     )
 
 
+def picture(found: dict[Setting, list[Draw]]) -> Any:
+    """Predicted against simulated times of all merges, and their difference."""
+    pairs = {
+        setting.label: tuple(
+            np.concatenate([getattr(draw, name) for draw in draws]) for name in ("simulated", "predicted")
+        )
+        for setting, draws in found.items()
+    }
+    return long_runs.prediction(pairs, ())
+
+
 def main() -> None:
     """Run the trial and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=100)
-    draws = parser.parse_args().draws
+    parser.add_argument(
+        "--draws", type=int, default=100, help="draws of each setting; a hundred take about an hour of CPU"
+    )
+    parser.add_argument("--figure", type=Path, help="where to put the picture of all merges, without suffix")
+    options = parser.parse_args()
+    found = {}
     for setting in SETTINGS:
-        print(report(setting, trial(setting, draws)), flush=True)
+        found[setting] = trial(setting, options.draws)
+        print(report(setting, found[setting]), flush=True)
+    if options.figure is not None:
+        style.save(picture(found), options.figure)
 
 
 if __name__ == "__main__":

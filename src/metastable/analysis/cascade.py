@@ -96,8 +96,8 @@ def predict_merges(
     The tree is that of a run from this moment on as far as the tokens of each cluster sit on its leader. It is wrong
     where a leader is so near the middle between two clusters that less than `blur` decides which one wins, and the
     tree says so: `uncertainty` holds, for each merge, the root mean square deviation in log10(time - t0) of `COPIES`
-    cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and infinity
-    where one of them goes into another cluster.
+    cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and `doubtful`
+    is True where one of them goes into another cluster.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -109,7 +109,7 @@ def predict_merges(
             leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
 
     Returns:
-        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty`.
+        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`.
 
     Raises:
         UnsupportedError: for models whose clusters do not stand still (other masks, V, norms, weights, noise, several
@@ -133,7 +133,7 @@ def predict_merges(
     clusters = _Clusters(tokens, model, t0, radius)
     tree = clusters.tree(clusters.places)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
-    return replace(tree, uncertainty=_uncertainty(tree, copies, t0, ENCOUNTER / clusters.pace))
+    return _doubts(tree, copies, t0, ENCOUNTER / clusters.pace)
 
 
 def _check_range(model: Attention) -> None:
@@ -238,18 +238,17 @@ class _Clusters:
         return events.tree(self.radius, self.labels, final[self.labels], refined=True)
 
 
-def _uncertainty(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> FloatArray:
-    """Root mean square deviation of log10(time - t0) of disturbed cascades, and the time that an encounter takes; infinite
-    where one of the cascades has another parent."""
-    square = np.zeros(len(tree))
+def _doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:
+    """The tree with `uncertainty` and `doubtful`, as disturbed cascades tell."""
+    square, doubtful = np.zeros(len(tree)), np.zeros(len(tree), dtype=bool)
     for copy in copies:
         found = {int(child): row for row, child in enumerate(copy.child)}
         for row, child in enumerate(tree.child):
             other = found.get(int(child))
-            if other is None or copy.parent[other] != tree.parent[row]:
-                square[row] = math.inf
-                continue
-            waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
-            square[row] += math.log10(waits[1] / waits[0]) ** 2
+            doubtful[row] |= other is None or copy.parent[other] != tree.parent[row]
+            if other is not None:
+                waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
+                square[row] += math.log10(waits[1] / waits[0]) ** 2
     wait = np.maximum(tree.time - t0, encounter)
-    return np.sqrt(square / COPIES + (encounter / (math.log(10.0) * wait)) ** 2)
+    uncertainty = np.sqrt(square / COPIES + (encounter / (math.log(10.0) * wait)) ** 2)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful)

@@ -42,8 +42,8 @@ class MergeTree:
     child, parent : (m,) leaders; the parent's is the smaller one, so it leads the merged cluster.
     child_size, parent_size : (m,) tokens in each just before.
     refined : True when times come from the dense output, False when only saved times were available.
-    uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each time may be off, infinite where the
-        parent itself is in doubt; None for trees of runs.
+    uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
+    doubtful : (m,) of predicted trees: True where the parent itself is in doubt; None for trees of runs.
     """
 
     radius: float
@@ -57,6 +57,7 @@ class MergeTree:
     parent_size: IntArray
     refined: bool
     uncertainty: FloatArray | None = None
+    doubtful: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -132,6 +133,7 @@ class MergeTree:
             "size": self.child_size + self.parent_size,
             "clusters": int(self.start_labels.max()) - np.arange(len(self)),
             **({} if self.uncertainty is None else {"uncertainty": self.uncertainty}),
+            **({} if self.doubtful is None else {"doubtful": self.doubtful}),
         }
 
     def to_dataframe(self) -> pd.DataFrame:

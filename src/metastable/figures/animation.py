@@ -15,7 +15,7 @@ from metastable.analysis import cluster_labels, cluster_radius, renyi_centers
 from metastable.errors import InvalidInputError, StoreError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
-from metastable.figures.moments import RunLike, frames, trace, wants_log_time
+from metastable.figures.moments import Frames, RunLike, frames, trace, wants_log_time
 from metastable.figures.run_view import describe, draw_gram
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
 
@@ -69,22 +69,22 @@ def animate(
         raise StoreError(f"the folder {target.parent} does not exist; make it first")
     count = max(2, round(seconds * frames_per_second))
     with style.theme("screen"):
-        times, states = frames(run, count, log)
-        scene = _scene(run, times, states, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
-        _write(_pictures(scene, len(times), target.name, progress), target, frames_per_second)
+        film = frames(run, count, log)
+        scene = _scene(run, film, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
+        _write(_pictures(scene, len(film.times), target.name, progress), target, frames_per_second)
     return target
 
 
 def _scene(
     run: RunLike,
-    times: np.ndarray,
-    states: np.ndarray,
+    film: Frames,
     log: bool,
     trail: float,
     delta: float | None,
     radius: float | None,
     view: View,
 ) -> Scene:
+    times, states = film.times, film.states
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
@@ -94,7 +94,7 @@ def _scene(
     marks = _center_marks(states[0], delta)
     if dim == 2:
         return _circle_scene(run, times, states, log, colors, marks)
-    return _sphere_scene(run, times, states, max(1, round(trail * len(times))), colors, marks, view)
+    return _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
 
 
 def _center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, list[str]]:
@@ -154,8 +154,7 @@ def _circle_scene(
 
 def _sphere_scene(
     run: RunLike,
-    times: np.ndarray,
-    states: np.ndarray,
+    film: Frames,
     memory: int,
     colors: np.ndarray,
     marks: tuple[np.ndarray, list[str]],
@@ -165,8 +164,8 @@ def _sphere_scene(
 
     page, ax = style.figure(5.4, 5.6)
     draw_ball(ax, view)
-    projected = view.project(states)
-    tokens = states.shape[1]
+    times, projected, path = film.times, view.project(film.states), view.project(film.path)
+    tokens = projected.shape[1]
     layers = {}
     # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it.
     for name, order, opacity in (("back", 1.0, 0.22), ("front", 3.0, 1.0)):
@@ -182,7 +181,7 @@ def _sphere_scene(
     style.panel(ax, "", describe(run.model, tokens))
 
     def update(frame: int) -> None:
-        past = projected[max(0, frame - memory) : frame + 1]
+        past = path[film.index[max(0, frame - memory)] : film.index[frame] + 1]
         for name, (lines, dots, opacity) in layers.items():
             sign = 1.0 if name == "front" else -1.0
             _set_trails(lines, past, colors, sign, opacity)
@@ -260,7 +259,9 @@ def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int)
 def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
     from PIL import Image
 
-    images = [Image.fromarray(picture).quantize(128) for picture in pictures]
+    # An octree keeps the hues of small dots, which the median cut gives to the many greys of a shaded ball.
+    octree = Image.Quantize.FASTOCTREE
+    images = [Image.fromarray(picture).quantize(256, method=octree) for picture in pictures]
     pause = round(1000 / frames_per_second)
     durations = [pause] * (len(images) - 1) + [round(1000 * HOLD)]
     images[0].save(path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)

@@ -126,7 +126,7 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         since = float(tree.time[min(first, len(tree.time)) - 1]) if first else 0.0
     else:
         since = _checks.number(since, "since", 0.0)
-    begin = since if since > 0 else 0.5 * float(positive.min(initial=1.0))
+    begin = since if since > 0 else 0.5 * float(positive.min() if positive.size else 1.0)
     end = 3.0 * max(begin, float(tree.time[-1]))
     with style.theme(theme):
         rows = int(tree.labels_at(since).max()) + 1
@@ -144,11 +144,11 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
 def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:
     """Bars of +-uncertainty decades at the merges, a question mark where the parent is in doubt."""
     heights = {int(text.get_text()) - 1: place for place, text in zip(ax.get_yticks(), ax.get_yticklabels())}
-    for time, child, off in zip(tree.time, tree.child, tree.uncertainty):
+    for time, child, off, doubtful in zip(tree.time, tree.child, tree.uncertainty, tree.doubtful):
         place = heights.get(int(child))
         if place is None or time <= since:
             continue
-        if np.isinf(off):
+        if doubtful:
             ax.annotate("?", (time, place), xytext=(3, 0), textcoords="offset points", va="center", color=style.RED)
         else:
             span = [time * 10.0**-off, time * 10.0**off]
@@ -296,7 +296,7 @@ def prediction(
     axes[0].set_yticks(axes[0].get_xticks())
     axes[0].minorticks_off()
     axes[0].set_ylabel("predicted from $t = 100$")
-    axes[0].legend(loc="upper left", handletextpad=0.1)
+    axes[0].legend(loc="lower right", handletextpad=0.1, fontsize="small")
     style.panel(axes[0], "a", "every later merge")
     style.log_time_axis(axes[1], low, high, "simulated time of a merge")
     axes[1].set_ylabel(r"$\log_{10}$ predicted/simulated")

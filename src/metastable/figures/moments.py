@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -78,25 +78,38 @@ def trace(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.n
     return reel.times(places), states
 
 
-def frames(run: RunLike, count: int, log: bool | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """`count` moments of a run for a film whose clock follows the motion: slow where much happens, fast where all
-    stand.
+class Frames(NamedTuple):
+    """A film: `times` (frames,) and `states` (frames, tokens, dim); `path` (m, tokens, dim), finer, for trails without corners, and
+    `index` (frames,) of each frame in it."""
 
-    Between two frames the same share passes of a clock made of two parts: `STANDING` of it runs evenly in time (or
-    log time), the rest with the farthest way of any token. Without dense output the saved states are the frames.
+    times: np.ndarray
+    states: np.ndarray
+    path: np.ndarray
+    index: np.ndarray
+
+
+def frames(run: RunLike, count: int, log: bool | None = None) -> Frames:
+    """`count` moments of a run for a film whose clock follows the motion: slow where much happens, fast where all stand.
+
+    Between two frames the same share passes of a clock made of two parts: `STANDING` of it runs evenly in time (or log time), the rest
+    with the farthest way of any token. Without dense output the saved states are the frames.
     """
     reel = _reel(run)
     if reel is None:
-        return sample(run, count, log)
+        times, states = sample(run, count, log)
+        return Frames(times, states, states, np.arange(len(times)))
     log = wants_log_time(run, log)
-    places, states = _traced(reel, _even(run, 300, log))
+    places, fine = _traced(reel, _even(run, 300, log))
     times = reel.times(places)
     even = np.log(np.maximum(times, times[1])) if log else times
     even = (even - even[0]) / (even[-1] - even[0])
-    way = np.append(0.0, np.cumsum(_way(states)))
+    way = np.append(0.0, np.cumsum(_way(fine)))
     clock = STANDING * even + (1.0 - STANDING) * (way / way[-1] if way[-1] > 0 else even)
     chosen = np.interp(np.linspace(0.0, 1.0, count), clock, places)
-    return reel.times(chosen), reel.states(chosen)
+    states = reel.states(chosen)
+    before = np.searchsorted(places, chosen, side="right")
+    path = np.insert(fine, before, states, axis=0)
+    return Frames(reel.times(chosen), states, path, before + np.arange(count))
 
 
 def half_way(states: np.ndarray) -> int:

@@ -170,9 +170,11 @@ def test_a_leader_in_the_middle_is_called_doubtful():
     for gap, doubtful in ((1e-7, True), (0.05, False)):
         tree = ms.predict_merges(on_circle([0.0, 2.0, 1.0 + gap]), model, radius=0.05)
         row = int(np.flatnonzero(tree.child == 2)[0])
-        assert np.isinf(tree.uncertainty[row]) == doubtful
+        assert tree.doubtful[row] == doubtful
         assert tree.parent[row] == (0 if gap < 0 else 1)
-    assert ms.predict_merges(on_circle([0.0, 2.0, 1.0 + 1e-7]), model, radius=0.05, blur=1e-9).uncertainty.max() < 0.01
+    sharp = ms.predict_merges(on_circle([0.0, 2.0, 1.0 + 1e-7]), model, radius=0.05, blur=1e-9)
+    assert sharp.uncertainty.max() < 0.01
+    assert not sharp.doubtful.any()
 
 
 def test_uncertainty_grows_with_the_blur_and_is_reproducible():

@@ -62,7 +62,9 @@ def test_falls_within_one_floating_point_time_are_drawn():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_the_clock_of_a_film_follows_the_motion(runs, log):
-    times, states = moments.frames(runs[3], 120, log)
+    times, states, path, index = moments.frames(runs[3], 120, log)
+    assert ways(path).max() <= moments.STRIDE  # trails have no corners
+    np.testing.assert_array_equal(path[index], states)
     assert (times.size, times[0], times[-1]) == (120, 0.0, 400.0)
     _, fine = moments.trace(runs[3], 300, log)
     share = ways(fine).sum() / (1 - moments.STANDING) / 119
@@ -74,7 +76,7 @@ def test_the_clock_of_a_film_follows_the_motion(runs, log):
 def test_runs_without_dense_output_keep_their_states():
     run = ms.simulate(ms.Attention(dim=2, beta=4.0), sphere.uniform(5, dim=2, seed=0), times=[1.0, 2.0], method="tsit5")
     for choose in (moments.trace, moments.frames):
-        times, states = choose(run, 50)
+        times, states = choose(run, 50)[:2]
         assert (times.tolist(), len(states)) == ([0.0, 1.0, 2.0], 3)
 
 
@@ -179,3 +181,11 @@ def test_a_run_predicts_its_own_future(runs):
     same = ms.predict_merges(runs[2].at(50.0), runs[2].model, 50.0)
     np.testing.assert_array_equal(tree.time, same.time)
     assert runs[2].predict_merges().start_labels.tolist() == same.labels_at(400.0).tolist()
+
+
+def test_what_is_no_tree_is_refused():
+    with pytest.raises(InvalidInputError, match="tree must be"):
+        ms.figures.draw_tree([1, 2])
+    still = ms.predict_merges(np.eye(2)[:1], ms.Attention(dim=2, beta=4.0))
+    with pytest.raises(InvalidInputError, match="nothing merges"):
+        still.plot()
