@@ -13,7 +13,7 @@ import numpy as np
 import metastable as ms
 from metastable.figures import style
 from metastable.figures.long_runs import collapse, long_run
-from metastable.figures.run_view import sample
+from metastable.figures.moments import sample
 from metastable.integrate import rodas
 
 IMAGES = Path(__file__).parent / "images"

@@ -182,14 +182,17 @@ CHOICE = (
 )
 
 SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
-    **dict.fromkeys(("x", "y", "start", "samples", "first", "points", "center", "centers", "v", "direction"), TOKENS),
+    **dict.fromkeys(
+        ("x", "y", "start", "state", "samples", "first", "points", "center", "centers", "v", "direction"), TOKENS
+    ),
     **dict.fromkeys(("query", "key", "value", "metric", "subspace", "basis", "allowed"), (None, *MATRICES)),
     **dict.fromkeys(("dim", "tokens", "members", "width", "sinks", "length", "size", "position", "heads"), COUNTS),
     **dict.fromkeys(
-        ("radius", "delta", "angle", "resolution", "window", "tolerance", "cloud_angle", "eps", "gap", "end"), LENGTHS
+        ("radius", "delta", "angle", "resolution", "window", "tolerance", "cloud_angle", "eps", "gap", "end", "blur"),
+        LENGTHS,
     ),
     **dict.fromkeys(
-        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "time", "theta"),
+        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "t0", "since", "time", "theta"),
         (0.0, 0.5, 1.0, 4.0, 64.0, 1e3),
     ),
     **dict.fromkeys(("times",), TIMES),
@@ -220,6 +223,7 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     ],
     "model": lambda: [*models(), models()[:2], {"dim": 2, "beta": 1.0}],
     "run": runs,
+    "tree": lambda: [ms.merge_tree(run, 0.5) for run in runs()[:2]],
     "settings": lambda: [ms.reproduce.Settings(), ms.reproduce.Settings(seed=1, members=2)],
     "names": (["figure-1"], []),
     "number": (0, 1),
@@ -303,7 +307,11 @@ def specimens(owner: type) -> list[Any]:
         ms.checkpoints.from_states(np.random.default_rng(0).normal(size=(3, 5, 4))),
     )
     known += (*models()[0].all_heads, *sensible("layer")[2:], ms.checkpoints.Rope(1e4, 2), sensible("frozen")[1])
-    known += (sensible("feedforward")[1], weights()[0].layer(0).norm, *(ms.merge_tree(run, 0.5) for run in runs()[:2]))
+    known += (
+        sensible("feedforward")[1],
+        weights()[0].layer(0).norm,
+        *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
+    )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
     known += (ms.reproduce.Settings(), ms.reproduce.catalogue()[0], Estimate(2, 2, 3.0, 1.0, 2.0, 100))
     return [item for item in known if type(item) is owner]

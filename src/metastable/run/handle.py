@@ -22,7 +22,7 @@ from metastable.kernels import select
 from metastable.model import Attention
 
 if TYPE_CHECKING:
-    pass
+    from metastable.run.trees import MergeTree
 
 
 def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
@@ -107,6 +107,13 @@ class Run(Handle):
             f"this run kept {len(self.times)} chosen times, and t = {t:g} is not among them; "
             "simulate without times= to have every t"
         )
+
+    def predict_merges(self, t: float | None = None, **options: Any) -> MergeTree:
+        """The merges after time t (None: the end) as they follow from the clusters at t alone; see `metastable.predict_merges`."""
+        from metastable.run.trees import predict_merges
+
+        moment = self.end if t is None else t
+        return predict_merges(self.final if t is None else self.at(t), self.model, moment, **options)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.

@@ -3,6 +3,7 @@
 from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
+    LOGIT_SPREAD,
     SETTLED,
     SUPPORT,
     chart_jacobian,
@@ -14,6 +15,7 @@ from metastable.integrate.rodas.solver import (
 
 __all__ = [
     "DENSE_HORIZON",
+    "LOGIT_SPREAD",
     "SETTLED",
     "SUPPORT",
     "chart_jacobian",
