@@ -4,6 +4,7 @@ from . import errors as errors
 from . import figures as figures
 from . import reproduce as reproduce
 from . import sphere as sphere
+from . import starts as starts
 from . import sweep as sweep
 from . import theory as theory
 from .analysis import classify as classify

@@ -92,6 +92,18 @@ def from_solution(
     )
 
 
+def readonly(dataset: xr.Dataset) -> xr.Dataset:
+    """The same dataset with arrays that cannot be written to: what users get from a run is what was computed.
+
+    (The arrays are shared, not copied; whoever holds the given ones can still write to them.)
+    """
+    result = dataset.copy()
+    for name, variable in dataset.variables.items():
+        if name not in dataset.indexes:
+            result[name] = (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
+    return result
+
+
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:
     """Dense output as variables `dense0_start`, `dense0_width`, `dense0_coefficients`, `dense1_...`."""
     variables: dict[str, Any] = {}

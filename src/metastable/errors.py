@@ -27,6 +27,10 @@ class TimeError(InvalidInputError):
     """A horizon or a list of output times makes no sense."""
 
 
+class ObservableError(InvalidInputError):
+    """An observable returned something that is not one entry per time; the message names it."""
+
+
 class UnsupportedError(MetastableError, NotImplementedError):
     """A method or an engine cannot do this variant; the message names one that can."""
 

@@ -28,6 +28,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
                 interaction=backend.interaction,
                 threads=backend.threads,
                 progress=report,
+                resume=plan.resume,
             )
     if backend.engine == "cuda":
         from metastable.integrate.fused import cuda as fused_cuda
@@ -43,6 +44,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
             interaction=backend.interaction,
             dtype=backend.dtype,
             progress=report,
+            resume=plan.resume,
         )
     return tsit5.solve(
         select.right_hand_side(model, len(start), backend),
@@ -55,6 +57,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         max_steps=accuracy.max_steps,
         breakpoints=model.norm.breakpoints,
         progress=report,
+        resume=plan.resume,
     )
 
 

@@ -17,7 +17,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.solution import Solution
+from metastable.integrate.solution import Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
 
@@ -47,6 +47,9 @@ class _System:
     def _size(self, change: FloatArray, new: FloatArray) -> float:
         moving = slice(self.first, None)
         return control.scaled_error(change[moving], self.y[moving], new[moving], self.dim, self.rtol, self.atol)
+
+    def state(self) -> FloatArray:
+        return self.y
 
     def begin(self, t: float) -> None:
         self.rhs(t, self.y, self.stages[0])
@@ -90,8 +93,9 @@ def solve(
     breakpoints: Sequence[float] = (),
     fixed_step: float | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 to `until`.
+    """Integrate the packed state `start` (tokens, width) from 0 to `until`; or go on from `resume`, whose state is `start`.
 
     `times` None: every step is saved, with dense output; else only those times. `first`: tokens below it are not moved by the
     integrator and not counted in the error (the right-hand side knows where they are). `breakpoints`: times where the right-hand
@@ -108,4 +112,5 @@ def solve(
         breakpoints=breakpoints,
         fixed_step=fixed_step,
         progress=progress,
+        resume=resume,
     )

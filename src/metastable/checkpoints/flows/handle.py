@@ -244,11 +244,14 @@ class FlowRun:
         """An observable (see `metastable.observe`) at the saved times."""
         import xarray as xr
 
-        from metastable.analysis.observe import check_observable
+        from metastable.analysis.observe import as_observable, measured
 
-        check_observable(observable, "observe")
-        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
-        return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
+        item: Any = as_observable(observable, "observe")
+        name = getattr(item, "name", "")
+        values, dims = measured(
+            item, name or type(item).__name__, self.states, start=self.start, model=self.model, times=self.times
+        )
+        return xr.DataArray(values, dims=("time", *dims), coords={"time": self.times}, name=name or None)
 
     def drop_first(self, tokens: int = 1) -> FlowRun:
         """The run without its first tokens: they still moved the others (the attention sink does), but are not measured."""

@@ -18,7 +18,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.solution import UNFINISHED, Chart, Solution
+from metastable.integrate.solution import UNFINISHED, Chart, Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import cpu
 from metastable.kernels.cpu.support import FUSED
@@ -157,8 +157,10 @@ def solve(
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """Integrate one system (tokens, dim) from 0 to `until`: outputs at `times`, or every step with dense output for None.
+    """Integrate one system (tokens, dim) from 0 (or from `resume`) to `until`: outputs at `times`, or every step with dense output
+    for None.
 
     Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all).
     """
@@ -177,4 +179,5 @@ def solve(
         tolerance=rtol + atol,
         max_steps=max_steps,
         progress=progress,
+        resume=resume,
     )

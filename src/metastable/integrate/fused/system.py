@@ -144,6 +144,9 @@ class System:
             square = advance(self.system, self.step, method, span, stages, weights, partial, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
 
+    def state(self) -> FloatArray:
+        return self.step.y[: self.start.size].reshape(self.start.shape)
+
     def begin(self, t: float) -> None:
         self._advance((t, t), (0, 1), 0.0, SPEED)
 

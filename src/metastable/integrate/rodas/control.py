@@ -48,7 +48,11 @@ ERROR_FLOOR = 1e-2
 
 # Entries of `control`.
 T, H, H_OLD, ERROR_OLD, RATE, GROWTH, REACH, LAST_WIDTH, AFTER_REJECTION = range(9)
-CONTROL_SIZE = 9
+MEMORY = ("t", "h", "h_old", "error_old", "rate", "growth", "reach", "last_width", "after_rejection")
+"""Names of these entries, in order."""
+# Whether the step in hand was cut (or stretched) to end at the end; if so, the entries above as they were before it.
+LANDS, BEFORE = 9, 10
+CONTROL_SIZE = 19
 # Entries of `counters`.
 ACCEPTED, REJECTED, EVALUATIONS, JACOBIANS, OUTPUTS, PIECES = range(6)
 COUNTER_SIZE = 6
@@ -136,7 +140,13 @@ def propose(control, until):
             h = control[REACH] / expected
     control[H] = h
     remaining = until - control[T]
-    return remaining if 1.0001 * h >= remaining else h
+    if 1.0001 * h < remaining:
+        control[LANDS] = 0.0
+        return h
+    control[LANDS] = 1.0
+    for entry in range(LANDS):
+        control[BEFORE + entry] = control[entry]
+    return remaining
 
 
 @compiled

@@ -25,7 +25,16 @@ from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.rodas.prepare import Prepared, dense_tokens, prepare, sphere_system
-from metastable.integrate.solution import DENSE_LIMIT, Dense, Solution, Statistics, Status, dense_overflow, unchart
+from metastable.integrate.solution import (
+    DENSE_LIMIT,
+    Dense,
+    Resume,
+    Solution,
+    Statistics,
+    Status,
+    dense_overflow,
+    unchart,
+)
 from metastable.model import Attention, Rule, Support, require, why_not
 
 SETTLED = 1e-12
@@ -133,8 +142,10 @@ def solve(
     progress: Report | None = None,
     begin: float = 0.0,
     first_step: float | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen.
+    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen. With `resume`,
+    whose state `start` is, go on from there.
 
     `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
     `max_steps` counts accepted and rejected steps.
@@ -157,7 +168,9 @@ def solve(
     prepared = prepare(model, start)
     if first_step is not None:
         prepared = replace(prepared, first_step=first_step)
-    march = _March(prepared, start, times, begin, horizon, keep_dense)
+    march = _March(prepared, start, times, begin if resume is None else resume.t, horizon, keep_dense)
+    if resume is not None:
+        march.take_up(resume)
     code = march.run(atol + rtol, SETTLED if settled else 0.0, max_steps, progress)
     return march.solution(model, code, settled, max_steps)
 
@@ -191,7 +204,36 @@ class _March:
         self.widths: list[FloatArray] = []
         self.pieces: list[FloatArray] = []
         self.ends: list[FloatArray] = []
+        self.last_piece: FloatArray | None = None
         self.room = DENSE_LIMIT // piece
+
+    def take_up(self, resume: Resume) -> None:
+        """Remember what the step control and the counters of an earlier march knew."""
+        from metastable.integrate.rodas import control
+
+        for name, value in resume.control.items():
+            self.control[control.MEMORY.index(name)] = value
+        done = resume.statistics
+        self.counters[: control.OUTPUTS] = done.accepted, done.rejected, done.evaluations, done.jacobians
+
+    def here(self, code: int) -> Resume | None:
+        """Where the march can be taken up: at its end, or before the step that was cut short for it."""
+        from metastable.integrate.rodas import control
+
+        if code in (control.LOST, control.UNRESOLVED):
+            return None
+        counts = [int(count) for count in self.counters[: control.OUTPUTS]]
+        state, memory = self.prepared.current().copy(), self.control[: control.LANDS]
+        if code == control.REACHED and self.control[control.LANDS] and self.last_piece is not None:
+            state, memory = self.prepared.back(self.last_piece[0]), self.control[control.BEFORE :]
+            counts = [count - spent for count, spent in zip(counts, (1, 0, 8, 1))]
+        return Resume(
+            "rodas",
+            float(memory[control.T]),
+            unchart(state, self.prepared.chart, self.start.shape[1]),
+            Statistics(*counts),
+            dict(zip(control.MEMORY, memory.tolist())),
+        )
 
     def run(self, tolerance: float, settle: float, max_steps: int, progress: Report | None) -> int:
         """March to the end; returns the code of `control`, or -1 when dense output has no room left."""
@@ -221,6 +263,8 @@ class _March:
                 self.every_step,
             )
             count = int(self.counters[control.PIECES])
+            if count:
+                self.last_piece = pieces[count - 1 if self.every_step else 0].copy()
             if self.every_step and count:
                 self._keep(starts[:count], widths[:count], pieces[:count])
                 kept += count
@@ -296,7 +340,7 @@ class _March:
             int(counters[control.EVALUATIONS]),
             int(counters[control.JACOBIANS]),
         )
-        return Solution(times, states, status, statistics, self.dense(), message, notes)
+        return Solution(times, states, status, statistics, self.dense(), message, notes, self.here(code))
 
 
 def _verdict(model: Attention, code: int, t: float, settled: bool, max_steps: int) -> tuple[Status, str]:
