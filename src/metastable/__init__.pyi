@@ -15,6 +15,8 @@ from .analysis import observe as observe
 from .analysis import predict as predict
 from .analysis import renyi_centers as renyi_centers
 from .ensembles import ensemble as ensemble
+from .ensembles import load_ensemble as load_ensemble
+from .ensembles import save_ensemble as save_ensemble
 from .ensembles import summarize as summarize
 from .kernels.select import velocity as velocity
 from .model import NGPT as NGPT

@@ -226,7 +226,19 @@ def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) 
 
 
 def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read a store written by `save`; refuses what is missing, foreign, unfinished, damaged or edited."""
+    """Read the run that `save` stored; refuses what is missing, foreign, unfinished, damaged or edited."""
+    dataset = verified(path)
+    if "member" in dataset.dims:
+        raise StoreError(f"{path} holds an ensemble, not a run; open it with metastable.load_ensemble")
+    try:
+        _check_run(dataset)
+    except InvalidInputError as reason:
+        raise IncompleteStoreError(f"{path} is damaged: {reason}; run it again") from reason
+    return dataset
+
+
+def verified(path: str | os.PathLike) -> xr.Dataset:
+    """Whatever `save` stored, compared with its checksums."""
     target = _path(path)
     place = stores.find(target)
     if not place.exists():
@@ -241,12 +253,10 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         )
     dataset = _read(place, target)
     if "member" in dataset.dims and not set(_CHECKSUMS) & set(dataset.attrs):
-        raise StoreError(f"{target} holds an ensemble, not a run; open it with xarray.open_zarr")
+        raise StoreError(
+            f"{target} holds an ensemble that was not saved by save_ensemble; open it with xarray.open_zarr"
+        )
     _verify(dataset, target, layout)
-    try:
-        _check_run(dataset)
-    except InvalidInputError as reason:
-        raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
     return dataset
 
 

@@ -91,6 +91,14 @@ class StoppedEarlyWarning(UserWarning):
     """A run, or members of an ensemble, stopped before their time; what they reached is kept."""
 
 
+class DroppedPartWarning(UserWarning):
+    """A model of the theory was made from a checkpoint, and a part of it was left out."""
+
+
+class StandstillWarning(UserWarning):
+    """A model in which nothing can move was asked to."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a missing optional dependency, with the command that installs it."""
     return MissingExtraError(

@@ -117,7 +117,7 @@ def measured(
     states: FloatArray,
     *,
     start: FloatArray,
-    model: Attention,
+    model: Any,
     times: FloatArray,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """What an observable says of states (times, n, d), shape (times, ...), with the names of its dims after time.

@@ -17,11 +17,12 @@ from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import DrawModel, Problem, Start, check
 from metastable.ensembles.record import Record
-from metastable.errors import MetastableError, ObservableError, StoppedEarlyWarning
+from metastable.errors import MetastableError, ObservableError, StandstillWarning, StoppedEarlyWarning
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Wishes
 from metastable.integrate.solution import FAILED, SUCCESS, UNFINISHED, Members, tally
 from metastable.model import Attention
+from metastable.model.standstill import standstill
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -80,6 +81,9 @@ def ensemble(
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
     problem = check(model, tokens, members, times, seed, observe, start, memory, wishes)
+    reason = standstill(problem.model, problem.tokens)
+    if reason is not None:
+        warnings.warn(reason, StandstillWarning, stacklevel=2)
     record = Record(problem)
     with progress_bar("ensemble", problem.members, progress) as report:
         try:

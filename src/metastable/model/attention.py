@@ -103,7 +103,8 @@ class Attention(ArrayFields):
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head`, summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
-    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended).
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended; with
+        Q = K = I every token is its own best match, so let the mask leave it out: `Causal(include_self=False)`).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
     feedforward : None or `FeedForward(...)`, a drift added before the projection.
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.

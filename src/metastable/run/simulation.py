@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, StandstillWarning, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
+from metastable.model.standstill import standstill
 from metastable.run.handle import Run, from_solution, warn_if_early
 
 KEEP_EVERYTHING_LIMIT = 200_000
@@ -70,6 +72,9 @@ def simulate(
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
     plan, tokens = _plan(model, start, until, times, wishes, seed)
+    reason = standstill(plan.model, len(tokens)) if len(plan.models) == 1 else None
+    if reason is not None:
+        warnings.warn(reason, StandstillWarning, stacklevel=2)
     with progress_bar("simulate", plan.save.until, progress) as report:
         solution = METHODS[plan.method].solve(plan, plan.packed(tokens), report)
     warn_if_early(solution)
