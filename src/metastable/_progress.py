@@ -79,6 +79,8 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
 
 REFRESH = 0.2
 """Seconds between two pictures of a bar in a notebook, each of which is a message to the browser."""
+PATIENCE = 0.5
+"""Seconds before the first one: what is done by then needs no bar."""
 
 
 def _notebook() -> Any:
@@ -92,37 +94,52 @@ def _notebook() -> Any:
     return display
 
 
+class _NotebookBar:
+    """A bar in the output of a cell. Plain HTML, so that it needs no widgets."""
+
+    def __init__(self, display: Any, description: str, total: float) -> None:
+        self.display, self.description, self.total = display, description, total
+        self.began = time.monotonic()
+        self.due = self.began + PATIENCE
+        self.done, self.note = 0.0, ""
+        self.handle: Any = None
+
+    def picture(self) -> dict[str, str]:
+        share = min(1.0, self.done / self.total) if self.total > 0 else 1.0
+        spent = time.monotonic() - self.began
+        left = f", {spent * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        text = f"{self.description}{self.note}: {100 * share:.1f} % after {spent:.0f} s{left}"
+        page = f"<progress value='{share:.4f}' max='1'></progress> {escape(text)}"
+        return {"text/html": page, "text/plain": text}
+
+    def report(self, done: float) -> None:
+        self.done = done
+        if time.monotonic() >= self.due:
+            self.show(self.picture())
+
+    def listen(self, begins: bool) -> None:
+        self.note = f" ({COMPILING})" if begins else ""
+        self.show(self.picture())
+
+    def show(self, picture: dict[str, str]) -> None:
+        self.due = time.monotonic() + REFRESH
+        if self.handle is None:
+            self.handle = self.display.display(picture, raw=True, display_id=True)
+        else:
+            self.handle.update(picture, raw=True)
+
+    def close(self) -> None:
+        """Gone when the work is done."""
+        if self.handle is not None:
+            self.handle.update({"text/html": "", "text/plain": ""}, raw=True)
+
+
 @contextmanager
 def _notebook_bar(display: Any, description: str, total: float) -> Iterator[Report]:
-    """A bar in the output of a cell, gone when the work is done. Plain HTML, so that it needs no widgets."""
-    began = time.monotonic()
-    state: dict[str, Any] = {"done": 0.0, "shown": began, "note": ""}
-
-    def picture() -> Any:
-        share = min(1.0, state["done"] / total) if total > 0 else 1.0
-        spent = time.monotonic() - began
-        left = f", {spent * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
-        text = escape(f"{description}{state['note']}: {100 * share:.1f} % after {spent:.0f} s{left}")
-        return display.HTML(f"<progress value='{share:.4f}' max='1'></progress> {text}")
-
-    handle = display.display(picture(), display_id=True)
-
-    def show() -> None:
-        state["shown"] = time.monotonic()
-        handle.update(picture())
-
-    def report(done: float) -> None:
-        state["done"] = done
-        if time.monotonic() - state["shown"] > REFRESH:
-            show()
-
-    def listen(begins: bool) -> None:
-        state["note"] = f" ({COMPILING})" if begins else ""
-        show()
-
-    _listeners.append(listen)
+    bar = _NotebookBar(display, description, total)
+    _listeners.append(bar.listen)
     try:
-        yield report
+        yield bar.report
     finally:
-        _listeners.remove(listen)
-        handle.update(display.HTML(""))
+        _listeners.remove(bar.listen)
+        bar.close()

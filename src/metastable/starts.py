@@ -59,7 +59,7 @@ def von_mises_fisher(
     """
     tokens, dim = _sizes(tokens, dim)
     middle = _center(center, dim)
-    kappa = _checks.number(concentration, "concentration", 0.0)
+    kappa = _checks.number(concentration, "concentration", 0.0, 1e300)
     generator = _generator(seed)
     return _around(generator, np.broadcast_to(middle, (tokens, dim)), kappa)
 
@@ -78,14 +78,14 @@ def _depths(generator: np.random.Generator, count: int, dim: int, kappa: float) 
     """1 - w for heights w with density proportional to exp(kappa w) (1 - w^2)^((dim - 3)/2); keeps its digits near w = 1."""
     half = 0.5 * (dim - 1)
     b = (dim - 1.0) / (math.hypot(2.0 * kappa, dim - 1.0) + 2.0 * kappa)
-    top = (1.0 - b) / (1.0 + b)
-    # ln of the bound, with 1 - top^2 = 4 b/(1 + b)^2.
-    bound = kappa * top + (dim - 1.0) * (math.log(4.0 * b) - 2.0 * math.log1p(b))
+    # The height where the proposal is worst is top, 1 - top = rest; all is counted from there, so that nothing cancels.
+    top, rest = (1.0 - b) / (1.0 + b), 2.0 * b / (1.0 + b)
+    bound = math.log(4.0 * b) - 2.0 * math.log1p(b)  # ln(1 - top^2)
     found, missing = np.empty(count), np.arange(count)
     while missing.size:
         z = generator.beta(half, half, missing.size)
         depth = 2.0 * b * z / (1.0 - (1.0 - b) * z)
-        odds = kappa * (1.0 - depth) + (dim - 1.0) * np.log1p(-top * (1.0 - depth)) - bound
+        odds = kappa * (rest - depth) + (dim - 1.0) * (np.log(rest + top * depth) - bound)
         taken = np.log1p(-generator.random(missing.size)) <= odds
         found[missing[taken]] = depth[taken]
         missing = missing[~taken]
@@ -109,7 +109,7 @@ def mixture(
         weights: m probabilities that a token belongs to each center (any positive scale); None for equal ones.
     """
     tokens, dim = _sizes(tokens, dim)
-    kappa = _checks.number(concentration, "concentration", 0.0)
+    kappa = _checks.number(concentration, "concentration", 0.0, 1e300)
     generator = _generator(seed)
     if isinstance(centers, (int, np.integer)) and not isinstance(centers, bool):
         places = sphere.uniform(_checks.count(centers, "centers"), dim, generator)

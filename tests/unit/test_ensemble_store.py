@@ -73,7 +73,7 @@ def test_runs_and_ensembles_are_told_apart(stats, tmp_path):
         ms.load_ensemble(tmp_path / "run.zarr")
     with pytest.raises(StoreError, match="load_ensemble"):
         ms.load(tmp_path / "stats.zarr")
-    with pytest.raises(InvalidInputError, match="metastable.ensemble"):
+    with pytest.raises(InvalidInputError, match=r"metastable\.ensemble"):
         ms.save_ensemble(run, tmp_path / "other.zarr")
     with pytest.raises(InvalidInputError, match="'when'"):
         ms.save_ensemble(stats.assign(when=("member", np.array([1, 2, 3], "M8[ns]"))), tmp_path / "other.zarr")

@@ -77,35 +77,45 @@ class Page:
     def __init__(self):
         self.shown: list[str] = []
 
-    def module(self):
-        def display(page, display_id):
-            assert display_id is True
-            self.shown.append(page)
-            return SimpleNamespace(update=self.shown.append)
-
-        return SimpleNamespace(HTML=str, display=display)
+    def add(self, picture, raw, display_id=None):
+        assert raw
+        assert set(picture) == {"text/html", "text/plain"}
+        self.shown.append(picture["text/html"])
+        return SimpleNamespace(update=self.add)
 
 
-def test_progress_in_a_notebook(monkeypatch):
+@pytest.fixture
+def page(monkeypatch):
     page = Page()
-    shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, display=page.module()))
+    shell, display = SimpleNamespace(kernel=object()), SimpleNamespace(display=page.add)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, display=display))
+    return page
+
+
+def test_progress_in_a_notebook(page, monkeypatch):
     monkeypatch.setattr(_progress, "REFRESH", -1.0)
+    monkeypatch.setattr(_progress, "PATIENCE", -1.0)
     with _progress.progress_bar("work <i>", 10.0) as report:
         report(2.5)
         _progress.tell_compiling(True)
         _progress.tell_compiling(False)
         report(10.0)
-    assert "0.0 %" in page.shown[0]
-    assert "25.0 %" in page.shown[1]
-    assert "&lt;i&gt;" in page.shown[1]
-    assert _progress.COMPILING in page.shown[2]
+    assert "25.0 %" in page.shown[0]
+    assert "&lt;i&gt;" in page.shown[0]
+    assert _progress.COMPILING in page.shown[1]
     assert "100.0 %" in page.shown[-2]
     assert page.shown[-1] == ""  # gone when the work is done
     before = len(page.shown)
     with _progress.progress_bar("work", 10.0, show=False) as report:
         report(5.0)
     assert len(page.shown) == before
+
+
+def test_short_work_shows_nothing(page, monkeypatch):
+    monkeypatch.setattr(_progress, "PATIENCE", 1e9)
+    with _progress.progress_bar("work", 10.0) as report:
+        report(2.5)
+    assert page.shown == []
 
 
 def test_a_shell_in_a_terminal_is_no_notebook(monkeypatch):
