@@ -164,3 +164,19 @@ def test_hardmax_that_never_moves_is_warned_about(fields, still):
     else:
         run = ms.simulate(model, start, times=[1.0])
         assert np.abs(run.final - start).max() > 1e-3
+
+
+def test_a_backend_that_is_loaded_by_our_figure_stays_interactive():
+    """A notebook whose first figure was ours showed none of the later ones."""
+    import matplotlib as mpl
+
+    from metastable.figures import style
+
+    before = mpl.is_interactive()
+    try:
+        mpl.interactive(False)
+        with style.theme("screen"):
+            mpl.interactive(True)  # as the backend of notebooks does when it is loaded
+        assert mpl.is_interactive()
+    finally:
+        mpl.interactive(before)
