@@ -43,8 +43,8 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
         yield _ignore
         return
     if notebook is not None:
-        with _notebook_bar(notebook, description, total) as report:
-            yield report
+        with _notebook_bar(notebook, description, total) as shown:
+            yield shown
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -138,7 +138,7 @@ def dense_of(dataset: xr.Dataset) -> Dense | JoinedDense | None:
 # -------------------------------------------------------------------------------------------------------- stores
 
 
-def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
+def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """`path` as a place where a store may be written; raises before any work is done."""
     target = _path(path)
     stores.settle(target)
@@ -214,7 +214,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) -> Path:
+def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does."""
     target = check_destination(path, overwrite)
     complete = dataset.assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
@@ -225,7 +225,7 @@ def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) 
     return target
 
 
-def load(path: str | os.PathLike) -> xr.Dataset:
+def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read the run that `save` stored; refuses what is missing, foreign, unfinished, damaged or edited."""
     dataset = verified(path)
     if "member" in dataset.dims:
@@ -237,7 +237,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     return dataset
 
 
-def verified(path: str | os.PathLike) -> xr.Dataset:
+def verified(path: str | os.PathLike[str]) -> xr.Dataset:
     """Whatever `save` stored, compared with its checksums."""
     target = _path(path)
     place = stores.find(target)

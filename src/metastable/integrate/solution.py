@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -189,7 +189,7 @@ class Solution:
     statistics: Statistics
     dense: Dense | JoinedDense | None = None
     message: str = ""
-    notes: dict = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     """Anything worth recording about the way (for example where an automatic method switched)."""
     resume: Resume | None = None
     """Where it can be taken up (`integrate.extend`); None where nothing can go on."""

@@ -313,7 +313,7 @@ class Run:
         when = f"until={self.end!r}" if every else "times=run.times"
         return f"metastable.simulate({models}, {start}, {when}, method={method!r}, {', '.join(options)})"
 
-    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         from metastable import dataset
 
@@ -332,7 +332,7 @@ class Run:
         figures.animate(self, path, **options)
 
 
-def load(path: str | os.PathLike) -> Run:
+def load(path: str | os.PathLike[str]) -> Run:
     """The run that `Run.save` stored."""
     from metastable import dataset
 

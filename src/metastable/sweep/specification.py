@@ -250,7 +250,7 @@ class Sweep:
             raise SweepError(f"this is not TOML: {reason}") from None
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike) -> Sweep:
+    def from_file(cls, path: str | os.PathLike[str]) -> Sweep:
         """The sweep of a TOML file."""
         if not isinstance(path, (str, os.PathLike)):
             raise SweepError(f"from_file takes the path of a TOML file, not {type(path).__name__}")
@@ -265,7 +265,7 @@ class Sweep:
         except SweepError as reason:
             raise SweepError(f"{path}: {reason}") from reason
 
-    def run(self, out: str | os.PathLike, **how: Any) -> Outcome:
+    def run(self, out: str | os.PathLike[str], **how: Any) -> Outcome:
         """Run what is not done yet and keep it under `out`; see `metastable.sweep.run`."""
         from metastable.sweep.runner import run
 
