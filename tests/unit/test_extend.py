@@ -200,6 +200,23 @@ def test_a_run_that_stopped_early_is_finished():
     assert again.stats.accepted + again.stats.rejected == 14
 
 
+@pytest.mark.parametrize("times", [None, [15.0, END]], ids=["every step", "times"])
+def test_a_run_that_got_nowhere_is_begun_again(times):
+    """One step was allowed, and it was rejected or kept nothing."""
+    model, start = ms.Attention(dim=2, beta=6.0, norm=ms.PreLN()), ms.sphere.uniform(10, dim=2, seed=3)
+    with pytest.warns(StoppedEarlyWarning):
+        early = ms.simulate(model, start, END, times=times, max_steps=1)
+    further = early.extend(END, max_steps=1000)
+    whole = ms.simulate(model, start, END)
+    np.testing.assert_allclose(further.final, whole.final, atol=AT_REST)
+    if times is None:
+        agree(
+            further, whole, AT_REST
+        )  # the error of a first step is made of rounding errors, and so is the length of the second
+    else:
+        assert further.times.tolist() == [END]
+
+
 def test_a_run_with_appended_tokens():
     model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(12, dim=2, seed=3)
     run = ms.simulate(model, start[:8], HALF, engine="reference").append(start[8:]).extend(END)

@@ -68,13 +68,12 @@ def _check_can_go_on(run: Run) -> None:
 
 def _save(run: Run, until: float | str | None, times: Any, earlier: Solution) -> Save:
     """Until when, and which states are kept: all that were kept so far, and the further ones."""
-    kept_steps = earlier.dense is not None or (run.method in ("layers", "sde") and _every_step(run, earlier))
     saved = earlier.times
     wanted = horizon(until, times, "auto")
     if not wanted.settled and wanted.until <= run.end:
         raise TimeError(f"this run has reached t = {run.end:g}; extend it to a later time than until={wanted.until:g}")
     if wanted.times is None:
-        if kept_steps or not len(saved):
+        if earlier.dense is not None or _every_step(run, earlier):
             return wanted
         if wanted.settled:
             raise TimeError(
@@ -87,8 +86,9 @@ def _save(run: Run, until: float | str | None, times: Any, earlier: Solution) ->
 
 
 def _every_step(run: Run, earlier: Solution) -> bool:
-    """True when a run of fixed steps kept them all."""
-    return len(earlier.times) == earlier.statistics.accepted + 1
+    """True when a run without dense output kept every step: of fixed length, or none at all."""
+    steps = earlier.statistics.accepted
+    return len(earlier.times) == steps + 1 and (steps == 0 or run.method in ("layers", "sde"))
 
 
 def _wishes(run: Run, save: Save, method: str) -> Wishes:

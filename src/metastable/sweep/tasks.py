@@ -95,6 +95,10 @@ class Task:
         """The observables as objects of `metastable.observe`."""
         return {name: observable(name, table) for name, table in self.observe.items()}
 
+    def sampler(self) -> Any:
+        """What `metastable.ensemble` takes for `start`: "uniform", or a function."""
+        return own.start(self.start)
+
 
 def describe(point: Mapping[str, Any]) -> str:
     """A grid point in words."""
@@ -140,7 +144,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
             times=np.array(task.times),
             seed=task.seed,
             observe=task.observables(),
-            start=own.start(task.start),
+            start=task.sampler(),
             threads=task.threads,
             progress=False,
             **task.options,
