@@ -4,6 +4,7 @@ from . import errors as errors
 from . import figures as figures
 from . import reproduce as reproduce
 from . import sphere as sphere
+from . import starts as starts
 from . import sweep as sweep
 from . import theory as theory
 from .analysis import classify as classify
@@ -13,6 +14,8 @@ from .analysis import observe as observe
 from .analysis import predict as predict
 from .analysis import renyi_centers as renyi_centers
 from .ensembles import ensemble as ensemble
+from .ensembles import load_ensemble as load_ensemble
+from .ensembles import save_ensemble as save_ensemble
 from .ensembles import summarize as summarize
 from .figures import plot_ensemble as plot_ensemble
 from .kernels.select import velocity as velocity

@@ -27,6 +27,11 @@ class Handle(ABC):
 
     dataset: xr.Dataset
 
+    def __post_init__(self) -> None:
+        from metastable.dataset import readonly
+
+        object.__setattr__(self, "dataset", readonly(self.dataset))
+
     @property
     @abstractmethod
     def model(self) -> Any:
@@ -103,18 +108,27 @@ class Handle(ABC):
         return Statistics(*(int(self.dataset.attrs[name]) for name in names))
 
     def observe(self, observable: Any) -> xr.DataArray:
-        """An observable (see `metastable.observe`) at the saved times."""
+        """An observable at the saved times: one of `metastable.observe`, or a function of your own.
+
+        A function is `f(x) -> number or array` of one state (tokens, dim), or `f(states, times, model) -> array (times, ...)` of
+        all of them; the result has its name (see also `metastable.observe.own`).
+
+        >>> import metastable as ms
+        >>> run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0), times=[0.0, 1.0])
+        >>> def height(x):
+        ...     return x[:, 1].max()
+        >>> run.observe(height).name
+        'height'
+        """
         import xarray as xr
 
-        from metastable.analysis.observe import check_observable, for_model
+        from metastable.analysis.observe import along
 
-        check_observable(observable, "observe")
-        observable = for_model(observable, self.model)
-        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
-        dims, attrs = ("time", *observable.dims), {"observable": repr(observable)}
-        return xr.DataArray(values, dims=dims, coords={"time": self.times}, attrs=attrs)
+        name, values, dims, text = along(self, observable)
+        attrs = {"observable": text}
+        return xr.DataArray(values, dims=("time", *dims), coords={"time": self.times}, attrs=attrs, name=name or None)
 
-    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         from metastable import dataset
 

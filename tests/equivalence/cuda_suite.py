@@ -352,3 +352,18 @@ def test_small_grids_warn_nobody():
         assert not [item for item in seen if "Grid size" in str(item.message)]
         warnings.warn("something else", stacklevel=1)
         assert [item for item in seen if "something else" in str(item.message)]
+
+
+@pytest.mark.parametrize("norm", [PreLN(), SqrtScaling()], ids=repr)
+def test_a_system_is_taken_up_where_it_was(norm):
+    """`integrate.extend` on the device: the memory of the step control, the depth and the radii go on."""
+    model = Attention(dim=2, beta=4.0, norm=norm)
+    start = points(3, 2)
+    packed = np.concatenate([start, np.ones((3, model.width - 2))], axis=1)
+    short = fused_cuda.solve(model, packed, None, 0.3)
+    assert short.resume is not None
+    assert 0.0 < short.resume.t < 0.3
+    further = fused_cuda.solve(model, short.resume.state, None, 0.6, resume=short.resume)
+    whole = fused_cuda.solve(model, packed, None, 0.6)
+    assert further.statistics.accepted == whole.statistics.accepted
+    np.testing.assert_allclose(further.states[-1], whole.states[-1], atol=1e-12)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.analysis import _html
 from metastable.analysis._film import SHALLOW, Film, IntArray, Partition, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius
@@ -65,6 +66,18 @@ class MergeTree:
         return (
             f"<MergeTree: {self.tokens} tokens, {len(self)} merges{span}, {left} cluster{'s' if left > 1 else ''} left>"
         )
+
+    def _repr_html_(self) -> str:
+        left = int(self.final_labels.max()) + 1
+        last = [f"{c} into {p} at t = {t:.4g}" for c, p, t in zip(self.child[-3:], self.parent[-3:], self.time[-3:])]
+        facts = {
+            "tokens": f"{self.tokens}, linked closer than {self.radius:.3g}",
+            "merges": f"{len(self)}" + (f", t = {self.time[0]:.3g} to {self.time[-1]:.3g}" if len(self) else ""),
+            "clusters": f"{int(self.start_labels.max()) + 1} at the start, {left} at the end",
+            "last merges": "; ".join(last),
+            "times": "refined on dense output" if self.refined else "saved times only",
+        }
+        return _html.table("MergeTree", facts)
 
     def __len__(self) -> int:
         return self.time.size

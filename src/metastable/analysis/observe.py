@@ -7,7 +7,8 @@ An observable is a small frozen object with
   shape (times, ...).
 
 `run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
-measures each member while it runs.
+measures each member while it runs. Plain functions `f(x)` of one state, or `f(states, times, model)` of all, are observables, too
+(`own` gives their dimensions names).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from metastable.analysis import _balls
 from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.observe_own import as_observable, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
-from metastable.analysis.trajectory import distance_to_subspace, subspace_basis
+from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
 from metastable.errors import InvalidInputError
 from metastable.model import Attention
 
@@ -41,6 +43,7 @@ __all__ = [
     "distance_to",
     "mean_cosine",
     "order_parameter",
+    "own",
     "state",
 ]
 
@@ -55,12 +58,13 @@ class Observable(Protocol):
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
 
 
-def check_observable(value: Any, name: str) -> None:
-    """Refuse what is not an observable: a name, or the function that makes one."""
-    if not isinstance(value, Observable) or isinstance(value, type):
-        raise InvalidInputError(
-            f"{name} takes an observable such as metastable.observe.clusters(radius=0.1), not {value!r}"
-        )
+def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:
+    """An observable at the saved times of a `Trajectory`: its name ("": none), values (times, ...), dims after time, its text."""
+    item = for_model(as_observable(observable, "observe"), run.model)
+    name = getattr(item, "name", "")
+    label = name or type(item).__name__
+    values, dims = measured(item, label, run.states, start=run.start, model=run.model, times=run.times)
+    return name, values, dims, repr(item)
 
 
 def for_model(observable: Any, model: Attention) -> Any:
@@ -94,7 +98,7 @@ class Consumed:
 
         delta, radius = self.lengths(model)
         centers = renyi_centers(start, delta, self.strong)
-        states = np.ascontiguousarray(states, dtype=np.float64)
+        states = writable(states)
         bound = _balls.within_or_at(radius)
         return _kernels.consumed_fraction(states, centers, np.asarray(start)[centers], self.moving, bound)
 
@@ -135,7 +139,7 @@ class Clusters:
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         bound = link_bound(cluster_radius(model) if self.radius is None else self.radius)
-        states = np.ascontiguousarray(states, dtype=np.float64)
+        states = writable(states)
         if states.shape[2] == 2:
             from metastable.analysis import _kernels
 

@@ -147,8 +147,17 @@ def theme(name: str = "print") -> Iterator[None]:
 
     _checks.choice(name, "theme", THEMES)
     settings: Any = {**_SHARED, **(_PRINT if name == "print" else _SCREEN)}
-    with matplotlib.rc_context(settings):
-        yield
+    interactive = matplotlib.is_interactive()
+    try:
+        with matplotlib.rc_context(settings):
+            try:
+                yield
+            finally:
+                interactive = matplotlib.is_interactive()
+    finally:
+        # The first figure of all loads the backend, and that of notebooks then says that figures are shown. The end of the context
+        # would take it back: a notebook whose first figure is ours would show none of the later ones.
+        matplotlib.interactive(interactive)
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:

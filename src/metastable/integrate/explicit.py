@@ -39,7 +39,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     model, save = plan.model, plan.save
     fused = _fused(plan, len(start))
     if fused is not None:
-        return fused.solve(model, start, save.times, save.until, **_options(plan, report))
+        return fused.solve(model, start, save.times, save.until, resume=plan.resume, **_options(plan, report))
     return tsit5.solve(
         select.right_hand_side(model, len(start), plan.backend),
         start,
@@ -48,6 +48,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         times=save.times,
         breakpoints=model.norm.breakpoints,
         progress=report,
+        resume=plan.resume,
         **vars(plan.accuracy),
     )
 

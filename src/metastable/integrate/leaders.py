@@ -25,6 +25,13 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.integrate.rodas.charts import (
+    bound_of_real_parts,
+    factor,
+    largest_real_part,
+    real_part_of_pair,
+    solve_factored,
+)
 from metastable.integrate.rodas.control import (
     CAP,
     OVERSHOOT,
@@ -33,13 +40,6 @@ from metastable.integrate.rodas.control import (
     first_control,
     propose,
     refuse,
-)
-from metastable.integrate.rodas.small import (
-    bound_of_real_parts,
-    factor,
-    largest_real_part,
-    real_part_of_pair,
-    solve_factored,
 )
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
 from metastable.kernels.cpu.compiled import allocating, compiled, inner
@@ -99,7 +99,7 @@ class Work(NamedTuple):
     block: FloatArray  # (together, together)
     weights: FloatArray  # (m,) p_kj of one leader
     vectors: FloatArray  # (6, d)
-    result: FloatArray  # (4,)
+    result: FloatArray  # (1,)
     owner: np.ndarray  # (m,) the leader that each one is one with
     alone: np.ndarray  # (m,) True while a leader is its own owner
 
@@ -121,7 +121,7 @@ def _memory(x: FloatArray, together: int) -> Work:
         block=np.zeros((together, together)),
         weights=np.zeros(m),
         vectors=np.zeros((6, d)),
-        result=np.zeros(4),
+        result=np.zeros(1),
         owner=np.arange(m),
         alone=np.ones(m, dtype=np.bool_),
     )
@@ -272,7 +272,7 @@ def _rate(work):
                 rate = max(rate, real_part_of_pair(work.block))
             else:
                 largest_real_part(work.block, size, work.result)
-                rate = max(rate, work.result[2])
+                rate = max(rate, work.result[0])
     return rate
 
 

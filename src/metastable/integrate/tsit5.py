@@ -18,7 +18,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
 from metastable.integrate.plan import Accuracy
-from metastable.integrate.solution import Solution
+from metastable.integrate.solution import Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
 
@@ -46,6 +46,9 @@ class _System:
     def _size(self, change: FloatArray, new: FloatArray) -> float:
         moving, care = slice(self.first, None), self.accuracy
         return control.scaled_error(change[moving], self.y[moving], new[moving], self.dim, care.rtol, care.atol)
+
+    def state(self) -> FloatArray:
+        return self.y
 
     def begin(self, t: float) -> None:
         self.rhs(t, self.y, self.stages[0])
@@ -85,9 +88,10 @@ def solve(
     first: int = 0,
     breakpoints: Sequence[float] = (),
     progress: Report | None = None,
+    resume: Resume | None = None,
     **accuracy: Any,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 to `until`.
+    """Integrate the packed state `start` (tokens, width) from 0 to `until`; or go on from `resume`, whose state is `start`.
 
     `times` None: every step is saved, with dense output; else only those times. `first`: tokens below it are not moved by the
     integrator and not counted in the error (the right-hand side knows where they are). `breakpoints`: times where the right-hand
@@ -105,4 +109,5 @@ def solve(
         breakpoints=breakpoints,
         fixed_step=care.step or None,
         progress=progress,
+        resume=resume,
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from metastable import _checks
 from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
+from metastable.model.describe import one_line
 
 IntArray = NDArray[np.int64]
 
@@ -170,7 +171,7 @@ class Prefix(Masking):
         return _ranges((0, stop), tokens=tokens)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mask(Masking):
     """Any boolean matrix: row k says whom token k sees. Every token must see at least one token."""
 
@@ -194,6 +195,9 @@ class Mask(Masking):
         if blind.size:
             raise ModelError(f"Mask.allowed: token {blind[0]} sees nobody; let it see at least itself")
         object.__setattr__(self, "allowed", _checks.readonly(array))
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mask) and np.array_equal(self.allowed, other.allowed)

@@ -20,7 +20,7 @@ FAMILIES = tuple(REGISTRY)
 """Fields of a model that hold a declared variant."""
 UNNAMED = {"bias": "alibi"}
 """Kinds that are written without their name: what a table without `kind` means."""
-PARTS = {"feedforward": FeedForward, "frozen": Frozen}
+PARTS: dict[str, type[FeedForward] | type[Frozen]] = {"feedforward": FeedForward, "frozen": Frozen}
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
-from metastable.integrate.plan import Accuracy, Plan, Save
+from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
 from metastable.model import Attention
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from metastable.run.trees import MergeTree
 
 
-def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
-    """The run that a solved plan makes of the tokens `start`."""
+def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wishes | None = None) -> Run:
+    """The run that a solved plan makes of the tokens `start`; `wishes`: what was asked for."""
     from metastable import dataset
+    from metastable.run.resume import remember
 
     segments = solution.notes.get("segments", [])
     attributes = {
@@ -41,7 +42,7 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
     }
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
-    return Run(dataset.from_solution(solution, models, start, attributes))
+    return Run(remember(dataset.from_solution(solution, models, start, attributes), solution.resume, wishes))
 
 
 def warn_if_early(solution: Solution) -> None:
@@ -56,7 +57,10 @@ def warn_if_early(solution: Solution) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Handle):
-    """The result of `simulate`: a handle on an `xarray.Dataset`; what it shares with other results is in `metastable.handle.Handle`."""
+    """The result of `simulate`: a handle on an `xarray.Dataset`; what it shares with other results is in `metastable.handle.Handle`.
+
+    Its arrays are read-only; `run.final.copy()` may be changed.
+    """
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
@@ -64,6 +68,21 @@ class Run(Handle):
             f"<Run: {tokens} tokens on the sphere of R^{dim}, t = 0..{self.end:g}, {self.method} on {self.engine}, "
             f"{self.stats.accepted} steps, {self.status}>"
         )
+
+    def _repr_html_(self) -> str:
+        from metastable.model.describe import table
+
+        tokens, dim = self.start.shape
+        stats, models = self.stats, self.models
+        facts = {
+            "tokens": f"{tokens} on the unit sphere of R^{dim}",
+            "time": f"0 to {self.end:g}, {len(self.times)} states kept{'' if self.dense is None else ', dense output'}",
+            "model": repr(models[0]) if len(models) == 1 else f"{len(models)} layers, the first {models[0]!r}",
+            "method": f"{self.method} on engine {self.engine}, {self.interaction} interaction",
+            "work": f"{stats.accepted} steps, {stats.rejected} rejected, {stats.evaluations} evaluations",
+            "status": f"{self.status}{': ' + self.message if self.message else ''}",
+        }
+        return table("Run", facts)
 
     @cached_property
     def models(self) -> tuple[Attention, ...]:
@@ -118,7 +137,9 @@ class Run(Handle):
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
 
-        Exact under masks where earlier tokens never notice later ones (causal, window, sink, prefix beyond its length).
+        Exact under masks where earlier tokens never notice later ones (causal, window, sink, prefix beyond its length). The earlier
+        tokens are read off the dense output of an explicit run; for other runs the message says the call that does the same
+        (under such a mask tokens move as if those behind them were not there, so all of them together are as exact).
         """
         from metastable.integrate import append
 
@@ -137,8 +158,9 @@ class Run(Handle):
             )
         if self.dense is None or self.method != "tsit5":
             raise UnsupportedError(
-                "append reads the earlier tokens off the dense output of an explicit run; simulate without times= and with "
-                "method='tsit5'"
+                f"append reads the earlier tokens off the dense output of an explicit run, which this one ({self.method}"
+                f"{'' if self.dense is not None else ', without dense output'}) does not have; simulate all tokens together, the "
+                f"earlier ones move as before: {self._call('numpy.concatenate([run.start, tokens])')}"
             )
         attrs = self.dataset.attrs
         plan = Plan(
@@ -153,8 +175,62 @@ class Run(Handle):
         warn_if_early(solution)
         return from_solution(plan, np.concatenate([self.start, new]), solution)
 
+    def extend(
+        self,
+        until: float | str | None = None,
+        *,
+        times: Any = None,
+        method: str = "auto",
+        max_steps: int | None = None,
+        threads: int | None = None,
+        progress: bool | None = None,
+    ) -> Run:
+        """The same run, further: what `simulate` with a later `until` would have given; only the new part is computed.
 
-def load(path: str | os.PathLike) -> Run:
+        Depth, radii, noise and the memory of the step control go on where they were, also in a run that was loaded. Equal to the
+        run that is longer from the beginning: bit for bit for "layers" and "sde" (the noise goes on, too), to rounding for
+        "tsit5" and "rodas" (the same steps are made; so with every step kept, the last one, which was cut short to end on
+        time, is made anew), to the tolerance where the method changes, where the run was saved by version 0.1, and behind `append`.
+        (`simulate(model, run.final)` is another thing: a new run, from depth 0 and with radii 1.)
+
+        Parameters
+        ----------
+        until : the later time to reach, or "settled"; may be left out when `times` is given.
+        times : further output times, all beyond `run.end`. A run that kept every step and is extended with `times` keeps its steps
+            so far, but no dense output. A run that kept chosen times and is extended without them keeps the state at `until`.
+        method : "auto" goes on as the run was made; a run that was explicit because its horizon was short goes on implicitly where that
+            pays. "tsit5" and "rodas" decide.
+        max_steps : give up after this many further steps (None: as many as the run was given).
+        threads, progress : as in `metastable.simulate`.
+
+        >>> import metastable as ms
+        >>> model, start = ms.Attention(dim=2, beta=9.0, norm=ms.PreLN()), ms.sphere.uniform(8, dim=2, seed=0)
+        >>> further = ms.simulate(model, start, until=5.0).extend(until=20.0)
+        >>> abs(further.final - ms.simulate(model, start, until=20.0).final).max() < 1e-12
+        np.True_
+        """
+        from metastable.run.extension import extended
+
+        plan, wishes, solution = extended(self, until, times, method, max_steps, threads, progress)
+        warn_if_early(solution)
+        return from_solution(plan, self.start, solution, wishes)
+
+    def _call(self, start: str) -> str:
+        """The call of `simulate` that makes this run from other tokens."""
+        attrs = self.dataset.attrs
+        options = [
+            f"{name}={attrs[name]!r}" for name in ("rtol", "atol") if self.method.split("+")[0] in ("tsit5", "rodas")
+        ]
+        options += [f"step={attrs['step']!r}"] if self.method in ("layers", "sde") else []
+        options += [f"seed={attrs['seed']}"] if attrs["seed"] >= 0 else []
+        method = "auto" if "+" in self.method else self.method
+        models = "list(run.models)" if len(self.models) > 1 else "run.model"
+        every = self.dense is not None or len(self.times) == self.stats.accepted + 1
+        when = f"until={self.end!r}" if every else "times=run.times"
+        return f"metastable.simulate({models}, {start}, {when}, method={method!r}, {', '.join(options)})"
+
+
+def load(path: str | os.PathLike[str]) -> Run:
     """The run that `Run.save` stored."""
     from metastable import dataset
 

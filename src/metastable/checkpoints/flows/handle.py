@@ -202,7 +202,7 @@ class FlowRun(Handle):
         tokens = _checks.count(tokens, "tokens", 0, len(self.start) - 1)
         return FlowRun(self.dataset.isel(token=slice(tokens, None)))
 
-    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         # Text as an attribute: zarr has no settled format for arrays of strings.
         names = json.dumps(list(self.text))
@@ -210,7 +210,7 @@ class FlowRun(Handle):
         stores.save(data, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
     @staticmethod
-    def load(path: str | os.PathLike) -> FlowRun:
+    def load(path: str | os.PathLike[str]) -> FlowRun:
         """The run that `FlowRun.save` stored."""
         data = stores.load(path)
         if "hidden" not in data:

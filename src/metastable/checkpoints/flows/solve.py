@@ -161,6 +161,9 @@ class _System:
                 total = total + float(weight) * stage
         return total
 
+    def state(self) -> FloatArray:
+        return to_array(self.x).astype(np.float64)
+
     def begin(self, t: float) -> None:
         self.stages[0] = self._rhs(self.x)
 

@@ -17,7 +17,7 @@ from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import control, march
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.solution import STATUSES, Solution
+from metastable.integrate.solution import STATUSES, Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cuda import support
 from metastable.kernels.protocol import Interaction, Precision
@@ -183,6 +183,9 @@ class _System:
     def _size(self, kind: str, step: float = 1.0) -> float:
         return self.device.norm(kind, step, self.rtol, self.atol)
 
+    def state(self) -> FloatArray:
+        return self.device.host_step()[0]
+
     def begin(self, t: float) -> None:
         self.device.evaluate(t, 0, False)
 
@@ -218,6 +221,7 @@ def solve(
     interaction: Interaction = "direct",
     dtype: Precision = "float64",
     progress: Report | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
     """Integrate the packed state `start` (tokens, width) from 0 to `until`; arguments and result as in `tsit5.solve`."""
     from metastable.kernels.cuda.march import DeviceSystem
@@ -234,4 +238,5 @@ def solve(
         max_steps=max_steps,
         breakpoints=model.norm.breakpoints,
         progress=progress,
+        resume=resume,
     )

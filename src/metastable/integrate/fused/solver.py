@@ -18,7 +18,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
 from metastable.integrate.plan import Accuracy
-from metastable.integrate.solution import UNFINISHED, Chart, Solution
+from metastable.integrate.solution import UNFINISHED, Chart, Resume, Solution
 from metastable.kernels import cpu
 from metastable.kernels.cpu.support import FUSED
 from metastable.kernels.protocol import Interaction
@@ -129,9 +129,11 @@ def solve(
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
     **accuracy: Any,
 ) -> Solution:
-    """Integrate one system (tokens, dim) from 0 to `until`: outputs at `times`, or every step with dense output for None.
+    """Integrate one system (tokens, dim) from 0 (or from `resume`) to `until`: outputs at `times`, or every step with dense output
+    for None.
 
     Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all). rtol, atol,
     max_steps: `plan.Accuracy`.
@@ -151,4 +153,5 @@ def solve(
         tolerance=care.tolerance,
         max_steps=care.max_steps,
         progress=progress,
+        resume=resume,
     )

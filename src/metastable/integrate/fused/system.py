@@ -145,6 +145,9 @@ class System:
             square = advance(memory or self.memory, span, stages, weights, chunks, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
 
+    def state(self) -> FloatArray:
+        return self.step.y[: self.start.size].reshape(self.start.shape)
+
     def begin(self, t: float) -> None:
         self._advance((t, t), (0, 1), 0.0, SPEED)
 

@@ -50,7 +50,11 @@ ERROR_FLOOR = 1e-2
 
 # Entries of `control`.
 T, H, H_OLD, ERROR_OLD, RATE, GROWTH, REACH, LAST_WIDTH, AFTER_REJECTION = range(9)
-CONTROL_SIZE = 9
+MEMORY: tuple[str, ...] = ("t", "h", "h_old", "error_old", "rate", "growth", "reach", "last_width", "after_rejection")
+"""Names of these entries, in order."""
+# Whether the step in hand was cut (or stretched) to end at the end; if so, the entries above as they were before it.
+LANDS, BEFORE = 9, 10
+CONTROL_SIZE = 19
 # Entries of `counters`, `Statistics` first.
 ACCEPTED, REJECTED, EVALUATIONS, JACOBIANS, OUTPUTS, PIECES = range(6)
 COUNTER_SIZE = 6
@@ -83,13 +87,18 @@ Calls = namedtuple("Calls", ["attempt", "commit", "polynomial", "settled"])
 """Addresses of the compiled functions of a system."""
 
 
-def new_journal(times, saved, pieces, steps: int, t: float, h: float) -> Journal:
-    """A journal with room for so many steps, of a march that starts at time t with step h."""
+def first_control(t: float, h: float) -> np.ndarray:
+    """The entries of `control` of a march that starts at time t with step h."""
     control = np.zeros(CONTROL_SIZE)
     control[[T, H, H_OLD, ERROR_OLD, GROWTH, REACH]] = t, h, h, ERROR_FLOOR, 1.0, CAP
+    return control
+
+
+def new_journal(times, saved, pieces, steps: int, t: float, h: float) -> Journal:
+    """A journal with room for so many steps, of a march that starts at time t with step h."""
     counters = np.zeros(COUNTER_SIZE, dtype=np.int64)
     counters[OUTPUTS] = np.searchsorted(times, t, side="right")
-    return Journal(control, counters, times, saved, np.zeros(steps), np.zeros(steps), pieces)
+    return Journal(first_control(t, h), counters, times, saved, np.zeros(steps), np.zeros(steps), pieces)
 
 
 # ------------------------------------------------------------------------------------------------ what a system does
@@ -184,7 +193,13 @@ def propose(control, until):
             h = control[REACH] / expected
     control[H] = h
     remaining = until - control[T]
-    return remaining if 1.0001 * h >= remaining else h
+    if 1.0001 * h < remaining:
+        control[LANDS] = 0.0
+        return h
+    control[LANDS] = 1.0
+    for entry in range(LANDS):
+        control[BEFORE + entry] = control[entry]
+    return remaining
 
 
 @kernel
@@ -304,7 +319,7 @@ def march(system, journal, goal):
             continue
         number = counters[PIECES]
         due = counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= control[T] + h)
-        if goal.keep_pieces or due or control[T] + h >= until:
+        if goal.keep_pieces or due or control[LANDS] != 0.0:
             piece = journal.pieces[number if goal.keep_pieces else 0]
             polynomial(system, piece)
             record(journal, h, until, piece)

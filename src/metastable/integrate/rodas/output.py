@@ -11,7 +11,16 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.prepare import Prepared, rotation
-from metastable.integrate.solution import DENSE_LIMIT, Dense, Solution, Statistics, Status, dense_overflow, unchart
+from metastable.integrate.solution import (
+    DENSE_LIMIT,
+    Dense,
+    Resume,
+    Solution,
+    Statistics,
+    Status,
+    dense_overflow,
+    unchart,
+)
 from metastable.model import Attention
 
 CHUNK_BYTES = 2**26
@@ -50,6 +59,27 @@ class Integration:
         self.steps: list[tuple[FloatArray, ...]] = []
         """Starts, widths and pieces of the steps that are kept."""
         self.ends: list[FloatArray] = []
+        self.last_piece: FloatArray | None = None
+
+    def take_up(self, resume: Resume) -> None:
+        """Remember what the step control and the counters of an earlier integration knew."""
+        for name, value in resume.control.items():
+            self.journal.control[control.MEMORY.index(name)] = value
+        done = resume.statistics
+        self.journal.counters[: control.OUTPUTS] = done.accepted, done.rejected, done.evaluations, done.jacobians
+
+    def _here(self, code: int) -> Resume | None:
+        """Where it can be taken up: at its end, or before the step that was cut short for it."""
+        if code in (control.LOST, control.UNRESOLVED):
+            return None
+        counts, known = self.journal.counters[: control.OUTPUTS].tolist(), self.journal.control
+        state, memory = self.prepared.current().copy(), known[: control.LANDS]
+        if code == control.REACHED and known[control.LANDS] and self.last_piece is not None:
+            state, memory = self.prepared.back(self.last_piece[0]), known[control.BEFORE :]
+            counts = [count - spent for count, spent in zip(counts, (1, 0, 8, 1))]
+        state = unchart(state, self.prepared.chart, self.start.shape[1])
+        remembered = dict(zip(control.MEMORY, memory.tolist()))
+        return Resume("rodas", float(memory[control.T]), state, Statistics(*counts), remembered)
 
     @property
     def t(self) -> float:
@@ -62,6 +92,8 @@ class Integration:
         while True:
             code = self.prepared.march(self.prepared.system, self.journal, self.goal)
             count = int(self.journal.counters[control.PIECES])
+            if count:
+                self.last_piece = self.journal.pieces[count - 1 if self.goal.keep_pieces else 0].copy()
             if self.goal.keep_pieces and count:
                 self._keep(count)
                 kept += count
@@ -120,7 +152,7 @@ class Integration:
         status, message = _verdict(model, code, self.t, self.goal)
         # The counters begin with what a solution counts.
         statistics = Statistics(*self.journal.counters[: control.OUTPUTS].tolist())
-        return Solution(times, states, status, statistics, dense, message, notes)
+        return Solution(times, states, status, statistics, dense, message, notes, self._here(code))
 
 
 def _verdict(model: Attention, code: int, t: float, goal: control.Goal) -> tuple[Status, str]:

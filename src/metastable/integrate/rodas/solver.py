@@ -23,7 +23,7 @@ from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.rodas.prepare import dense_tokens, prepare, sphere_system
-from metastable.integrate.solution import Solution
+from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
 
 SETTLED = 1e-12
@@ -122,8 +122,10 @@ def solve(
     progress: Report | None = None,
     begin: float = 0.0,
     first_step: float | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen.
+    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen. With `resume`,
+    whose state `start` is, go on from there.
 
     `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
     `max_steps` counts accepted and rejected steps.
@@ -150,5 +152,8 @@ def solve(
     if first_step is not None:
         prepared = replace(prepared, first_step=first_step)
     goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
-    integration = Integration(prepared, start, np.empty(0) if times is None else times, float(begin), goal, keep_dense)
+    begin = float(begin if resume is None else resume.t)
+    integration = Integration(prepared, start, np.empty(0) if times is None else times, begin, goal, keep_dense)
+    if resume is not None:
+        integration.take_up(resume)
     return integration.solution(model, integration.run(progress))
