@@ -32,18 +32,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     if backend.engine == "cuda":
         from metastable.integrate.fused import cuda as fused_cuda
 
-        return fused_cuda.solve(
-            model,
-            start,
-            plan.save.times,
-            plan.save.until,
-            rtol=accuracy.rtol,
-            atol=accuracy.atol,
-            max_steps=accuracy.max_steps,
-            interaction=backend.interaction,
-            dtype=backend.dtype,
-            progress=report,
-        )
+        return fused_cuda.solve(plan, start, report)
     return tsit5.solve(
         select.right_hand_side(model, len(start), backend),
         start,
@@ -72,9 +61,7 @@ def solve_members(plan: Plan, starts: FloatArray, first: int, report: Report) ->
     if backend.engine == "cuda":
         from metastable.integrate.fused import cuda as fused_cuda
 
-        return Members(
-            *fused_cuda.solve_members(model, starts, times, dtype=backend.dtype, threads=backend.threads, **options)
-        )
+        return fused_cuda.solve_members(plan, starts, first, report)
     if backend.engine == "cpu":
         from metastable.integrate import fused
 

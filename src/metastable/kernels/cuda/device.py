@@ -19,6 +19,9 @@ SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 LANES = 4 if SIMULATED else 32
 """Threads of a warp. The simulator runs every thread as a Python thread: small blocks keep it bearable."""
 
+THREADS = 8 if SIMULATED else 256
+"""Threads per block of kernels that work token by token."""
+
 SHARED_BYTES = 48 * 1024
 """Shared memory that every GPU gives a block without asking."""
 
@@ -75,6 +78,11 @@ def _toolkit_problem() -> str | None:
         text = " ".join(str(reason).split())[:200]
         return f"engine='cuda' cannot find NVIDIA's compiler library NVVM ({text}); install it with: {INSTALL}"
     return None
+
+
+def blocks(items: int) -> int:
+    """Blocks of `THREADS` that cover so many items."""
+    return max(1, -(-items // THREADS))
 
 
 def multiprocessors() -> int:

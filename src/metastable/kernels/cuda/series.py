@@ -3,7 +3,7 @@
 With z_m = (cos m angle, sin m angle) and modified Bessel functions I_m,
 
     exp(beta (cos a - 1)) = sum_m c_m cos(m a),                    c_0 = e^-beta I_0, c_m = 2 e^-beta I_m,
-    exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = e^-beta (I_{m-1} - I_{m+1}),
+    exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = (m / beta) c_m,
 
 so sums over all earlier tokens are sums over modes of prefix sums of z_m. The tokens are cut into chunks of `CHUNK`. Prefix
 sums are formed per chunk (`sums`, then a scan over chunks); each token adds the series over the chunks before its own
@@ -13,12 +13,13 @@ tokens, not relative to the force: see `select.LONG_HORIZON`.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
-from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
+from metastable.kernels.cuda.sums import Angle, Pull, make_gather
+from metastable.kernels.fourier import modes_for
 
 CHUNK = 8 if SIMULATED else 64
 """Tokens per chunk, and threads per block."""
@@ -26,31 +27,23 @@ CHUNK = 8 if SIMULATED else 64
 BATCH = 4 if SIMULATED else 16
 """Modes that are summed at a time; two numbers each."""
 
-MOST_MODES = 1024
-"""Largest number of modes; beta beyond about 20000 is left to direct sums."""
-
 MODE_TOLERANCE = 1e-15
 """Sum of the coefficients that are cut off. Saddles amplify errors, so this is far below the tolerance of a run."""
 
-
-def coefficients(beta: float, tolerance: float = MODE_TOLERANCE) -> FloatArray:
-    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `tolerance`."""
-    from scipy.special import ive
-
-    order = np.arange(MOST_MODES + 2)
-    bessel = ive(order, beta)
-    weight = 2.0 * bessel[:-1]
-    weight[0] = bessel[0]
-    force = np.zeros(MOST_MODES + 1)
-    force[1:] = bessel[:-2] - bessel[2:]
-    tail = np.cumsum((np.abs(weight) + np.abs(force))[::-1])[::-1]
-    modes = max(1, int(np.count_nonzero(tail > tolerance)) - 1)
-    return np.stack([weight[: modes + 1], force[: modes + 1]])
+SMALLEST_BETA = 1e-290
+"""Stands for beta = 0, where I_1(beta) / beta has a limit and no value."""
 
 
-def make_sums(real):
+def coefficients(beta: float) -> FloatArray:
+    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `MODE_TOLERANCE`."""
+    beta = max(beta, SMALLEST_BETA)
+    _, weight = modes_for(beta, MODE_TOLERANCE)
+    return np.stack([weight, weight * (np.arange(len(weight)) / beta)])
+
+
+def make_sums(arithmetic: Arithmetic):
     """Kernel `sums(x, modes, table)`: sums of z_m over each chunk into `table` (chunks, 2 modes); x holds (cos, sin) pairs."""
-    number = numba.float32 if real is np.float32 else numba.float64
+    real, number = arithmetic.real, arithmetic.number
     values = 2 * BATCH
     line = CHUNK + 1
     storage = values * line
@@ -96,11 +89,12 @@ def make_sums(real):
     return sums
 
 
-def make_scan(real):
+def make_scan(arithmetic: Arithmetic):
     """Kernels that turn `table` into prefix sums over the chunks before each one: `totals`, `offsets`, `prefix`, in this order.
 
     Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
     """
+    real = arithmetic.real
 
     @cuda.jit
     def totals(table, length, segments):
@@ -134,13 +128,12 @@ def make_scan(real):
     return totals, offsets, prefix
 
 
-def make_evaluate(real):
+def make_evaluate(arithmetic: Arithmetic):
     """Kernel `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
 
     `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e). What is written to `drift` is tangent to the circle.
     """
-    exp2 = exp2_single if real is np.float32 else exp2_double
-    number = numba.float32 if real is np.float32 else numba.float64
+    real, number, gather = arithmetic.real, arithmetic.number, make_gather(arithmetic)
     storage = 2 * CHUNK
 
     @cuda.jit
@@ -165,13 +158,10 @@ def make_evaluate(real):
             cosines, sines = table[chunk, 2 * mode - 2], table[chunk, 2 * mode - 1]
             weight += series[0, mode] * (c * cosines + s * sines)
             force += series[1, mode] * (c * sines - s * cosines)
-        weight += real(1)
+        own, pull = Angle(c1, s1, shift * c1, shift * s1), Pull(force, weight + real(1))
         for j in range(thread):
-            cj, sj = shared[2 * j], shared[2 * j + 1]
-            w = exp2(shift * (cj * c1 + sj * s1) - shift)
-            weight += w
-            force += w * (sj * c1 - cj * s1)
-        force /= weight
+            pull = gather(True, shared[2 * j], shared[2 * j + 1], own, shift, pull)
+        force = pull.force / pull.weight
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
 

@@ -112,9 +112,14 @@ def matrices(model: Attention) -> np.ndarray:
     )
 
 
+def padded(dim: int) -> int:
+    """Numbers per token where coordinates are loaded four at a time."""
+    return -(-dim // 4) * 4
+
+
 def coordinates(model: Attention) -> int:
     """Numbers per token in shared memory of the fused integration."""
-    return 2 if on_circle(model) else -(-model.dim // 4) * 4
+    return 2 if on_circle(model) else padded(model.dim)
 
 
 def on_circle(model: Attention) -> bool:
