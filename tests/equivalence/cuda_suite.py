@@ -33,6 +33,7 @@ from metastable.model import (
     Sink,
     SqrtScaling,
     Window,
+    why_not,
 )
 
 REAL = not device.SIMULATED
@@ -359,7 +360,9 @@ def test_refusals_name_the_engine_that_can():
     assert "engine='cpu'" in (cuda.refusal(hard, 3) or "")
     with pytest.raises(UnsupportedError, match="hardmax"):
         solve_members(hard, points(1, 3, 2), np.array([1.0]))
-    assert support.variant_refusal(Attention(dim=2, beta=100.0, weights="unnormalized"), "float32") is not None
+    large = Attention(dim=2, beta=100.0, weights="unnormalized")
+    assert why_not(large, support.DIRECT["float64"]) is None
+    assert why_not(large, support.DIRECT["float32"]) is not None
     assert cuda.refusal(VARIANTS["circle"], 3) is None
     assert cuda.series_refusal(VARIANTS["circle"], 3) is None
     assert "direct" in (cuda.series_refusal(VARIANTS["sphere"], 3) or "")

@@ -42,9 +42,6 @@ def _check(plan: Plan, tokens: int) -> None:
         raise UnsupportedError(reason)
 
 
-# ------------------------------------------------------------------------------------------------------ ensembles
-
-
 def _batches(plan: Plan, starts: FloatArray) -> Iterator[tuple[slice, MemberBatch]]:
     """Integrate members in batches that fit onto the device: which ones, and their batch."""
     from metastable.kernels.cuda.batch import MemberBatch, largest_batch
@@ -74,7 +71,7 @@ def solve_members(plan: Plan, starts: FloatArray, first: int, report: Report) ->
     if plan.backend.interaction == "series" or support.fused_refusal(model, tokens, plan.backend.dtype) is not None:
         return one_by_one(starts, times.size, report, lambda start, _: solve(plan, plan.packed(start), None), first)
     states = np.empty((len(starts), len(times), tokens, model.dim))
-    counts = np.empty((len(starts), 5), dtype=np.int64)
+    counts = np.empty((len(starts), 4), dtype=np.int64)
     for part, batch in _batches(plan, starts):
         states[part], counts[part] = batch.states(), batch.counts()
         report(float(part.stop))
@@ -99,15 +96,12 @@ def observe_members(
             f"observables cannot be measured on the GPU: {reason}; use solve_members and measure states"
         )
     values = {name: np.empty((len(starts), len(times))) for name in wanted}
-    counts = np.empty((len(starts), 5), dtype=np.int64)
+    counts = np.empty((len(starts), 4), dtype=np.int64)
     for part, batch in _batches(plan, starts):
         for name, observable in wanted.items():
             values[name][part] = measure(observable, batch.starts, batch.out)
         counts[part] = batch.counts()
     return values, counts[:, :3], counts[:, 3]
-
-
-# ------------------------------------------------------------------------------------------------- single systems
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:

@@ -81,8 +81,7 @@ class MemberBatch:
         self.limits = members.Limits(float(limits.tolerance), np.int32(most))
         purpose = f"a batch of {self.count} members of {tokens} tokens at {len(times)} output times"
         fix = "use fewer members at a time or fewer output times"
-        device.require_memory(self.count * output_bytes(model, tokens, len(times), dtype), purpose, fix)
-        with device.allocating(purpose, fix):
+        with device.allocating(self.count * output_bytes(model, tokens, len(times), dtype), purpose, fix):
             self.starts = cuda.to_device(np.ascontiguousarray(starts, dtype=np.float64))
             self.output = members.Output(
                 cuda.to_device(np.ascontiguousarray(times, dtype=np.float64)),
@@ -107,5 +106,5 @@ class MemberBatch:
         return self.out.copy_to_host().astype(np.float64, copy=False)
 
     def counts(self) -> np.ndarray:
-        """The statistics on the host, int64 (members, 5): see `members.STATISTICS`."""
+        """The statistics on the host, int64 (members, 4): see `members.STATISTICS`."""
         return self.output.statistics.copy_to_host().astype(np.int64)

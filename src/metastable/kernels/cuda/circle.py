@@ -15,41 +15,45 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four, load_two, make_sincos
-from metastable.kernels.cuda.members import Geometry, make_deal
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four, make_sincos
+from metastable.kernels.cuda.members import Geometry, make_deal, rounded
 from metastable.kernels.cuda.sums import Angle, Pull, make_gather
 
-NONE, SOME, ALL = 0, 1, 2
-"""How much of a tile a row sees: nothing (it is not asked), what lies before it, everything."""
+NONE, EDGE, BEFORE, ALL = 0, 1, 2, 3
+"""Whom of a stretch a row sees: nobody (it is not asked); tokens that exist and lie before it; those before it; everybody."""
 
 
 class Own(NamedTuple):
-    """The two rows of a thread: their positions in shared memory, and what they are."""
+    """The two rows of a thread, their positions in shared memory, and the position of the first token."""
 
-    low: Any
-    high: Any
     x: Angle
     y: Angle
+    low: Any
+    high: Any
+    first: Any
 
 
 def _make_walk(arithmetic: Arithmetic, low: int, high: int):
-    """Device functions for tiles of which the rows of a thread see `low` and `high`: one token, four at a time, two at a time.
-
-    Arguments: p (position), its cosine and sine or `stop` and shared memory, the rows, the shift, the pulls a and b on them.
-    """
+    """`walk(p, stop, shared, own, shift, a, b)`: the pulls a and b on the rows of a thread with the tokens from position p on, four
+    at a time, of whom the rows see `low` and `high`. Returns the first position that was left out, a and b."""
     gather = make_gather(arithmetic)
+
+    @inlined
+    def sees(whom, p, row, first):
+        if whom == ALL:
+            return True
+        return p < row and (whom != EDGE or p >= first)
 
     @inlined
     def token(p, cosine, sine, own, shift, a, b):
         if low != NONE:
-            a = gather(low == ALL or p < own.low, cosine, sine, own.x, shift, a)
-        b = gather(high == ALL or p < own.high, cosine, sine, own.y, shift, b)
+            a = gather(sees(low, p, own.low, own.first), cosine, sine, own.x, shift, a)
+        b = gather(sees(high, p, own.high, own.first), cosine, sine, own.y, shift, b)
         return a, b
 
     @inlined
-    def fours(p, stop, shared, own, shift, a, b):
-        last = np.int32(stop - np.int32(4))
-        while p <= last:
+    def walk(p, stop, shared, own, shift, a, b):
+        while p < stop:
             c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
             c2, s2, c3, s3 = load_four(shared, np.int32(2) * p + np.int32(4))
             a, b = token(p, c0, s0, own, shift, a, b)
@@ -59,29 +63,17 @@ def _make_walk(arithmetic: Arithmetic, low: int, high: int):
             p = np.int32(p + np.int32(4))
         return p, a, b
 
-    @inlined
-    def twos(p, stop, shared, own, shift, a, b):
-        while p < stop:
-            c0, s0, c1, s1 = load_four(shared, np.int32(2) * p)
-            a, b = token(p, c0, s0, own, shift, a, b)
-            p = np.int32(p + np.int32(1))
-            a, b = token(p, c1, s1, own, shift, a, b)
-            p = np.int32(p + np.int32(1))
-        return p, a, b
-
-    return token, fours, twos
+    return walk
 
 
 def make_velocity(arithmetic: Arithmetic, lanes: int):
     """The device function `velocity` of `Geometry` for warps of `lanes`."""
     real, quotient = arithmetic.real, arithmetic.quotient
-    zero = real(0)
+    zero, one = real(0), real(1)
     sincos, deal = make_sincos(real), make_deal(lanes)
-    either, _, _ = _make_walk(arithmetic, SOME, SOME)
-    _, both_see, _ = _make_walk(arithmetic, ALL, ALL)
-    _, low_tile, low_rest = _make_walk(arithmetic, SOME, ALL)
-    _, high_sees, _ = _make_walk(arithmetic, NONE, ALL)
-    _, high_tile, high_rest = _make_walk(arithmetic, NONE, SOME)
+    edge = _make_walk(arithmetic, EDGE, EDGE)
+    both_see, low_tile = _make_walk(arithmetic, ALL, ALL), _make_walk(arithmetic, BEFORE, ALL)
+    high_sees, high_tile = _make_walk(arithmetic, NONE, ALL), _make_walk(arithmetic, NONE, BEFORE)
 
     @inlined
     def place(angle, position, first, shift, shared):
@@ -89,39 +81,33 @@ def make_velocity(arithmetic: Arithmetic, lanes: int):
         cosine, sine = zero, zero
         if position >= first:
             sine, cosine = sincos(angle)
+        if position >= np.int32(0):
             shared[np.int32(2) * position], shared[np.int32(2) * position + np.int32(1)] = cosine, sine
         return Angle(cosine, sine, shift * cosine, shift * sine)
 
     @inlined
     def velocity(z, f, shared, field):
-        # Positions in shared memory are tokens, moved up by one where that makes the number even: then tiles start at
-        # even positions, and two tokens are loaded at once.
-        shift = field.shift
-        first = np.int32(field.tokens & np.int32(1))
-        low_start, high_start, lane = deal(np.int32(field.tokens + first))
+        # Positions in shared memory are tokens, moved up so that their number is a multiple of four: then so are the starts of
+        # all tiles, and four tokens are loaded at once.
+        count, shift = rounded(field.tokens), field.shift
+        first = np.int32(count - field.tokens)
+        low_start, high_start, lane = deal(count)
         low, high = np.int32(low_start + lane), np.int32(high_start + lane)
         cuda.syncthreads()
         x = place(z[0], low, first, shift, shared)
         y = place(z[1], high, first, shift, shared)
         cuda.syncthreads()
-        own = Own(low, high, x, y)
+        own = Own(x, y, low, high, first)
         # Sums begin with the token itself: weight one, and no force.
-        a, b = Pull(zero, real(1)), Pull(zero, real(1))
-        low_end = max(np.int32(low_start + np.int32(lanes)), first)
-        high_end = np.int32(high_start + np.int32(lanes))
-        p = first
-        if first == np.int32(1):
-            cosine, sine = load_two(shared, np.int32(2))
-            a, b = either(p, cosine, sine, own, shift, a, b)
-            p = np.int32(2)
+        p, a, b = np.int32(0), Pull(zero, one), Pull(zero, one)
+        if first > np.int32(0):
+            p, a, b = edge(p, np.int32(4), shared, own, shift, a, b)
         # Tokens before the tile of the low row; that tile, up to its diagonal, all of it before the high row; tokens that
-        # only the high row sees; its tile. What is left of a stretch that is not a multiple of four goes with the next tile.
-        p, a, b = both_see(p, max(low_start, first), shared, own, shift, a, b)
-        p, a, b = low_tile(p, low_end, shared, own, shift, a, b)
-        p, a, b = low_rest(p, low_end, shared, own, shift, a, b)
-        p, a, b = high_sees(p, max(high_start, first), shared, own, shift, a, b)
-        p, a, b = high_tile(p, high_end, shared, own, shift, a, b)
-        p, a, b = high_rest(p, high_end, shared, own, shift, a, b)
+        # only the high row sees; its tile.
+        p, a, b = both_see(p, low_start, shared, own, shift, a, b)
+        p, a, b = low_tile(p, np.int32(low_start + np.int32(lanes)), shared, own, shift, a, b)
+        p, a, b = high_sees(p, high_start, shared, own, shift, a, b)
+        p, a, b = high_tile(p, np.int32(high_start + np.int32(lanes)), shared, own, shift, a, b)
         f[0], f[1] = quotient(a.force, a.weight), quotient(b.force, b.weight)
 
     return velocity

@@ -12,7 +12,6 @@ from metastable.kernels.cuda import device, pairs, rows, series, support, tiles
 from metastable.kernels.cuda.device import THREADS, blocks
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
 from metastable.model import Attention
-from metastable.model.norms import Law
 
 PAIR_THREADS = 8 if device.SIMULATED else 128
 """Threads per block of `pairs.py`, which is also its tile width."""
@@ -42,25 +41,6 @@ def pair_kernel(dtype: str, dim: int, biased: bool) -> Any:
     return pairs.make_kernel(arithmetic, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased, launch_bounds=bounds)
 
 
-@lru_cache(maxsize=64)
-def row_kernels(dtype: str, dim: int, pad: int) -> rows.RowKernels:
-    """The kernels around the pair sums."""
-    return rows.make_kernels(ARITHMETIC[dtype], dim, pad)
-
-
-@lru_cache(maxsize=64)
-def finish_kernel(dim: int, pad: int, law: Law) -> Any:
-    """The kernel that applies a norm."""
-    return rows.make_finish(dim, pad, law)
-
-
-@lru_cache(maxsize=4)
-def series_kernels(dtype: str) -> tuple[Any, ...]:
-    """`sums`, `totals`, `offsets`, `prefix`, `evaluate` of `series.py`."""
-    arithmetic = ARITHMETIC[dtype]
-    return (series.make_sums(arithmetic), *series.make_scan(arithmetic), series.make_evaluate(arithmetic))
-
-
 def block_bounds(intervals: np.ndarray, first: int, height: int) -> np.ndarray:
     """(row blocks, 2, 4) int32: for both intervals of the rows of a block the columns of `pairs.OUTER_START` and the others.
 
@@ -85,7 +65,7 @@ class _Launcher:
         self.model, self.tokens, self.first, self.dtype, self.pad = model, tokens, np.int32(first), dtype, pad
         self.real = ARITHMETIC[dtype].real
         self.row_blocks = blocks(tokens - first)
-        self.rows = row_kernels(dtype, model.dim, pad)
+        self.rows = rows.make_kernels(ARITHMETIC[dtype], model.dim, pad)
         self.x = cuda.device_array(tokens * pad, self.real)
         self.drift = cuda.device_array((tokens, model.dim), self.real)
         self.host_state: Any = None
@@ -100,7 +80,7 @@ class _Launcher:
         self.attention()
         law = self.model.norm.law(t)
         # What depends on depth is an argument, the rest is compiled in.
-        finish = finish_kernel(self.model.dim, self.pad, law._replace(amplitude=1.0, decay=0.0))
+        finish = rows.make_finish(self.model.dim, self.pad, law._replace(amplitude=1.0, decay=0.0))
         pace = np.float64(law.amplitude / law.depth(t))
         finish[self.row_blocks, THREADS](y, self.x, self.drift, pace, self.first, out)
 
@@ -135,12 +115,17 @@ class DirectSums(_Launcher):
         self.shift = cuda.device_array(tokens, self.real)
         self.partial = cuda.device_array((self.chunks, model.dim + 1, tokens), self.real)
         self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
-        self.frozen = cuda.to_device(self._frozen())
-        self.counts = cuda.to_device(self._counts(table))
-        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
-        self.exact = [support.weight_gap(head) > support.LARGEST_GAP[dtype] for head in model.all_heads]
+        frozen, counts = np.zeros((0, model.dim + 1)), np.zeros(0)
+        if model.frozen is not None:
+            frozen = np.column_stack([model.frozen.tokens, model.frozen.weights])
         if model.weights == "unnormalized":
-            self.exact = [False] * len(self.exact)
+            counts = (table[:, :, 1] - table[:, :, 0]).sum(axis=1) + frozen[:, -1].sum()
+        self.frozen, self.counts = cuda.to_device(frozen.astype(self.real)), cuda.to_device(counts.astype(self.real))
+        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
+        self.exact = [
+            model.weights != "unnormalized" and support.weight_gap(head) > support.LARGEST_GAP[dtype]
+            for head in model.all_heads
+        ]
 
     def _chunks(self, step: int) -> tuple[int, int]:
         """Columns per chunk and number of chunks: enough units to fill the GPU, within the memory for partial sums."""
@@ -152,18 +137,6 @@ class DirectSums(_Launcher):
         chunk = -(-self.tokens // (wanted * step)) * step
         return chunk, -(-self.tokens // chunk)
 
-    def _frozen(self) -> np.ndarray:
-        if self.model.frozen is None:
-            return np.zeros((0, self.model.dim + 1), dtype=self.real)
-        weights = np.asarray(self.model.frozen.weights)[:, None]
-        return np.concatenate([self.model.frozen.tokens, weights], axis=1).astype(self.real)
-
-    def _counts(self, table: np.ndarray) -> np.ndarray:
-        if self.model.weights != "unnormalized":
-            return np.zeros(0, dtype=self.real)
-        mass = 0.0 if self.model.frozen is None else float(np.asarray(self.model.frozen.weights).sum())
-        return ((table[:, :, 1] - table[:, :, 0]).sum(axis=1) + mass).astype(self.real)
-
     def attention(self) -> None:
         x, query, shift, frozen, first = self.x, self.query, self.shift, self.frozen, self.first
         grid = self.row_blocks, THREADS
@@ -172,25 +145,13 @@ class DirectSums(_Launcher):
             self.rows.ask[grid](x, self.matrices, number, first, query, shift)
             if self.exact[head]:
                 self.rows.largest[grid](x, query, self.intervals, slope, frozen, first, shift)
-            self.pair_sums(slope)
+            # The O(tokens^2) part: weighted sums over all visible tokens into `partial`.
+            attend = pair_kernel(self.dtype, self.model.dim, bool(slope))[(self.grid_rows, self.chunks), self.threads]
+            chunk, partial = np.int32(self.chunk), self.partial
+            attend(x, query, shift, self.intervals, self.bounds, slope, first, chunk, partial)
             self.rows.combine[grid](
-                self.partial, query, shift, frozen, self.matrices, number, self.counts, first, self.drift
+                partial, query, shift, frozen, self.matrices, number, self.counts, first, self.drift
             )
-
-    def pair_sums(self, slope: Any) -> None:
-        """The O(tokens^2) part: weighted sums over all visible tokens into `partial`."""
-        kernel = pair_kernel(self.dtype, self.model.dim, bool(slope))
-        kernel[(self.grid_rows, self.chunks), self.threads](
-            self.x,
-            self.query,
-            self.shift,
-            self.intervals,
-            self.bounds,
-            slope,
-            self.first,
-            np.int32(self.chunk),
-            self.partial,
-        )
 
 
 class SeriesSums(_Launcher):
@@ -198,7 +159,7 @@ class SeriesSums(_Launcher):
 
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         super().__init__(model, tokens, first, dtype, 2)
-        beta = model.all_heads[0].beta
+        self.kernels, beta = series.make_kernels(ARITHMETIC[dtype]), model.all_heads[0].beta
         terms = series.coefficients(beta)
         self.modes = terms.shape[1] - 1
         self.chunks = -(-tokens // series.CHUNK)
@@ -209,7 +170,7 @@ class SeriesSums(_Launcher):
         self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
 
     def attention(self) -> None:
-        sums, totals, offsets, prefix, evaluate = series_kernels(self.dtype)
+        sums, totals, offsets, prefix, evaluate = self.kernels
         columns = blocks(2 * self.modes)
         grid = (columns, self.segments)
         sums[self.chunks, series.CHUNK](self.x, np.int32(self.modes), self.table)
@@ -224,6 +185,5 @@ def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str
     width = max(model.width, 4) * np.dtype(np.float64).itemsize
     fix = "use fewer tokens or engine='cpu'"
     purpose = f"a right-hand side for {tokens} tokens in dimension {model.dim}"
-    device.require_memory(16 * tokens * width, purpose, fix)
-    with device.allocating(purpose, fix):
+    with device.allocating(16 * tokens * width, purpose, fix):
         return (SeriesSums if interaction == "series" else DirectSums)(model, tokens, first, dtype)

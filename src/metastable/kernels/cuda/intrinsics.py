@@ -12,6 +12,7 @@ loads; there the same names are plain Python.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 import numba
@@ -246,18 +247,6 @@ def power_single(base, exponent):
     return exp2_single(exponent * log2_single(base))
 
 
-@inlined
-def power_double(base, exponent):
-    """base^exponent in float64."""
-    return math.pow(base, exponent)
-
-
-@inlined
-def quotient_double(a, b):
-    """a / b in float64."""
-    return a / b
-
-
 class Arithmetic(NamedTuple):
     """A precision: its type (as NumPy and as Numba know it) and the operations that depend on it."""
 
@@ -269,7 +258,7 @@ class Arithmetic(NamedTuple):
 
 
 ARITHMETIC = {
-    "float64": Arithmetic(np.float64, numba.float64, exp2_double, quotient_double, power_double),
+    "float64": Arithmetic(np.float64, numba.float64, exp2_double, operator.truediv, math.pow),
     "float32": Arithmetic(np.float32, numba.float32, exp2_single, quotient_single, power_single),
 }
 """The two precisions by name; kernels are made for one of them."""

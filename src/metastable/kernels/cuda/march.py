@@ -99,8 +99,7 @@ class DeviceSystem:
         self.velocity, self.tableau, self.accuracy, self.polynomial = velocity, tableau, accuracy, polynomial
         stages, tokens = tableau.stages, len(start)
         purpose, fix = f"a step of {tokens} tokens", "use fewer tokens or engine='cpu'"
-        device.require_memory((stages + 2) * start.nbytes, purpose, fix)
-        with device.allocating(purpose, fix):
+        with device.allocating((stages + 2) * start.nbytes, purpose, fix):
             self.y, self.new = cuda.to_device(start), cuda.to_device(start)
             # Weights may be zero where no slope was evaluated yet, but zero times what was in memory before may be NaN.
             self.slopes = cuda.to_device(np.zeros((stages, *start.shape)))
@@ -124,26 +123,21 @@ class DeviceSystem:
         return float(np.sqrt(self.sums.copy_to_host().sum() / len(self.y)))
 
     def begin(self, t: float) -> None:
-        """Evaluate the first stage."""
         self.velocity.evaluate(t, self.y, self._slope[0])
 
     def speed(self) -> float:
-        """Size of the first stage."""
         return self._size(self.euler[0], self.y)
 
     def bend(self, trial: float) -> float:
-        """Size of the change of velocity over an Euler step."""
         self._evaluate(trial, 1, self.euler, 0, trial)
         return self._size(self.difference, self.y)
 
     def advance(self, t: float, step: float, latest: float) -> float:
-        """Evaluate the other stages; the size of the error."""
         for stage in range(1, self.tableau.stages):
             self._evaluate(min(t + float(self.tableau.c[stage]) * step, latest), stage, self.weights, stage, step)
         return self._size(self.error, self.new, step)
 
     def accept(self, t: float, step: float, end: float, recorder: Any) -> None:
-        """The trial state, put on the sphere and recorded, becomes the state, and the last slope the first one."""
         self._retract[blocks(len(self.y)), THREADS](self.new, np.int32(self.velocity.model.dim))
         if recorder.wants(end):
             y, new, slopes = self.y.copy_to_host(), self.new.copy_to_host(), self.slopes.copy_to_host()

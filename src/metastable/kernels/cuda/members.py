@@ -22,7 +22,7 @@ from metastable.kernels.cuda.intrinsics import ALIGNMENT, Arithmetic, cuda, inli
 SUCCESS, MAX_STEPS, DIVERGED = 0, 1, 2
 """Values of the status column of the statistics."""
 
-STATISTICS = ("accepted", "rejected", "evaluations", "status", "saved")
+STATISTICS = ("accepted", "rejected", "evaluations", "status")
 """Columns of the statistics of a member."""
 
 FIRST_SLOPE, PROBE = -2, -1
@@ -45,7 +45,7 @@ class Field(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Where results go: increasing `times` (slots,), `states` (members, slots, tokens, dim), `statistics` (members, 5)."""
+    """Where results go: increasing `times` (slots,), `states` (members, slots, tokens, dim), `statistics` (members, 4)."""
 
     times: Any
     states: Any
@@ -75,6 +75,12 @@ class Geometry(NamedTuple):
     read: Any
     retract: Any
     write: Any
+
+
+@inlined
+def rounded(tokens):
+    """The next multiple of four, as `support.padded`."""
+    return np.int32((tokens + np.int32(3)) & np.int32(-4))
 
 
 def make_deal(lanes: int):
@@ -210,9 +216,8 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, lane
         square = zero
         for i in range(width):
             square += values[i] * values[i]
-        # Behind the coordinates of all tokens, whose number is rounded up to an even one.
-        behind = np.int32(coordinates) * np.int32(field.tokens + np.int32(field.tokens & np.int32(1)))
-        return real(math.sqrt(block_sum(square, shared, behind) / real(field.tokens)))
+        behind_coordinates = np.int32(coordinates) * rounded(field.tokens)
+        return real(math.sqrt(block_sum(square, shared, behind_coordinates) / real(field.tokens)))
 
     @cuda.jit(device=True)
     def save(z, output, slot, low, high):
@@ -325,7 +330,6 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, lane
                 step = until - t if lands else h
             stage = np.int32(stage + np.int32(1))
             advance(stage, k, y, step, f, z)
-        saved = slot
         while slot < slots:
             for i in range(width):
                 z[i] = math.nan
@@ -333,6 +337,6 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, lane
             slot = np.int32(slot + np.int32(1))
         if thread == np.int32(0):
             row = output.statistics[member]
-            row[0], row[1], row[2], row[3], row[4] = accepted, rejected, evaluations, status, saved
+            row[0], row[1], row[2], row[3] = accepted, rejected, evaluations, status
 
     return integrate

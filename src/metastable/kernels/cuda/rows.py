@@ -6,6 +6,7 @@ All of it is O(tokens dim^2) and runs one thread per token.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ class RowKernels(NamedTuple):
     combine: Any
 
 
+@lru_cache(maxsize=64)
 def make_kernels(arithmetic: Arithmetic, dim: int, pad: int) -> RowKernels:
     """The kernels before and after the pair sums."""
     real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
@@ -103,6 +105,7 @@ def make_kernels(arithmetic: Arithmetic, dim: int, pad: int) -> RowKernels:
     return RowKernels(prepare, ask, largest, combine)
 
 
+@lru_cache(maxsize=64)
 def make_finish(dim: int, pad: int, law: Law):
     """Kernel `finish(y, x, drift, pace, first, out)`: the velocity of the packed state, by the powers of the norm's `law`.
 

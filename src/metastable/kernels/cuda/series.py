@@ -3,7 +3,7 @@
 With z_m = (cos m angle, sin m angle) and modified Bessel functions I_m,
 
     exp(beta (cos a - 1)) = sum_m c_m cos(m a),                    c_0 = e^-beta I_0, c_m = 2 e^-beta I_m,
-    exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = (m / beta) c_m,
+    exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = e^-beta (I_{m-1} - I_{m+1}),
 
 so sums over all earlier tokens are sums over modes of prefix sums of z_m. The tokens are cut into chunks of `CHUNK`. Prefix
 sums are formed per chunk (`sums`, then a scan over chunks); each token adds the series over the chunks before its own
@@ -12,6 +12,9 @@ tokens, not relative to the force: see `select.LONG_HORIZON`.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,25 +33,41 @@ BATCH = 4 if SIMULATED else 16
 MODE_TOLERANCE = 1e-15
 """Sum of the coefficients that are cut off. Saddles amplify errors, so this is far below the tolerance of a run."""
 
-SMALLEST_BETA = 1e-290
-"""Stands for beta = 0, where I_1(beta) / beta has a limit and no value."""
+SMALLEST_BETA = 1e-20
+"""Stands for beta = 0: what it changes is far below rounding."""
 
 
 def coefficients(beta: float) -> FloatArray:
     """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `MODE_TOLERANCE`."""
-    beta = max(beta, SMALLEST_BETA)
-    _, weight = modes_for(beta, MODE_TOLERANCE)
-    return np.stack([weight, weight * (np.arange(len(weight)) / beta)])
+    _, weight = modes_for(max(beta, SMALLEST_BETA), MODE_TOLERANCE)
+    bessel = np.append(weight / 2.0, 0.0)
+    bessel[0] = weight[0]
+    return np.stack([weight, np.append(0.0, bessel[:-2] - bessel[2:])])
 
 
-def make_sums(arithmetic: Arithmetic):
-    """Kernel `sums(x, modes, table)`: sums of z_m over each chunk into `table` (chunks, 2 modes); x holds (cos, sin) pairs."""
-    real, number = arithmetic.real, arithmetic.number
-    values = 2 * BATCH
-    line = CHUNK + 1
-    storage = values * line
-    quarters = 4
-    share = CHUNK // quarters
+class SeriesKernels(NamedTuple):
+    """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
+
+    - `sums(x, modes, table)`: over each chunk.
+    - `totals(table, length, segments)`, `offsets(segments)`, `prefix(table, length, segments)`: over the chunks before each one.
+      Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
+    - `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
+      `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e).
+    """
+
+    sums: Any
+    totals: Any
+    offsets: Any
+    prefix: Any
+    evaluate: Any
+
+
+@lru_cache(maxsize=4)
+def make_kernels(arithmetic: Arithmetic) -> SeriesKernels:
+    """The kernels in one precision."""
+    real, number, gather = arithmetic.real, arithmetic.number, make_gather(arithmetic)
+    values, line, quarters = 2 * BATCH, CHUNK + 1, 4
+    storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
 
     @cuda.jit
     def sums(x, modes, table):
@@ -80,21 +99,10 @@ def make_sums(arithmetic: Arithmetic):
             item = thread
             while item < values:
                 if 2 * mode + item < 2 * modes:
-                    table[chunk, 2 * mode + item] = (pieces[item, 0] + pieces[item, 1]) + (
-                        pieces[item, 2] + pieces[item, 3]
-                    )
+                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
+                    table[chunk, 2 * mode + item] = early + late
                 item += np.int32(CHUNK)
             mode = np.int32(mode + np.int32(BATCH))
-
-    return sums
-
-
-def make_scan(arithmetic: Arithmetic):
-    """Kernels that turn `table` into prefix sums over the chunks before each one: `totals`, `offsets`, `prefix`, in this order.
-
-    Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
-    """
-    real = arithmetic.real
 
     @cuda.jit
     def totals(table, length, segments):
@@ -125,20 +133,9 @@ def make_scan(arithmetic: Arithmetic):
                 table[chunk, column] = running
                 running += total
 
-    return totals, offsets, prefix
-
-
-def make_evaluate(arithmetic: Arithmetic):
-    """Kernel `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
-
-    `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e). What is written to `drift` is tangent to the circle.
-    """
-    real, number, gather = arithmetic.real, arithmetic.number, make_gather(arithmetic)
-    storage = 2 * CHUNK
-
     @cuda.jit
     def evaluate(x, table, series, shift, first, drift):
-        shared = cuda.shared.array(storage, number)
+        shared = cuda.shared.array(pairs, number)
         thread, chunk = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
         base = np.int32(chunk * np.int32(CHUNK))
         token = np.int32(base + thread)
@@ -165,4 +162,4 @@ def make_evaluate(arithmetic: Arithmetic):
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
 
-    return evaluate
+    return SeriesKernels(sums, totals, offsets, prefix, evaluate)

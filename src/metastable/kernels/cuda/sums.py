@@ -79,20 +79,14 @@ def make_gather(arithmetic: Arithmetic):
 
 def make_load(pad: int):
     """`load(array, index, key)`: the padded coordinates of one token, by the widest loads there are."""
-    if pad == 2:
-
-        @inlined
-        def load(array, index, key):
-            key[0], key[1] = load_two(array, np.int32(index))
-
-        return load
-    fours = pad // 4
+    step, load_some = (2, load_two) if pad == 2 else (4, load_four)
 
     @inlined
     def load(array, index, key):
-        for i in range(fours):
-            a, b, c, d = load_four(array, np.int32(index + 4 * i))
-            key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3] = a, b, c, d
+        for i in range(0, pad, step):
+            some = load_some(array, np.int32(index + i))
+            for j in range(step):
+                key[i + j] = some[j]
 
     return load
 

@@ -48,14 +48,12 @@ WEIGHT_LINE = ROWS + MARGIN
 
 
 class Shape(NamedTuple):
-    """Sizes of a block: what 48 KiB of shared memory hold."""
+    """Sizes of a block, what 48 KiB of shared memory hold: columns per tile, coordinates that are staged at a time, and whether
+    rows stay in shared memory and columns are fetched ahead."""
 
     columns: int
-    """Columns per tile."""
     depth: int
-    """Coordinates that are staged at a time."""
     resident: bool
-    """True when rows stay in shared memory and columns are fetched ahead."""
 
     @property
     def line(self) -> int:
@@ -155,36 +153,35 @@ def _make_copies(arithmetic: Arithmetic, pad: int, shape: Shape):
     zero = arithmetic.real(0)
 
     @inlined
-    def read(source, token, offset, tokens):
-        a, b, c, d = zero, zero, zero, zero
-        if token < tokens:
-            a, b, c, d = load_four(source, np.int32(token * np.int32(pad) + offset))
-        return a, b, c, d
+    def split(item):
+        return np.int32(item // np.int32(fours)), np.int32(np.int32(item % np.int32(fours)) * np.int32(4))
 
     @inlined
     def stage(source, start, tokens, offset, target, count):
         item = np.int32(cuda.threadIdx.x)
         while item < np.int32(count * fours):
-            token, at = np.int32(item // np.int32(fours)), np.int32(np.int32(item % np.int32(fours)) * np.int32(4))
-            a, b, c, d = read(source, np.int32(start + token), np.int32(offset + at), tokens)
+            token, at = split(item)
+            a, b, c, d = zero, zero, zero, zero
+            if np.int32(start + token) < tokens:
+                a, b, c, d = load_four(source, np.int32(np.int32(start + token) * np.int32(pad) + offset + at))
             store_four(target, np.int32(token * np.int32(line) + at), a, b, c, d)
             item = np.int32(item + np.int32(THREADS))
 
     @inlined
     def fetch(source, start, tokens, hold):
         for turn in range(turns):
-            item = np.int32(np.int32(cuda.threadIdx.x) + np.int32(turn * THREADS))
-            token, at = np.int32(item // np.int32(fours)), np.int32(np.int32(item % np.int32(fours)) * np.int32(4))
-            a, b, c, d = read(source, np.int32(start + token), at, tokens)
+            token, at = split(np.int32(np.int32(cuda.threadIdx.x) + np.int32(turn * THREADS)))
+            a, b, c, d = zero, zero, zero, zero
+            if np.int32(start + token) < tokens:
+                a, b, c, d = load_four(source, np.int32(np.int32(start + token) * np.int32(pad) + at))
             hold[turn, 0], hold[turn, 1], hold[turn, 2], hold[turn, 3] = a, b, c, d
 
     @inlined
     def put(hold, target):
         for turn in range(turns):
-            item = np.int32(np.int32(cuda.threadIdx.x) + np.int32(turn * THREADS))
-            token, at = np.int32(item // np.int32(fours)), np.int32(np.int32(item % np.int32(fours)) * np.int32(4))
-            place = np.int32(token * np.int32(line) + at)
-            store_four(target, place, hold[turn, 0], hold[turn, 1], hold[turn, 2], hold[turn, 3])
+            token, at = split(np.int32(np.int32(cuda.threadIdx.x) + np.int32(turn * THREADS)))
+            a, b, c, d = hold[turn, 0], hold[turn, 1], hold[turn, 2], hold[turn, 3]
+            store_four(target, np.int32(token * np.int32(line) + at), a, b, c, d)
 
     return stage, fetch, put, turns
 
