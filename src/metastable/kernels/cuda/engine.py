@@ -117,7 +117,7 @@ class DirectSums(_Launcher):
         self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
         frozen, counts = np.zeros((0, model.dim + 1)), np.zeros(0)
         if model.frozen is not None:
-            frozen = np.column_stack([model.frozen.tokens, model.frozen.weights])
+            frozen = np.column_stack([model.frozen.tokens, np.asarray(model.frozen.weights)])
         if model.weights == "unnormalized":
             counts = (table[:, :, 1] - table[:, :, 0]).sum(axis=1) + frozen[:, -1].sum()
         self.frozen, self.counts = cuda.to_device(frozen.astype(self.real)), cuda.to_device(counts.astype(self.real))
