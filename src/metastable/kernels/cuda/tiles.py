@@ -160,11 +160,12 @@ def _make_copies(arithmetic: Arithmetic, pad: int, shape: Shape):
     def stage(source, start, tokens, offset, target, count):
         item = np.int32(cuda.threadIdx.x)
         while item < np.int32(count * fours):
-            token, at = split(item)
+            token, group = np.int32(item // np.int32(fours)), np.int32(item % np.int32(fours))
             a, b, c, d = zero, zero, zero, zero
             if np.int32(start + token) < tokens:
-                a, b, c, d = load_four(source, np.int32(np.int32(start + token) * np.int32(pad) + offset + at))
-            store_four(target, np.int32(token * np.int32(line) + at), a, b, c, d)
+                place = np.int32(np.int32(start + token) * np.int32(pad) + offset + group * np.int32(4))
+                a, b, c, d = load_four(source, place)
+            store_four(target, np.int32(token * np.int32(line) + group * np.int32(4)), a, b, c, d)
             item = np.int32(item + np.int32(THREADS))
 
     @inlined
