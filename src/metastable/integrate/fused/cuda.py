@@ -90,11 +90,7 @@ def observe_members(
     times, tokens = plan.save.times, starts.shape[1]
     assert times is not None
     _check(plan, tokens)
-    reason = support.fused_refusal(plan.model, tokens, plan.backend.dtype)
-    if reason is not None:
-        raise UnsupportedError(
-            f"observables cannot be measured on the GPU: {reason}; use solve_members and measure states"
-        )
+    require(plan.model, support.FUSED[plan.backend.dtype], tokens)
     values = {name: np.empty((len(starts), len(times))) for name in wanted}
     counts = np.empty((len(starts), 4), dtype=np.int64)
     for part, batch in _batches(plan, starts):

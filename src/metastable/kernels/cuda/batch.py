@@ -31,11 +31,11 @@ SPHERE_REGISTERS = {"float32": 128, "float64": 168}
 @lru_cache(maxsize=64)
 def member_kernel(dtype: str, dim: int, angles: bool, threads: int, scheme: members.Scheme, registers: int) -> Any:
     """The compiled kernel for members in blocks of up to `threads`."""
-    arithmetic, lanes = ARITHMETIC[dtype], device.LANES
-    geometry = circle.make_geometry(arithmetic, lanes) if angles else sphere.make_geometry(arithmetic, dim, lanes)
+    arithmetic = ARITHMETIC[dtype]
+    geometry = circle.make_geometry(arithmetic) if angles else sphere.make_geometry(arithmetic, dim)
     # As many blocks per multiprocessor as have so many registers.
     bounds = threads, max(1, REGISTER_FILE // (registers * threads))
-    return members.make_kernel(arithmetic, geometry, scheme, lanes, launch_bounds=bounds)
+    return members.make_kernel(arithmetic, geometry, scheme, launch_bounds=bounds)
 
 
 def output_bytes(model: Attention, tokens: int, slots: int, dtype: str) -> int:

@@ -4,7 +4,7 @@ With z_k the angle of token k and sums over j < k
 
     dz_k/dt = sum_j w_kj sin(z_j - z_k) / (1 + sum_j w_kj),    w_kj = exp(beta (cos(z_j - z_k) - 1)).
 
-Each thread owns two rows (tokens), dealt by `members.make_deal`. All loops have bounds that are the same for the whole warp; only
+Each thread owns two rows (tokens), dealt by `members.deal`. All loops have bounds that are the same for the whole warp; only
 on the diagonal tiles are weights masked.
 """
 
@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metastable.kernels.cuda.device import LANES
 from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four, make_sincos
-from metastable.kernels.cuda.members import Geometry, make_deal, rounded
+from metastable.kernels.cuda.members import Geometry, deal, rounded
 from metastable.kernels.cuda.sums import Angle, Pull, make_gather
 
 NONE, EDGE, BEFORE, ALL = 0, 1, 2, 3
@@ -66,12 +67,11 @@ def _make_walk(arithmetic: Arithmetic, low: int, high: int):
     return walk
 
 
-def make_velocity(arithmetic: Arithmetic, lanes: int):
-    """The device function `velocity` of `Geometry` for warps of `lanes`."""
+def make_velocity(arithmetic: Arithmetic):
+    """The device function `velocity` of `Geometry`."""
     real, quotient = arithmetic.real, arithmetic.quotient
     zero, one = real(0), real(1)
-    sincos, deal = make_sincos(real), make_deal(lanes)
-    edge = _make_walk(arithmetic, EDGE, EDGE)
+    sincos, edge = make_sincos(real), _make_walk(arithmetic, EDGE, EDGE)
     both_see, low_tile = _make_walk(arithmetic, ALL, ALL), _make_walk(arithmetic, BEFORE, ALL)
     high_sees, high_tile = _make_walk(arithmetic, NONE, ALL), _make_walk(arithmetic, NONE, BEFORE)
 
@@ -105,15 +105,15 @@ def make_velocity(arithmetic: Arithmetic, lanes: int):
         # Tokens before the tile of the low row; that tile, up to its diagonal, all of it before the high row; tokens that
         # only the high row sees; its tile.
         p, a, b = both_see(p, low_start, shared, own, shift, a, b)
-        p, a, b = low_tile(p, np.int32(low_start + np.int32(lanes)), shared, own, shift, a, b)
+        p, a, b = low_tile(p, np.int32(low_start + np.int32(LANES)), shared, own, shift, a, b)
         p, a, b = high_sees(p, high_start, shared, own, shift, a, b)
-        p, a, b = high_tile(p, np.int32(high_start + np.int32(lanes)), shared, own, shift, a, b)
+        p, a, b = high_tile(p, np.int32(high_start + np.int32(LANES)), shared, own, shift, a, b)
         f[0], f[1] = quotient(a.force, a.weight), quotient(b.force, b.weight)
 
     return velocity
 
 
-def make_geometry(arithmetic: Arithmetic, lanes: int) -> Geometry:
+def make_geometry(arithmetic: Arithmetic) -> Geometry:
     """Tokens of the circle by their angle."""
     sincos = make_sincos(np.float64)
 
@@ -131,4 +131,4 @@ def make_geometry(arithmetic: Arithmetic, lanes: int) -> Geometry:
         out[member, slot, token, 0] = cosine
         out[member, slot, token, 1] = sine
 
-    return Geometry(1, 2, make_velocity(arithmetic, lanes), read, retract, write)
+    return Geometry(1, 2, make_velocity(arithmetic), read, retract, write)

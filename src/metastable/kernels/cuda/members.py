@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from metastable.kernels.cuda.device import LANES
 from metastable.kernels.cuda.intrinsics import ALIGNMENT, Arithmetic, cuda, inlined, kernel, load_four
 
 SUCCESS, MAX_STEPS, DIVERGED = 0, 1, 2
@@ -83,27 +84,23 @@ def rounded(tokens):
     return np.int32((tokens + np.int32(3)) & np.int32(-4))
 
 
-def make_deal(lanes: int):
-    """`deal(count)`: the first rows of the low and of the high tile of this warp, and the lane of this thread.
+@inlined
+def deal(count):
+    """The first rows of the low and of the high tile of this warp, and the lane of this thread.
 
     A thread gets a row of a tile from the end of the sequence and one of a tile from its beginning, so that every warp has the
     same share of the triangle. Tiles are counted from the last row backwards: the ragged one is the first, where rows are short.
     Rows below zero do not exist.
     """
-
-    @inlined
-    def deal(count):
-        tiles = np.int32((count + np.int32(lanes - 1)) // np.int32(lanes))
-        thread = np.int32(cuda.threadIdx.x)
-        warp = np.int32(thread // np.int32(lanes))
-        low = np.int32(count - np.int32(lanes) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))))
-        high = np.int32(count - np.int32(lanes) * np.int32(warp + np.int32(1)))
-        return low, high, np.int32(thread - warp * np.int32(lanes))
-
-    return deal
+    tiles = np.int32((count + np.int32(LANES - 1)) // np.int32(LANES))
+    thread = np.int32(cuda.threadIdx.x)
+    warp = np.int32(thread // np.int32(LANES))
+    low = np.int32(count - np.int32(LANES) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))))
+    high = np.int32(count - np.int32(LANES) * np.int32(warp + np.int32(1)))
+    return low, high, np.int32(thread - warp * np.int32(LANES))
 
 
-def make_block_sum(arithmetic: Arithmetic, lanes: int):
+def make_block_sum(arithmetic: Arithmetic):
     """A device function that adds one number per thread over the block, in an order that does not depend on timing.
 
     The threads of the first warp add up their columns, then every thread adds up the warp. `offset` is a multiple of four.
@@ -116,15 +113,15 @@ def make_block_sum(arithmetic: Arithmetic, lanes: int):
         cuda.syncthreads()
         shared[offset + thread] = value
         cuda.syncthreads()
-        if thread < np.int32(lanes):
-            other = np.int32(thread + np.int32(lanes))
+        if thread < np.int32(LANES):
+            other = np.int32(thread + np.int32(LANES))
             while other < threads:
                 value += shared[offset + other]
-                other = np.int32(other + np.int32(lanes))
+                other = np.int32(other + np.int32(LANES))
             shared[offset + thread] = value
         cuda.syncthreads()
         a, b, c, d = zero, zero, zero, zero
-        for i in range(0, lanes, 4):
+        for i in range(0, LANES, 4):
             a1, b1, c1, d1 = load_four(shared, np.int32(offset + np.int32(i)))
             a += a1
             b += b1
@@ -197,7 +194,7 @@ def make_interpolate(arithmetic: Arithmetic, scheme: Scheme, width: int):
     return interpolate
 
 
-def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, lanes: int, **options):
+def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, **options):
     """The kernel `integrate(starts, until, field, output, limits)`, one member per block: from `starts` (members, tokens, dim) to
     the depth `until`. Dynamic shared memory: `support.shared_bytes`."""
     real, number = arithmetic.real, arithmetic.number
@@ -205,8 +202,8 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, lane
     velocity, read, retract, write = geometry.velocity, geometry.read, geometry.retract, geometry.write
     stages, last = scheme.tableau.stages, scheme.tableau.stages - 1
     slopes = stages * width
-    deal, block_sum = make_deal(lanes), make_block_sum(arithmetic, lanes)
-    combine, interpolate = make_combine(arithmetic, scheme, width), make_interpolate(arithmetic, scheme, width)
+    block_sum, combine = make_block_sum(arithmetic), make_combine(arithmetic, scheme, width)
+    interpolate = make_interpolate(arithmetic, scheme, width)
     accepted_factor, rejected_factor = make_controller(arithmetic, scheme.control)
     zero, one, first_error = real(0), real(1), real(scheme.control.FIRST_ERROR)
     inverse_order = 1.0 / scheme.control.ORDER

@@ -14,7 +14,7 @@ tokens, not relative to the force: see `select.LONG_HORIZON`.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +45,8 @@ def coefficients(beta: float) -> FloatArray:
     return np.stack([weight, np.append(0.0, bessel[:-2] - bessel[2:])])
 
 
-class SeriesKernels(NamedTuple):
+@lru_cache(maxsize=4)
+def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
     """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
 
     - `sums(x, modes, table)`: over each chunk.
@@ -54,17 +55,6 @@ class SeriesKernels(NamedTuple):
     - `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
       `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
-
-    sums: Any
-    totals: Any
-    offsets: Any
-    prefix: Any
-    evaluate: Any
-
-
-@lru_cache(maxsize=4)
-def make_kernels(arithmetic: Arithmetic) -> SeriesKernels:
-    """The kernels in one precision."""
     real, number, gather = arithmetic.real, arithmetic.number, make_gather(arithmetic)
     values, line, quarters = 2 * BATCH, CHUNK + 1, 4
     storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
@@ -162,4 +152,4 @@ def make_kernels(arithmetic: Arithmetic) -> SeriesKernels:
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
 
-    return SeriesKernels(sums, totals, offsets, prefix, evaluate)
+    return sums, totals, offsets, prefix, evaluate

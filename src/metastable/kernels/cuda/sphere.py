@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from metastable.kernels.cuda.device import LANES
 from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined
-from metastable.kernels.cuda.members import Geometry, make_deal
+from metastable.kernels.cuda.members import Geometry, deal
 from metastable.kernels.cuda.sums import Rows, make_add, make_answer, make_ask, make_inverse_length, make_load
 from metastable.kernels.cuda.support import padded
 
 
-def make_velocity(arithmetic: Arithmetic, dim: int, lanes: int):
+def make_velocity(arithmetic: Arithmetic, dim: int):
     """The device function `velocity` of `Geometry` for tokens in R^dim."""
     real, number = arithmetic.real, arithmetic.number
     pad, width = padded(dim), 2 * dim
     zero, unit = real(0), real(1)
-    deal, add, load = make_deal(lanes), make_add(arithmetic, dim), make_load(pad)
+    add, load = make_add(arithmetic, dim), make_load(pad)
     ask, answer, inverse_length = make_ask(arithmetic, dim), make_answer(arithmetic, dim), make_inverse_length(dim)
 
     @inlined
@@ -59,7 +60,7 @@ def make_velocity(arithmetic: Arithmetic, dim: int, lanes: int):
         if high >= np.int32(0):
             place(z, x, shared, dim, high)
         cuda.syncthreads()
-        low_end, high_end = np.int32(low_start + np.int32(lanes)), np.int32(high_start + np.int32(lanes))
+        low_end, high_end = np.int32(low_start + np.int32(LANES)), np.int32(high_start + np.int32(LANES))
         for head in range(field.matrices.shape[0]):
             for row in range(2):
                 rows.shift[row] = ask(x, row * dim, field.matrices, head, rows.query)
@@ -85,7 +86,7 @@ def make_velocity(arithmetic: Arithmetic, dim: int, lanes: int):
     return velocity
 
 
-def make_geometry(arithmetic: Arithmetic, dim: int, lanes: int) -> Geometry:
+def make_geometry(arithmetic: Arithmetic, dim: int) -> Geometry:
     """Tokens of the sphere by their coordinates in R^dim."""
     inverse_length = make_inverse_length(dim)
 
@@ -107,4 +108,4 @@ def make_geometry(arithmetic: Arithmetic, dim: int, lanes: int) -> Geometry:
         for i in range(dim):
             out[member, slot, token, i] = z[at + i] * inverse
 
-    return Geometry(dim, padded(dim), make_velocity(arithmetic, dim, lanes), read, retract, write)
+    return Geometry(dim, padded(dim), make_velocity(arithmetic, dim), read, retract, write)

@@ -131,10 +131,8 @@ def _fused_rule(dtype: str) -> Rule:
             return f"goes up to dimension {FUSED_DIM}, not {model.dim}"
         if max(weight_gap(head) for head in model.all_heads) > LARGEST_GAP[dtype]:
             return f"cannot have this Q^T K: the weights of a token can leave the range of {dtype}"
-        size = np.dtype(dtype).itemsize
-        if tokens and (
-            block_threads(tokens) > FUSED_THREADS or shared_bytes(model, tokens, size) > device.SHARED_BYTES
-        ):
+        room = shared_bytes(model, tokens or 0, np.dtype(dtype).itemsize)
+        if block_threads(tokens or 0) > FUSED_THREADS or room > device.SHARED_BYTES:
             return f"has no room for {tokens} tokens"
         return None
 
@@ -158,9 +156,6 @@ FUSED = {
 def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str | None:
     """Why a member cannot be integrated inside one thread block (it is then integrated launch by launch); None if it can."""
     return why_not(model, FUSED[dtype], tokens)
-
-
-# ----------------------------------------------------------------------------------------------------- cost model
 
 
 def wins(model: Attention, tokens: int, members: int = 1) -> bool:
@@ -190,6 +185,5 @@ SERIES_TOKENS = 10_000
 
 def series_wins(model: Attention, tokens: int) -> bool:
     """True when the series is possible and faster than direct sums."""
-    if series_refusal(model, tokens) is not None:
-        return False
-    return tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)
+    possible = series_refusal(model, tokens) is None
+    return possible and tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)
