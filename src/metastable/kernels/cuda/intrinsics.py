@@ -47,7 +47,7 @@ EXP2 = (
     1.0210506341142341417e-7,
     7.1117582158443209683e-9,
 )
-DEGREE = len(EXP2)
+E0, E1, E2, E3, E4, E5, E6, E7, E8, E9 = EXP2
 
 # sin(r) = r + r z (sum_i SIN[i] z^i) and cos(r) = 1 - z/2 + z^2 (sum_i COS[i] z^i) with z = r^2 on |r| <= pi/4. Minimax
 # polynomials; errors 3.4e-18 and 4.7e-20, of the short ones for single precision 1e-8 and 8e-10.
@@ -235,10 +235,18 @@ def exp2_double(y):
     """2^y for y < 1023, relative error below 5e-16: y = i + f with |f| <= 1/2, 2^f by a polynomial of degree 10."""
     shifted = y + MAGIC
     f = y - (shifted - MAGIC)
-    power = EXP2[DEGREE - 1]
-    for i in range(1, DEGREE):
-        power = EXP2[DEGREE - 1 - i] + f * power
-    return times_power_of_two(1.0 + f * power, shifted)
+    # Written out: a loop here keeps the compiler from unrolling the loops over tokens around it.
+    power = E8 + f * E9
+    power = E7 + f * power
+    power = E6 + f * power
+    power = E5 + f * power
+    power = E4 + f * power
+    power = E3 + f * power
+    power = E2 + f * power
+    power = E1 + f * power
+    power = E0 + f * power
+    power = 1.0 + f * power
+    return times_power_of_two(power, shifted)
 
 
 @inlined

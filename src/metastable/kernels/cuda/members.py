@@ -224,11 +224,17 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, **op
         if high >= np.int32(0):
             write(z, np.int32(half), output.states, member, slot, high)
 
+    @inlined
+    def advance(stage, k, y, step, f, z):
+        """z = y + step times the combination of slopes where `stage` is evaluated."""
+        combine(stage, stage, k, f)
+        for i in range(width):
+            z[i] = y[i] + step * np.float64(f[i])
+
     @kernel(**options)
     def integrate(starts, until, field, output, limits):
         shared = cuda.shared.array(0, number, alignment=ALIGNMENT)
         y, z = cuda.local.array(width, numba.float64), cuda.local.array(width, numba.float64)
-        between = cuda.local.array(width, numba.float64)
         f, k = cuda.local.array(width, number), cuda.local.array(slopes, number)
         member, thread = np.int32(cuda.blockIdx.x), np.int32(cuda.threadIdx.x)
         times, slots = output.times, np.int32(output.times.shape[0])
@@ -281,12 +287,15 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, **op
                 combine(stages, stages, k, f)
                 error = root_mean_square(f, shared, field) * real(step / limits.tolerance)
                 if error <= one:
-                    # z holds the new state: the last stage was evaluated there.
+                    # z still holds the new state: the last stage was evaluated there.
                     end = until if lands else t + step
+                    due = slot
                     while slot < slots and times[slot] < end:
-                        interpolate(k, y, between, step, (times[slot] - t) / step)
-                        save(between, output, slot, low, high)
+                        interpolate(k, y, z, step, (times[slot] - t) / step)
+                        save(z, output, slot, low, high)
                         slot = np.int32(slot + np.int32(1))
+                    if slot > due:
+                        advance(np.int32(last), k, y, step, f, z)
                     retract(z)
                     if slot < slots and times[slot] == end:
                         save(z, output, slot, low, high)
@@ -317,9 +326,7 @@ def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, **op
                 lands = t + 1.0001 * h >= until
                 step = until - t if lands else h
             stage = np.int32(stage + np.int32(1))
-            combine(stage, stage, k, f)
-            for i in range(width):
-                z[i] = y[i] + step * np.float64(f[i])
+            advance(stage, k, y, step, f, z)
         while slot < slots:
             for i in range(width):
                 z[i] = math.nan

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
-from metastable.kernels.cuda.sums import Rows, make_add, make_answer, make_ask, make_inverse_length
+from metastable.kernels.cuda.sums import make_ask, make_inverse_length
 from metastable.model.norms import Law
 
 
@@ -40,7 +40,6 @@ def make_kernels(arithmetic: Arithmetic, dim: int, pad: int) -> RowKernels:
     """The kernels before and after the pair sums."""
     real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
     inverse_length, ask_row = make_inverse_length(dim), make_ask(arithmetic, dim)
-    add, answer = make_add(arithmetic, dim), make_answer(arithmetic, dim)
 
     @cuda.jit
     def prepare(y, x):
@@ -84,23 +83,32 @@ def make_kernels(arithmetic: Arithmetic, dim: int, pad: int) -> RowKernels:
         token = np.int32(first + cuda.grid(1))
         if token >= shift.shape[0]:
             return
-        row = Rows(
-            query[token * np.int32(pad) :], shift[token:], cuda.local.array(dim, number), cuda.local.array(1, number)
-        )
-        row.weight[0] = real(0)
+        total = cuda.local.array(dim, number)
+        weight = real(0)
         for i in range(dim):
-            row.total[i] = real(0)
+            total[i] = real(0)
         for piece in range(partial.shape[0]):
             for i in range(dim):
-                row.total[i] += partial[piece, i, token]
-            row.weight[0] += partial[piece, dim, token]
+                total[i] += partial[piece, i, token]
+            weight += partial[piece, dim, token]
         for j in range(frozen.shape[0]):
-            add(True, frozen[j, dim], frozen[j], real(0), row, 0)
-        weight = counts[token] / exp2(shift[token]) if counts.shape[0] > 0 else row.weight[0]
-        if head == 0:
+            logit = -shift[token]
             for i in range(dim):
-                drift[token, i] = real(0)
-        answer(row.total, weight, 0, matrices, head, drift[token])
+                logit += query[token * np.int32(pad) + i] * frozen[j, i]
+            w = frozen[j, dim] * exp2(logit)
+            weight += w
+            for i in range(dim):
+                total[i] += w * frozen[j, i]
+        if counts.shape[0] > 0:
+            weight = counts[token] / exp2(shift[token])
+        for i in range(dim):
+            value = real(0)
+            for j in range(dim):
+                value += matrices[head, 1, i, j] * total[j]
+            if head == 0:
+                drift[token, i] = value / weight
+            else:
+                drift[token, i] += value / weight
 
     return RowKernels(prepare, ask, largest, combine)
 

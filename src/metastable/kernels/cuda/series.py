@@ -21,7 +21,6 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
-from metastable.kernels.cuda.sums import Angle, Pull, make_gather
 from metastable.kernels.fourier import modes_for
 
 CHUNK = 8 if SIMULATED else 64
@@ -55,7 +54,7 @@ def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
     - `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
       `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
-    real, number, gather = arithmetic.real, arithmetic.number, make_gather(arithmetic)
+    real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
     values, line, quarters = 2 * BATCH, CHUNK + 1, 4
     storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
 
@@ -145,10 +144,14 @@ def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
             cosines, sines = table[chunk, 2 * mode - 2], table[chunk, 2 * mode - 1]
             weight += series[0, mode] * (c * cosines + s * sines)
             force += series[1, mode] * (c * sines - s * cosines)
-        own, pull = Angle(c1, s1, shift * c1, shift * s1), Pull(force, weight + real(1))
+        # Not `sums.make_gather`: written out, the compiler unrolls the loop, which is half of the time of short sequences.
+        weight += real(1)
         for j in range(thread):
-            pull = gather(True, shared[2 * j], shared[2 * j + 1], own, shift, pull)
-        force = pull.force / pull.weight
+            cj, sj = shared[2 * j], shared[2 * j + 1]
+            w = exp2(shift * (cj * c1 + sj * s1) - shift)
+            weight += w
+            force += w * (sj * c1 - cj * s1)
+        force /= weight
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
 

@@ -7,49 +7,118 @@ the largest logit (`support.weight_gap` says when it may). V is applied once per
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from metastable.kernels.cuda.device import LANES
-from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined
-from metastable.kernels.cuda.members import Geometry, deal
-from metastable.kernels.cuda.sums import Rows, make_add, make_answer, make_ask, make_inverse_length, make_load
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four
+from metastable.kernels.cuda.members import Geometry
+from metastable.kernels.cuda.sums import make_inverse_length
 from metastable.kernels.cuda.support import padded
+
+
+def _make_gather(arithmetic: Arithmetic, dim: int):
+    """Device functions that add one token to the sums of a thread's rows: both of them, or only the high one.
+
+    Not `sums.make_add`: written out like this the compiler unrolls the loops over tokens, which is a quarter of the time.
+    """
+    exp2, number, zero, pad = arithmetic.exp2, arithmetic.number, arithmetic.real(0), padded(dim)
+    fours = pad // 4
+
+    @inlined
+    def row(seen, key, query, bound, total, weight, at):
+        logit = -bound[at]
+        for i in range(dim):
+            logit += query[at * dim + i] * key[i]
+        w = exp2(logit)
+        w = w if seen else zero
+        weight[at] += w
+        for i in range(dim):
+            total[at * dim + i] += w * key[i]
+
+    @inlined
+    def load(shared, position, key):
+        for i in range(fours):
+            a, b, c, d = load_four(shared, np.int32(pad * position + 4 * i))
+            key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3] = a, b, c, d
+
+    @inlined
+    def both(shared, position, low, high, query, bound, total, weight):
+        key = cuda.local.array(pad, number)
+        load(shared, position, key)
+        row(position <= low, key, query, bound, total, weight, 0)
+        row(position <= high, key, query, bound, total, weight, 1)
+
+    @inlined
+    def one(shared, position, high, query, bound, total, weight):
+        key = cuda.local.array(pad, number)
+        load(shared, position, key)
+        row(position <= high, key, query, bound, total, weight, 1)
+
+    return both, one
 
 
 def make_velocity(arithmetic: Arithmetic, dim: int):
     """The device function `velocity` of `Geometry` for tokens in R^dim."""
-    real, number = arithmetic.real, arithmetic.number
+    real, number, lanes = arithmetic.real, arithmetic.number, LANES
     pad, width = padded(dim), 2 * dim
     zero, unit = real(0), real(1)
-    add, load = make_add(arithmetic, dim), make_load(pad)
-    ask, answer, inverse_length = make_ask(arithmetic, dim), make_answer(arithmetic, dim), make_inverse_length(dim)
+    both, one = _make_gather(arithmetic, dim)
 
     @inlined
     def place(z, x, shared, at, position):
         """Normalise a row and publish it."""
-        inverse = inverse_length(z, at)
+        square = 0.0
         for i in range(dim):
-            x[at + i] = real(z[at + i] * inverse)
-            shared[np.int32(pad * position + i)] = x[at + i]
+            square += z[at * dim + i] * z[at * dim + i]
+        inverse = 1.0 / math.sqrt(square)
+        for i in range(dim):
+            x[at * dim + i] = real(z[at * dim + i] * inverse)
+            shared[np.int32(pad * position + i)] = x[at * dim + i]
+
+    @inlined
+    def ask(x, matrices, head, query, bound, at):
+        """q = M^T x and its length."""
+        square = zero
+        for i in range(dim):
+            value = zero
+            for j in range(dim):
+                value += matrices[head, 0, j, i] * x[at * dim + j]
+            query[at * dim + i] = value
+            square += value * value
+        bound[at] = real(math.sqrt(square))
+
+    @inlined
+    def answer(total, weight, matrices, head, f, at):
+        """f += V total / weight."""
+        for i in range(dim):
+            value = zero
+            for j in range(dim):
+                value += matrices[head, 1, i, j] * total[at * dim + j]
+            f[at * dim + i] += value / weight[at]
 
     @inlined
     def project(x, f, at):
         along = zero
         for i in range(dim):
-            along += x[at + i] * f[at + i]
+            along += x[at * dim + i] * f[at * dim + i]
         for i in range(dim):
-            f[at + i] -= along * x[at + i]
+            f[at * dim + i] -= along * x[at * dim + i]
 
     @inlined
     def velocity(z, f, shared, field):
-        x, key = cuda.local.array(width, number), cuda.local.array(pad, number)
-        rows = Rows(
-            cuda.local.array(width, number),
-            cuda.local.array(2, number),
-            cuda.local.array(width, number),
-            cuda.local.array(2, number),
-        )
-        low_start, high_start, lane = deal(field.tokens)
+        tokens, matrices = field.tokens, field.matrices
+        x = cuda.local.array(width, number)
+        query = cuda.local.array(width, number)
+        total = cuda.local.array(width, number)
+        bound, weight = cuda.local.array(2, number), cuda.local.array(2, number)
+        tiles = np.int32((tokens + np.int32(lanes - 1)) // np.int32(lanes))
+        thread = np.int32(cuda.threadIdx.x)
+        warp = np.int32(thread // np.int32(lanes))
+        lane = np.int32(thread - warp * np.int32(lanes))
+        high_start = np.int32(tokens - np.int32(lanes) * np.int32(warp + np.int32(1)))
+        low_start = np.int32(tokens - np.int32(lanes) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))))
         low, high = np.int32(low_start + lane), np.int32(high_start + lane)
         for i in range(width):
             x[i] = zero
@@ -58,30 +127,29 @@ def make_velocity(arithmetic: Arithmetic, dim: int):
         if low >= np.int32(0):
             place(z, x, shared, 0, low)
         if high >= np.int32(0):
-            place(z, x, shared, dim, high)
+            place(z, x, shared, 1, high)
         cuda.syncthreads()
-        low_end, high_end = np.int32(low_start + np.int32(LANES)), np.int32(high_start + np.int32(LANES))
-        for head in range(field.matrices.shape[0]):
-            for row in range(2):
-                rows.shift[row] = ask(x, row * dim, field.matrices, head, rows.query)
-                rows.weight[row] = zero
+        low_end, high_end = np.int32(low_start + np.int32(lanes)), np.int32(high_start + np.int32(lanes))
+        for head in range(matrices.shape[0]):
+            ask(x, matrices, head, query, bound, 0)
+            ask(x, matrices, head, query, bound, 1)
             for i in range(width):
-                rows.total[i] = zero
+                total[i] = zero
+            weight[0], weight[1] = zero, zero
             p = np.int32(0)
             while p < low_end:
-                load(shared, pad * p, key)
-                add(p <= low, unit, key, zero, rows, 0)
-                add(p <= high, unit, key, zero, rows, 1)
+                both(shared, p, low, high, query, bound, total, weight)
                 p = np.int32(p + np.int32(1))
             while p < high_end:
-                load(shared, pad * p, key)
-                add(p <= high, unit, key, zero, rows, 1)
+                one(shared, p, high, query, bound, total, weight)
                 p = np.int32(p + np.int32(1))
             # Rows that do not exist have seen nobody.
-            answer(rows.total, rows.weight[0] if low >= np.int32(0) else unit, 0, field.matrices, head, f)
-            answer(rows.total, rows.weight[1] if high >= np.int32(0) else unit, dim, field.matrices, head, f)
+            weight[0] = weight[0] if low >= np.int32(0) else unit
+            weight[1] = weight[1] if high >= np.int32(0) else unit
+            answer(total, weight, matrices, head, f, 0)
+            answer(total, weight, matrices, head, f, 1)
         project(x, f, 0)
-        project(x, f, dim)
+        project(x, f, 1)
 
     return velocity
 

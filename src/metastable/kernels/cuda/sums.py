@@ -1,7 +1,7 @@
 """Attention sums of the rows that a thread holds in registers, each written once, and what a row needs before and after them.
 
-There are two: over coordinates (`make_add`; `sphere.py`, `pairs.py`, frozen tokens) and over angles (`make_gather`; `circle.py`,
-`series.py`). Rows in large dimension do not fit into registers: their sums are the matrix products of `tiles.py`.
+There are two: over coordinates (`make_add`; `pairs.py`) and over angles (`make_gather`; `circle.py`). Members on the sphere and
+the direct part of the series write theirs out, because the compiler unrolls them better so (measured). Rows in large dimension do not fit into registers: their sums are the matrix products of `tiles.py`.
 """
 
 from __future__ import annotations
@@ -108,21 +108,6 @@ def make_ask(arithmetic: Arithmetic, dim: int):
         return real(math.sqrt(square))
 
     return ask
-
-
-def make_answer(arithmetic: Arithmetic, dim: int):
-    """`answer(total, weight, at, matrices, head, out)`: out[at:] += V total[at:] / weight with V = `matrices[head, 1]`."""
-    real = arithmetic.real
-
-    @inlined
-    def answer(total, weight, at, matrices, head, out):
-        for i in range(dim):
-            value = real(0)
-            for j in range(dim):
-                value += matrices[head, 1, i, j] * total[at + j]
-            out[at + i] += value / weight
-
-    return answer
 
 
 def make_inverse_length(dim: int):
