@@ -1,7 +1,8 @@
 """Attention sums of the rows that a thread holds in registers, each written once, and what a row needs before and after them.
 
 There are two: over coordinates (`make_add`; `pairs.py`) and over angles (`make_gather`; `circle.py`). Members on the sphere and
-the direct part of the series write theirs out, because the compiler unrolls them better so (measured). Rows in large dimension do not fit into registers: their sums are the matrix products of `tiles.py`.
+the direct part of the series write theirs out, because the compiler unrolls them better so (measured).
+Rows in large dimension do not fit into registers: their sums are the matrix products of `tiles.py`.
 """
 
 from __future__ import annotations
