@@ -164,16 +164,7 @@ def _measure_on_device(problem: Problem, record: Record, first: int, starts: Flo
     """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
     from metastable.integrate.fused import cuda as fused_cuda
 
-    values, statistics, status = fused_cuda.observe_members(
-        problem.model,
-        starts,
-        problem.times,
-        problem.on_device,
-        rtol=problem.plan.accuracy.rtol,
-        atol=problem.plan.accuracy.atol,
-        max_steps=problem.plan.accuracy.max_steps,
-        dtype=problem.plan.backend.dtype,
-    )
+    values, statistics, status = fused_cuda.observe_members(problem.plan, starts, problem.on_device)
     if (status != SUCCESS).any():
         return False
     part = slice(first, first + len(starts))

@@ -13,31 +13,30 @@ from metastable.integrate.solution import Members, Solution, one_by_one
 from metastable.kernels import select
 
 
+def _compiled(plan: Plan, tokens: int) -> ModuleType | None:
+    """Where the whole integration is compiled on the CPU, if it is."""
+    if plan.backend.engine != "cpu":
+        return None
+    from metastable.integrate import fused
+
+    return fused if fused.supports(plan.model, tokens, plan.backend.interaction) else None
+
+
 def _options(plan: Plan, report: Report | None) -> dict[str, Any]:
-    """What the compiled integrations of both devices take by name."""
+    """What the compiled integrations take by name."""
     care, backend = plan.accuracy, plan.backend
-    own = {"dtype": backend.dtype} if backend.engine == "cuda" else {"threads": backend.threads}
     tolerances = {"rtol": care.rtol, "atol": care.atol, "max_steps": care.max_steps}
-    return {**tolerances, **own, "interaction": backend.interaction, "progress": report}
-
-
-def _fused(plan: Plan, tokens: int) -> ModuleType | None:
-    """Where the whole integration is compiled, if it is."""
-    if plan.backend.engine == "cuda":
-        from metastable.integrate.fused import cuda
-
-        return cuda
-    if plan.backend.engine == "cpu":
-        from metastable.integrate import fused
-
-        return fused if fused.supports(plan.model, tokens, plan.backend.interaction) else None
-    return None
+    return {**tolerances, "interaction": backend.interaction, "threads": backend.threads, "progress": report}
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     """Tsit5 from the packed state `start` with the engine and interaction of the plan."""
     model, save = plan.model, plan.save
-    fused = _fused(plan, len(start))
+    if plan.backend.engine == "cuda":
+        from metastable.integrate.fused import cuda
+
+        return cuda.solve(plan, start, report)
+    fused = _compiled(plan, len(start))
     if fused is not None:
         return fused.solve(model, start, save.times, save.until, resume=plan.resume, **_options(plan, report))
     return tsit5.solve(
@@ -57,8 +56,11 @@ def solve_members(plan: Plan, starts: FloatArray, first: int, report: Report) ->
     """One compiled call (CPU or GPU) for all of `starts` where the model fits one, else one member after the other."""
     times = plan.save.times
     assert times is not None
-    fused = _fused(plan, starts.shape[1])
+    if plan.backend.engine == "cuda":
+        from metastable.integrate.fused import cuda
+
+        return cuda.solve_members(plan, starts, first, report)
+    fused = _compiled(plan, starts.shape[1])
     if fused is not None:
-        options = {**_options(plan, report), "threads": plan.backend.threads}
-        return Members(*fused.solve_members(plan.model, starts, times, **options))
+        return Members(*fused.solve_members(plan.model, starts, times, **_options(plan, report)))
     return one_by_one(starts, times.size, report, lambda start, _: solve(plan, plan.packed(start), None), first)
