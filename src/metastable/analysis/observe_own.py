@@ -84,7 +84,8 @@ def own(function: Callable[..., Any], *, dims: Sequence[str] | None = None, name
     label = name_of(function) if name is None else name
     if not isinstance(label, str):
         raise InvalidInputError(f"name must be text, not {label!r}")
-    if dims is not None and (isinstance(dims, str) or not all(isinstance(dim, str) for dim in dims)):
+    listed = isinstance(dims, Sequence) and not isinstance(dims, (str, bytes))
+    if dims is not None and not (listed and all(isinstance(dim, str) for dim in dims)):
         raise InvalidInputError(f'dims must be a list of names such as ("token",), not {dims!r}')
     needed = required_arguments(function)
     if needed not in (None, 1, 3):

@@ -256,12 +256,32 @@ def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int)
         encode(pictures, partial, frames_per_second)
 
 
+def _palette(first: Any) -> Any:
+    """Colours of a whole film: those of its first picture, and the colours of tokens at three strengths.
+
+    The median cut of a picture gives nearly all of its colours to the greys of the shaded ball, and small dots lose their hue.
+    """
+    from matplotlib.colors import to_rgb
+    from PIL import Image
+
+    tints = np.array([to_rgb(color) for color in (*style.CATEGORICAL, style.RED, style.INK)])
+    blends = np.concatenate([1.0 - strength * (1.0 - tints) for strength in (1.0, 0.55, 0.25)])
+    kept = 256 - len(blends)
+    base = first.quantize(kept).getpalette()[: 3 * kept]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*base, *[0] * (3 * kept - len(base)), *np.round(255 * blends).astype(int).ravel().tolist()])
+    return palette
+
+
 def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
     from PIL import Image
 
-    # An octree keeps the hues of small dots, which the median cut gives to the many greys of a shaded ball.
-    octree = Image.Quantize.FASTOCTREE
-    images = [Image.fromarray(picture).quantize(256, method=octree) for picture in pictures]
+    images: list[Any] = []
+    palette: Any = None
+    for picture in pictures:
+        image = Image.fromarray(picture)
+        palette = _palette(image) if palette is None else palette
+        images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
     pause = round(1000 / frames_per_second)
     durations = [pause] * (len(images) - 1) + [round(1000 * HOLD)]
     images[0].save(path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)

@@ -24,6 +24,6 @@ def standstill(model: Attention, tokens: int) -> str | None:
         if head.bilinear is not None or head.beta <= 0 or scalar_multiple(value) is None:
             return None
     return (
-        "nothing moves: with weights='hardmax' and Q = K = I every token is its own best match and attends to nobody else; "
+        f"nothing moves: with weights={model.weighting.kind!r} and Q = K = I each token is its own best match and attends to no other; "
         "leave it out of what it sees (mask=Causal(include_self=False)), or give query, key or value matrices"
     )
