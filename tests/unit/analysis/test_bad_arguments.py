@@ -49,6 +49,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "merge_tree": {"run": RUN, "radius": 0.1, "window": 0.1, "resolution": 1e-9},
     "predict": {"model": MODEL, "tolerance": 1e-9},
+    "predict_merges": {"state": TOKENS, "model": MODEL, "t0": 1.0, "radius": 0.1, "blur": 1e-3},
     "predict_value": {"value": np.eye(3), "tolerance": 1e-9},
     "renyi_centers": {"x": TOKENS, "delta": 0.1, "strong": False, "metric": np.eye(3), "tie_tolerance": 1e-14},
     "token_energies": {"model": MODEL, "x": TOKENS},
@@ -56,6 +57,7 @@ GOOD: dict[str, dict[str, Any]] = {
 """A call of every function that works."""
 
 OBSERVABLES: dict[str, dict[str, Any]] = {
+    "own": {"function": np.mean, "dims": ("row",), "name": "mean"},
     "consumed": {"delta": 0.1, "radius": 0.1, "strong": True, "moving": True},
     "clusters": {"radius": 0.1},
     "cosine_quantiles": {"levels": (0.1, 0.9)},
