@@ -143,7 +143,7 @@ def sentences(found: xr.Dataset) -> list[str]:
         f"positive, {result.alike_others:+.3f} in the others; in random "
         f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
         f"{result.alike_null_complex:+.3f} where it is complex. Above random heads of their own kind: "
-        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} (difference: p = {result.difference_p:.4f} by permutation).",
+        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} (difference: p = {result.difference_p:.4f}, permuted).",
         f"Rank correlation of that excess with the sign score {result.sign_correlation:+.2f} (random heads: "
         f"{result.sign_correlation_null:+.2f}, p = {result.sign_p:.1g}), with depth "
         f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
