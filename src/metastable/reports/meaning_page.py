@@ -140,10 +140,12 @@ def sentences(found: xr.Dataset) -> list[str]:
         f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
         f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
         f"Mean likeness: {result.alike_real_positive:+.3f} in the {result.real_positive} heads whose leading eigenvalue is real and "
-        f"positive, {result.alike_others:+.3f} in the others (difference: p = {result.difference_p:.4f} by permutation); in random "
+        f"positive, {result.alike_others:+.3f} in the others; in random "
         f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
-        f"{result.alike_null_complex:+.3f} where it is complex.",
-        f"Rank correlation of likeness with the sign score {result.sign_correlation:+.2f} (p = {result.sign_p:.1g}), with depth "
+        f"{result.alike_null_complex:+.3f} where it is complex. Above random heads of their own kind: "
+        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} (difference: p = {result.difference_p:.4f}, permuted).",
+        f"Rank correlation of that excess with the sign score {result.sign_correlation:+.2f} (random heads: "
+        f"{result.sign_correlation_null:+.2f}, p = {result.sign_p:.1g}), with depth "
         f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
         f"The best words of the median head stand out by {float(np.nanmedian(lead['read_z'])):+.1f} (read) and "
         f"{float(np.nanmedian(lead['write_z'])):+.1f} (written) standard deviations of random directions; {reads.sum()} heads read and "
@@ -185,7 +187,7 @@ def _color(score: float) -> tuple[str, str]:
 
 
 def _mark(row: dict[str, Any]) -> str:
-    """● same words, ✕ opposite words, nothing where chance explains it."""
+    """● more alike than random heads, ✕ less alike, nothing where chance explains it."""
     if not row["alike_p"] <= 0.05:
         return ""
     return "●" if row["alike"] > row["alike_usual"] else "✕"
@@ -244,7 +246,8 @@ hands on as it is, only longer (eigenvalue above 0: it <i>attracts</i>) or turne
 head are those that excite its leading eigenvector (<b>reads</b>: {html.escape(str(found.attrs["reading"]))}) and those that the
 eigenvector makes more likely (<b>writes</b>: {html.escape(str(found.attrs["writing"]))}). <b>alike</b> is +1 when these are the same
 words and −1 when they are opposite ones; p compares it with {found.sizes["draw"]} random heads that have the singular values of this
-head. ● same words, ✕ opposite words (p ≤ 0.05). <b>z</b> says how far the words of a list stand out, in standard deviations of what
+head. ● more alike, ✕ less alike than random heads (p ≤ 0.05).
+<b>z</b> says how far the words of a list stand out, in standard deviations of what
 random directions give (random planes where the eigenvalue is complex): a list with z near 0 is what any direction gives, however much
 it looks like a story.</p></section>
 <section><h2>All heads</h2><p>Columns: layers. Rows: heads. Colour: sign score Σ Re λ / Σ |λ|, from −1 (blue, all eigenvalues repel)

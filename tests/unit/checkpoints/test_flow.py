@@ -694,3 +694,14 @@ def test_parts_that_share_a_module_are_not_told_apart() -> None:
     flow = checkpoints.flow(model, tokenizer=None)
     with pytest.raises(UnsupportedError):
         flow.run(IDS, parts="attention")
+
+
+def test_a_head_that_bypasses_the_base_model_is_refused() -> None:
+    """OPT's head calls the decoder itself: states put in place of what the base returns would never reach it."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes = {"hidden_size": 24, "ffn_dim": 32, "word_embed_proj_dim": 24, "vocab_size": 64}
+    config = OPTConfig(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=CONTEXT, **sizes)
+    flow = checkpoints.flow(OPTForCausalLM(config).eval())
+    with pytest.raises(UnsupportedError, match="base model"):
+        flow.words(np.ones((2, 24)))

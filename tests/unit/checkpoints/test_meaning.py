@@ -87,7 +87,7 @@ def test_haar_draws_have_the_law_of_whole_heads() -> None:
     generator = np.random.default_rng(1)
     dim, strengths = 14, np.array([3.0, 2.0, 1.5, 0.7, 0.2])
     words = some_words(generator, dim)
-    alike, value = nulls.haar_likeness(strengths, 2, nulls.Moments.of(words), 1600, generator)
+    alike, value, _ = nulls.haar_likeness(strengths, 2, nulls.Moments.of(words), 1600, generator)
     fast = alike[::4, 0], value[::4, 0]  # one of each core: independent
     slow = [slow_likeness(words, *whole_haar_head(strengths, dim, generator)) for _ in range(400)]
     likenesses, values = np.array([one for one, _ in slow]), np.array([one for _, one in slow])
@@ -283,11 +283,13 @@ def test_comparison_of_heads() -> None:
     positive = generator.random(shape) < 0.5
     value = np.where(positive, 1.0, -0.5 + 1.0j)
     alike = 0.1 + 0.05 * generator.standard_normal(shape) + 0.3 * positive
+    drawn = np.where(value.real < 0, -0.1, 0.1)[..., None] + np.linspace(-0.05, 0.05, 5)
     data = xr.Dataset(
         {
             "alike": (("layer", "head", "mode"), alike),
-            "alike_null": (("layer", "head", "mode", "draw"), np.full((*shape, 5), 0.1)),
-            "null_is_real": (("layer", "head", "mode", "draw"), np.repeat(positive[..., None], 5, axis=-1)),
+            "alike_null": (("layer", "head", "mode", "draw"), drawn),
+            "null_eigenvalue": (("layer", "head", "mode", "draw"), np.repeat(value[..., None], 5, axis=-1)),
+            "null_sign_score": (("layer", "head", "draw"), 0.03 * generator.standard_normal((*shape[:2], 5))),
             "alike_usual": (("layer", "head", "mode"), np.full(shape, 0.1)),
             "alike_p": (("layer", "head", "mode"), np.where(alike > 0.25, 0.01, 0.5)),
             "eigenvalue": (("layer", "head", "mode"), value),
@@ -298,7 +300,9 @@ def test_comparison_of_heads() -> None:
     result = checkpoints.compare_heads(data)
     assert (result.heads, result.real_positive) == (60, int(positive.sum()))
     assert result.alike_real_positive == pytest.approx(alike[positive].mean())
-    assert [result.alike_null_real, result.alike_null_complex] == pytest.approx([0.1, 0.1])
+    assert [result.alike_null_real, result.alike_null_complex] == pytest.approx([0.1, -0.1])
+    assert result.excess_real_positive == pytest.approx((alike - 0.1)[positive].mean())
+    assert result.excess_others == pytest.approx((alike + 0.1)[~positive].mean())
     assert result.difference_p <= 0.001
     assert result.same_words == result.same_words_real_positive == int((alike > 0.25).sum())
     assert result.sign_correlation > 0.7
@@ -306,6 +310,101 @@ def test_comparison_of_heads() -> None:
     assert result.to_dict()["heads"] == 60
     with pytest.raises(InvalidInputError, match="three"):
         checkpoints.compare_heads(data.isel(layer=[0], head=[0]))
+    for lost in (data.isel(mode=0), data.isel(layer=0), data.squeeze()):
+        with pytest.raises(InvalidInputError, match="dims"):
+            checkpoints.compare_heads(lost)
+
+
+def test_comparison_finds_nothing_in_random_models(tokenizer) -> None:
+    """Random planes are less alike than random lines, and sign scores go with likeness: neither is a finding."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    options: dict[str, Any] = {
+        "hidden_size": 24,
+        "intermediate_size": 16,
+        "num_hidden_layers": 40,
+        "vocab_size": VOCABULARY,
+    }
+    p = []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        config = LlamaConfig(num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=True, **options)
+        flow = checkpoints.flow(LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
+        found = checkpoints.compare_heads(checkpoints.meaning(flow, draws=50, progress=False), permutations=499)
+        assert found.alike_real_positive > found.alike_others + 0.03  # what the null has to take away
+        assert found.sign_correlation_null > 0.1
+        p.append((found.difference_p, found.sign_p, found.depth_p))
+    # Of six uniform p the median is below 0.1 with probability 0.02, and the smallest below 0.002 with 0.01.
+    assert (np.median(p, axis=0) > 0.1).all(), p
+    assert (np.min(p, axis=0) > 0.002).all(), p
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2), (3, 1), (4, 8)], ids=str)
+def test_narrow_streams(shape: tuple[int, int]) -> None:
+    """Streams of two or three dimensions, and heads wider than the stream, have their draws: against whole frames."""
+    dim, size = shape
+    generator = np.random.default_rng(0)
+    words = some_words(generator, dim)
+    strengths = np.linspace(2.0, 1.0, size)
+    alike, value, score = nulls.haar_likeness(strengths, 1, nulls.Moments.of(words), 800, generator)
+    assert np.isfinite(alike).all()
+    assert (np.abs(score) <= 1 + 1e-12).all()
+    kept = strengths[:dim]
+    slow = [slow_likeness(words, *whole_haar_head(kept, dim, generator)) for _ in range(200)]
+    real = value[::4, 0].imag == 0
+    theirs = np.array([one for one, number in slow if number.imag == 0])
+    assert scipy.stats.ks_2samp(alike[::4, 0][real], theirs).pvalue > 0.01
+
+
+def test_an_eigenvalue_of_rounding_is_no_mode() -> None:
+    """A repelling head of rank one in a core of four: its leading eigenvalues are zero and say nothing."""
+    generator = np.random.default_rng(3)
+    direction, mixing = generator.standard_normal(20), generator.standard_normal(4)
+    output, value = -np.outer(direction, mixing), np.outer(mixing, direction)
+    found = modes.modes_of(output, value, 4)
+    assert (found.eigenvalue[:-1] == 0).all()
+    assert found.eigenvalue[-1].real < 0
+    assert not found.read[:-1].any()
+    assert not found.write[:-1].any()
+    assert found.sign_score == -1.0
+
+
+def test_states_of_post_norm_models_are_read_without_gain(tokenizer) -> None:
+    """z = (h - shift) / gain: the first of the read tokens is the one whose z excites u most, computed by hand."""
+    import torch
+
+    model = copy.deepcopy(build("bert"))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.output.LayerNorm.weight.copy_(torch.rand(24, generator=generator) * 3 + 0.05)
+            layer.output.LayerNorm.bias.copy_(torch.randn(24, generator=generator))
+    flow = checkpoints.flow(model, tokenizer=tokenizer)
+    text = " ".join(f"w{i}" for i in range(10, 26))
+    found = checkpoints.meaning(flow, layer=2, words=3, text=text, draws=8)
+    norm = model.encoder.layer[1].output.LayerNorm
+    run = flow.run(text)
+    z = (run.hidden[2] - norm.bias.detach().numpy()) / norm.weight.detach().numpy()
+    z = z[1:] / np.linalg.norm(z[1:], axis=1, keepdims=True)
+    z = z - z.mean(axis=0)
+    folded = checkpoints.load_weights(model).layer(2).fold(center=True)
+    for head in range(4):
+        mode = modes.modes_of(folded.output[head], folded.value[head], 1)
+        real = mode.eigenvalue[0].imag == 0
+        score = z @ mode.read[0]
+        ranked = [np.argsort(-side)[:3] for side in ((score.real, -score.real) if real else (np.abs(score),))]
+        lists = [[run.text[1 + i] for i in one] for one in ranked]
+        assert found["read"].sel(layer=2, head=head).isel(mode=0).values.tolist() in lists
+
+
+def test_the_layers_asked_for_do_not_change_a_head(tokenizer) -> None:
+    """ALBERT, whose first layer is fed by another norm than the rest."""
+    from transformers import AlbertConfig, AlbertModel
+
+    flow = checkpoints.flow(AlbertModel(AlbertConfig(**ENCODER, embedding_size=24)).eval(), tokenizer=tokenizer)
+    alone, together = (checkpoints.meaning(flow, layer=which, words=3, draws=8).sel(layer=[1]) for which in (1, [0, 1]))
+    assert alone.drop_attrs().equals(together.drop_attrs())
 
 
 def test_text_takes_the_place_of_the_vocabulary(tokenizer) -> None:
@@ -378,7 +477,7 @@ def test_final_norm_is_the_models_own(name: str, tokenizer) -> None:
     weight = flow.final_norm.weight.detach().numpy() + (name == "gemma2")
     np.testing.assert_allclose(norm.gain, weight, rtol=1e-4, atol=1e-5)
     assert norm.centers == (name in ("gpt2", "gpt_neox", "odd"))
-    words = vocabulary.vocabulary_of(flow, checkpoints.load_weights(build("llama")).layer(0).norm)
+    words = vocabulary.vocabulary_of(flow, checkpoints.load_weights(build("llama")).norm_kind)
     assert words.writing == "output embedding"
     direction = 100.0 * np.random.default_rng(0).standard_normal(flow.dim) + 30.0
     with torch.no_grad():
@@ -397,7 +496,7 @@ def test_a_head_that_is_not_linear_is_not_taken_for_the_output_embedding(tokeniz
     assert vocabulary.final_norm(checkpoints.flow(build("bert"))) is None
     model = BertForMaskedLM(BertConfig(**ENCODER)).eval()
     words = vocabulary.vocabulary_of(
-        checkpoints.flow(model, tokenizer=tokenizer), checkpoints.load_weights(model).layer(0).norm
+        checkpoints.flow(model, tokenizer=tokenizer), checkpoints.load_weights(model).norm_kind
     )
     assert words.writing == "input embeddings"
 

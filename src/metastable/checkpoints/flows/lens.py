@@ -28,7 +28,10 @@ def head_logits(flow: Flow, returned: Any) -> Any:
     """
     import torch
 
+    reached: list[Any] = []
+
     def put(module: Any, given: Any, output: Any) -> Any:
+        reached.append(module)
         if isinstance(output, tuple):
             return (returned[None], *output[1:])
         output["last_hidden_state"] = returned[None]
@@ -40,6 +43,10 @@ def head_logits(flow: Flow, returned: Any) -> Any:
             result = flow.model(input_ids=torch.tensor([[flow.plain_id]], device=returned.device))
     finally:
         hook.remove()
+    if not reached:
+        raise UnsupportedError(
+            f"the head of {flow.source} ({type(flow.model).__name__}) is not fed by its base model, so states cannot be read as words"
+        )
     return (result[0] if isinstance(result, tuple) else result.logits)[0]
 
 

@@ -55,12 +55,13 @@ class Found:
         self.score = np.zeros(shape[:2])
         self.null = np.full((*shape, draws), np.nan)
         self.null_eigenvalue: ComplexArray = np.full((*shape, draws), complex(np.nan, np.nan), dtype=np.complex128)
+        self.null_score = np.full((*shape[:2], draws), np.nan)
         self.read = np.full((*shape, words), -1, dtype=np.int64)
         self.written = np.full((*shape, words), -1, dtype=np.int64)
 
-    def put_null(self, at: tuple[int, int], alike: FloatArray, eigenvalue: ComplexArray) -> None:
-        """Keep the Haar heads (draws, modes) of one head."""
-        self.null[at], self.null_eigenvalue[at] = alike.T, eigenvalue.T
+    def put_null(self, at: tuple[int, int], alike: FloatArray, eigenvalue: ComplexArray, score: FloatArray) -> None:
+        """Keep the Haar heads (draws, modes) of one head and their sign scores (draws,)."""
+        self.null[at], self.null_eigenvalue[at], self.null_score[at] = alike.T, eigenvalue.T, score
 
     def put(
         self, at: tuple[int, int, int], value: complex, reading: Reading, z: tuple[float, float], items: Any, words: Any
@@ -90,7 +91,9 @@ class Found:
                 "sign_score": (("layer", "head"), self.score),
                 **{name: (dims, values) for name, values in self.numbers.items()},
                 "alike_null": ((*dims, "draw"), self.null),
+                "null_eigenvalue": ((*dims, "draw"), self.null_eigenvalue),
                 "null_is_real": ((*dims, "draw"), self.null_eigenvalue.imag == 0),
+                "null_sign_score": (("layer", "head", "draw"), self.null_score),
                 "shared": (dims, shared.sum(axis=-1)),
                 "read": ((*dims, "word"), _names(flow.tokenizer, self.read)),
                 "written": ((*dims, "word"), _names(flow.tokenizer, self.written)),

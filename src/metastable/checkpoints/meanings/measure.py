@@ -25,7 +25,7 @@ from metastable.checkpoints.meanings.nulls import (
     top_strength,
 )
 from metastable.checkpoints.meanings.vocabulary import Vocabulary, project, vocabulary_of
-from metastable.checkpoints.weights import AttentionWeights, LayerWeights
+from metastable.checkpoints.weights import AttentionWeights, Norm
 from metastable.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def meaning(
     Returns:
         Dataset over (layer, head, mode): `eigenvalue`, `is_real`, `alike` (-1..1), `alike_p`, `alike_usual` (median likeness of its
         Haar heads), `shared` (words in both lists), `read_z`, `write_z` (how far the lists stand out, in standard deviations of random
-        directions), `read`, `written` (.., word), `alike_null`, `null_is_real` (.., draw); over (layer, head): `sign_score`. A head
+        directions), `read`, `written` (.., word), `alike_null`, `null_eigenvalue`,
+        `null_is_real` (.., draw); over (layer, head): `sign_score`, and `null_sign_score` (.., draw). A head
         with fewer modes than asked for (pairs count once) has NaN there, `is_real` False and no words.
     """
     from metastable.checkpoints.flows.opening import flow as open_flow
@@ -121,7 +122,7 @@ def meaning(
     layers = _chosen(layer, weights.check_layer, weights.layer_count)
     heads = _chosen(head, weights.check_head, weights.head_count)
     count = _checks.count(count, "modes", 1, weights.head_dim)
-    vocabulary = vocabulary_of(flow, weights.layer(layers[0]).norm)
+    vocabulary = vocabulary_of(flow, weights.norm_kind)
     length = min(length, len(vocabulary.ids))
     tokens = None if text is None else flow.run(text, max_tokens=max_tokens, progress=False)
     if tokens is not None and len(tokens.start) < 3:
@@ -169,12 +170,15 @@ class _Study:
     def _null(self, directions: Any, *key: int) -> StrengthNull:
         return strength_null(directions, self.length, True, self._generator(*key))
 
-    def _items(self, number: int, folded: LayerWeights) -> _Items:
-        """The words, or the states of the text that enter layer `number`, without the first token (a sink) and without their mean."""
+    def _items(self, number: int, norm: Norm) -> _Items:
+        """The words, or the states of the text that enter layer `number`, without the first token (a sink) and without their mean.
+
+        `norm`: the layer's own, unfolded: the states of a post-norm model hold its gain and shift, and u has the gain already.
+        """
         if self.words is not None or self.tokens is None:
             assert self.words is not None
             return self.words
-        states = folded.norm.standardize(self.tokens.hidden[number].astype(np.float64))[1:]
+        states = norm.standardize(self.tokens.hidden[number].astype(np.float64))[1:]
         states /= np.linalg.norm(states, axis=1, keepdims=True)
         directions = (states - states.mean(axis=0)).astype(np.float32)
         ids = self.tokens.dataset["id"].values[1:]
@@ -182,8 +186,9 @@ class _Study:
 
     def measure_layer(self, found: Found, place: int, number: int, weights: AttentionWeights, heads: list[int]) -> None:
         """All chosen heads of a layer, with one product over the vocabulary for all of them."""
-        folded = weights.layer(number).fold(center=weights.norm_kind == "layer")
-        items = self._items(number, folded)
+        layer = weights.layer(number)
+        folded = layer.fold(center=weights.norm_kind == "layer")
+        items = self._items(number, layer.norm)
         count = found.eigenvalue.shape[2]
         factors = [(folded.output[head], folded.value[folded.kv_head(head)]) for head in heads]
         trained = [modes_of(*pair, count) for pair in factors]

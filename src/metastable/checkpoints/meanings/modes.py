@@ -17,6 +17,8 @@ from metastable._checks import FloatArray
 from metastable.checkpoints.linear import gram_factor
 
 ComplexArray = NDArray[np.complex128]
+ROUNDING = 1e-12
+"""Eigenvalues below this fraction of the size of their matrix are zero."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,13 @@ class Modes:
     @property
     def sign_score(self) -> float:
         """sum Re lambda / sum |lambda|; 0 for a head that writes nothing."""
-        size = float(np.abs(self.spectrum).sum())
-        return float(self.spectrum.real.sum()) / size if size > 0 else 0.0
+        return sign_score(self.spectrum)
+
+
+def sign_score(spectrum: ComplexArray) -> float:
+    """sum Re lambda / sum |lambda|; 0 where all are zero."""
+    size = float(np.abs(spectrum).sum())
+    return float(spectrum.real.sum()) / size if size > 0 else 0.0
 
 
 def eigensystem(core: FloatArray) -> tuple[ComplexArray, ComplexArray, ComplexArray]:
@@ -55,10 +62,18 @@ def leading(values: ComplexArray, count: int) -> list[int]:
 
 
 def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
-    """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim)."""
+    """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim).
+
+    An eigenvalue that is zero up to rounding (`ROUNDING` of |output| |value|: a head of low rank has such) is zero, and its mode
+    neither reads nor writes.
+    """
     values, right, left = eigensystem(value @ output)
+    there = np.abs(values) > ROUNDING * np.linalg.norm(output) * np.linalg.norm(value)
+    values = np.where(there, values, 0.0)
     kept = leading(values, count)
-    return Modes(values[kept], (output @ right[:, kept]).T, left[kept] @ value, values)
+    write, read = (output @ right[:, kept]).T, left[kept] @ value
+    write[~there[kept]], read[~there[kept]] = 0.0, 0.0
+    return Modes(values[kept], write, read, values)
 
 
 def singular_values(output: FloatArray, value: FloatArray) -> FloatArray:

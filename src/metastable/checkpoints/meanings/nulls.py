@@ -15,7 +15,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.checkpoints.linear import haar_corner as corners
-from metastable.checkpoints.meanings.modes import ComplexArray, eigensystem, leading
+from metastable.checkpoints.meanings.modes import ComplexArray, eigensystem, leading, sign_score
 from metastable.checkpoints.meanings.vocabulary import Matrix, Vocabulary, project
 
 RANDOM_DIRECTIONS = 128
@@ -117,10 +117,11 @@ def _unit(parts: FloatArray) -> FloatArray:
     return parts / size if size > 0 else parts
 
 
-def _root(gram: FloatArray) -> FloatArray:
-    """A symmetric square root of positive semidefinite matrices (.., 4, 4)."""
+def _root(gram: FloatArray, rank: int) -> FloatArray:
+    """R (.., 4, rank) with R R^T = gram, for positive semidefinite matrices (.., 4, 4) of that rank; symmetric where it is 4."""
     values, vectors = np.linalg.eigh(gram)
-    return (vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+    scaled = vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]
+    return scaled @ np.swapaxes(vectors, -1, -2) if rank == 4 else scaled[..., -rank:]
 
 
 def haar_corner(dim: int, size: int, generator: np.random.Generator) -> FloatArray:
@@ -140,29 +141,34 @@ def haar_corner(dim: int, size: int, generator: np.random.Generator) -> FloatArr
 
 def haar_likeness(
     strengths: FloatArray, modes: int, moments: Moments, draws: int, generator: np.random.Generator
-) -> tuple[FloatArray, ComplexArray]:
-    """Likeness and eigenvalue (draws, modes) of the leading modes of random heads with these singular values; NaN for missing modes.
+) -> tuple[FloatArray, ComplexArray, FloatArray]:
+    """Likeness and eigenvalue (draws, modes) of the leading modes of random heads with these singular values, NaN for missing modes,
+    and the heads' sign scores (draws,).
 
     A core gives two heads, itself and its negative, which has the same law and other leading modes, and each head `TURNS` draws.
     """
-    dim, size = len(moments.both), len(strengths)
+    dim = len(moments.both)
+    strengths = strengths[:dim]  # a head wider than the stream has no more than dim of them
+    size, rank = len(strengths), min(4, dim)
     heads = 2 * -(-draws // (2 * TURNS))
     values = np.full((heads, modes), complex(np.nan, np.nan), dtype=np.complex128)
     grams = np.zeros((heads, modes, 4, 4))
+    scores = np.zeros(heads)
     for head in range(0, heads, 2):
         corner = haar_corner(dim, size, generator)
         found, right, left = eigensystem(corner * strengths)
         for shift, sign in enumerate((1.0, -1.0)):
+            scores[head + shift] = sign * sign_score(found)
             for mode, place in enumerate(leading(sign * found, modes)):
                 values[head + shift, mode] = sign * found[place]
                 grams[head + shift, mode] = _gram(sign * corner, strengths, right[:, place], left[place])
     alike = np.full((heads, TURNS, modes), np.nan)
     for mode in range(modes):
-        gaussian = generator.standard_normal((heads, TURNS, 4, dim), dtype=np.float32)
+        gaussian = generator.standard_normal((heads, TURNS, rank, dim), dtype=np.float32)
         # Orthonormal rows, turned into vectors with the inner products of the mode: uniformly distributed among all such.
         inner = np.linalg.cholesky((gaussian @ np.swapaxes(gaussian, -1, -2)).astype(np.float64))
-        mixing = _root(grams[:, None, mode]) @ np.linalg.inv(inner)
+        mixing = _root(grams[:, None, mode], rank) @ np.linalg.inv(inner)
         vectors = (mixing.astype(np.float32) @ gaussian).reshape(-1, 4, dim)
         alike[..., mode] = moments.likeness(vectors[:, :2], vectors[:, 2:]).reshape(heads, TURNS)
     alike[np.isnan(values.real)[:, None, :].repeat(TURNS, axis=1)] = np.nan
-    return alike.reshape(-1, modes)[:draws], values.repeat(TURNS, axis=0)[:draws]
+    return alike.reshape(-1, modes)[:draws], values.repeat(TURNS, axis=0)[:draws], scores.repeat(TURNS)[:draws]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastable.checkpoints.flows.lens import direct_output
-from metastable.checkpoints.weights import Norm
+from metastable.checkpoints.weights import NormKind
 from metastable.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def final_norm(flow: Flow) -> FinalNorm | None:
     )
 
 
-def vocabulary_of(flow: Flow, norm: Norm) -> Vocabulary:
-    """The words of a flow's model for layers whose norm is `norm`, special tokens left out.
+def vocabulary_of(flow: Flow, norm: NormKind) -> Vocabulary:
+    """The words of a flow's model whose layers' norms are of the kind `norm`, special tokens left out.
 
     Words are written through the output embedding where it is applied to the (normed) states themselves. A model without one, or
     with another map in between (the dense layer and activation of a masked language model), is read through its input embeddings.
@@ -131,7 +131,7 @@ def vocabulary_of(flow: Flow, norm: Norm) -> Vocabulary:
     count = min(len(flow.tokenizer), given.shape[0], out.shape[0])
     kept = np.array([index for index in range(count) if index not in special])
     inputs, outputs = (matrix.float().cpu().numpy()[kept] for matrix in (given, out))
-    _standardize(inputs, norm.kind)
+    _standardize(inputs, norm)
     inputs -= inputs.mean(axis=0)
     norm_behind = final_norm(flow)
     if norm_behind is not None:
