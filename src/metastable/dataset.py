@@ -48,6 +48,13 @@ def model_json(models: Attention | Sequence[Attention]) -> str:
     return json.dumps([model.to_dict() for model in models])
 
 
+def written(models: Attention | Sequence[Attention], tokens: int) -> Attention | Sequence[Attention]:
+    """The models in the form that is stored: masks that are given by a function as the matrix of this length."""
+    if isinstance(models, Attention):
+        return models.for_tokens(tokens)
+    return [model.for_tokens(tokens) for model in models]
+
+
 def models_from_json(text: str) -> tuple[Attention, ...]:
     """The model (or models, one per layer) that `model_json` wrote."""
     data = json.loads(text)
@@ -78,7 +85,7 @@ def from_solution(
         attrs={
             "format": FORMAT,
             "metastable_version": __version__,
-            "model": model_json(models),
+            "model": model_json(written(models, len(start))),
             "start_hash": fingerprint(start),
             "status": solution.status,
             "message": solution.message,

@@ -319,7 +319,7 @@ def classify(
 
 def _value_norm(model: Attention) -> float:
     """Spectral norm of V (summed over heads), 1 where it vanishes: the rate at which things happen."""
-    value = np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
+    value = np.sum([head.value_matrix(model.dim) for head in model.all_heads], axis=0)
     return float(np.linalg.norm(value, 2)) or 1.0
 
 

@@ -83,7 +83,7 @@ class Record:
             attrs={
                 "format": FORMAT,
                 "metastable_version": __version__,
-                "model": problem.model.to_json(),
+                "model": problem.model.for_tokens(problem.tokens).to_json(),
                 "tokens": problem.tokens,
                 "members": finished.size,
                 "seed": problem.seed,

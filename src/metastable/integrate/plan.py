@@ -99,7 +99,7 @@ class Wishes:
 
 def size_of_value(model: Attention) -> float:
     """Sum over the heads of the norms of V: the inverse of the shortest time scale."""
-    return sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads)
+    return sum(head.value_size for head in model.all_heads)
 
 
 def short(model: Attention, until: float) -> bool:

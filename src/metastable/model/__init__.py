@@ -1,7 +1,8 @@
 """What is simulated: models, heads, masks, norms, weights and parts, each declaring itself. Frozen, checked, no loops."""
 
-from metastable.model.attention import Attention, Head
-from metastable.model.biases import ALiBi, Bias
+from metastable.model.attention import Attention
+from metastable.model.biases import ALiBi, Bias, LogitBias
+from metastable.model.heads import Head, Rotary
 from metastable.model.masks import Causal, Full, Mask, Masking, Prefix, Sink, Window
 from metastable.model.norms import NGPT, Law, MixLN, Norm, PeriLN, PostLN, PreLN, SqrtScaling
 from metastable.model.parts import FeedForward, Frozen
@@ -20,6 +21,7 @@ __all__ = [
     "Full",
     "Head",
     "Law",
+    "LogitBias",
     "Mask",
     "Masking",
     "MixLN",
@@ -28,6 +30,7 @@ __all__ = [
     "PostLN",
     "PreLN",
     "Prefix",
+    "Rotary",
     "Rule",
     "Sink",
     "SqrtScaling",

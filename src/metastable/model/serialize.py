@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from metastable.errors import InvalidInputError, ModelError
-from metastable.model.attention import Attention, Head
+from metastable.model.attention import Attention
 from metastable.model.declare import REGISTRY
+from metastable.model.heads import Head, Rotary
 from metastable.model.parts import FeedForward, Frozen
 
 FAMILIES = tuple(REGISTRY)
@@ -29,6 +30,12 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, Rotary):
+        return _table(value)
+    if callable(value):
+        raise ModelError(
+            "a mask that is given by a function cannot be written; write it out for a number of tokens: model.for_tokens(n)"
+        )
     return value
 
 
@@ -100,6 +107,13 @@ def build_variant(family: str, data: Any) -> Any:
     return _build(kinds[kind], rest, f"{family} {kind!r}")
 
 
+def _head(data: Any, where: str) -> Head:
+    """A head from its table."""
+    if isinstance(data, dict) and data.get("rotary") is not None:
+        data = {**data, "rotary": _build(Rotary, data["rotary"], f"{where}.rotary")}
+    return _build(Head, data, where)
+
+
 def from_dict(data: Any) -> Attention:
     """The model that `to_dict` described."""
     if not isinstance(data, dict):
@@ -115,7 +129,7 @@ def from_dict(data: Any) -> Attention:
         if data.get("heads") is not None:
             if not isinstance(data["heads"], (list, tuple)):
                 raise ModelError(f"heads must be a list of tables, not {data['heads']!r}")
-            data["heads"] = tuple(_build(Head, head, f"heads[{i}]") for i, head in enumerate(data["heads"]))
+            data["heads"] = tuple(_head(head, f"heads[{i}]") for i, head in enumerate(data["heads"]))
         return _build(Attention, data, "a model")
     except TypeError as reason:
         raise InvalidInputError(f"a model cannot be made from this: {reason}") from None
