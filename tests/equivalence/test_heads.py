@@ -69,10 +69,9 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     for seed in range(12):
         model, x, radius = variants.wide_model(seed)
         whole = packed_velocity(reference, model, x, radius)
-        monkeypatch.setattr(reference, "FEWEST", 1 + seed % 3)
-        small = reference.blocks(model.mask, len(x), 0, 1)
+        small = reference.blocks(model.mask, len(x), 0, 1, 1 + seed % 3)
         assert [rows.start for rows in small] == list(range(0, len(x), 1 + seed % 3))
-        monkeypatch.setattr(reference.blocks, "__defaults__", (0, 1))
+        monkeypatch.setattr(reference.blocks, "__defaults__", (0, 1, 1 + seed % 3))
         first = len(x) // 3
         np.testing.assert_allclose(packed_velocity(reference, model, x, radius), whole, atol=1e-12, rtol=1e-12)
         part = packed_velocity(reference, model, x, radius, first=first)

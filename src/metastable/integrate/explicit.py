@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import tsit5
+from metastable.integrate import on_device, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
 from metastable.kernels import select
@@ -44,6 +44,8 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
             dtype=backend.dtype,
             progress=report,
         )
+    if backend.engine == "torch":
+        return on_device.solve_torch(plan, start, report)
     return tsit5.solve(
         select.right_hand_side(model, len(start), backend),
         start,

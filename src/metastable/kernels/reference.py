@@ -162,7 +162,7 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
 
 
 def _normalise(
-    model: Attention, seen: np.ndarray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
+    model: Attention, seen: Any, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares.
 
@@ -207,9 +207,9 @@ class Rows(NamedTuple):
     columns: slice
 
 
-def blocks(mask: Masking, tokens: int, first: int = 0, size: int = BLOCK) -> list[Rows]:
-    """The rows first..tokens-1 in blocks whose weights fit `size` numbers (but at least `FEWEST` rows)."""
-    count = max(FEWEST, size // tokens)
+def blocks(mask: Masking, tokens: int, first: int = 0, size: int = BLOCK, fewest: int = FEWEST) -> list[Rows]:
+    """The rows first..tokens-1 in blocks whose weights fit `size` numbers (but at least `fewest` rows)."""
+    count = max(fewest, size // tokens)
     ranges = mask.intervals(tokens)
     found = []
     for start in range(first, tokens, count):

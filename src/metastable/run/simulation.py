@@ -48,7 +48,7 @@ def simulate(
     times : output times. None keeps every step with dense output, so that `run.at(t)` works for any t.
     method : "tsit5" (explicit, adaptive), "rodas" (implicit, for long horizons), "layers" (x <- N(x + step A(x))),
         "sde" (with noise), or "auto".
-    engine : "reference" (NumPy), "cpu" (Numba), "cuda", or "auto".
+    engine : "reference" (NumPy), "cpu" (Numba), "cuda", "torch" (matrix products on CPU or GPU, for large dimensions), or "auto".
     interaction : "direct" sums over pairs, "series" (Fourier or harmonic expansions, O(n) in the tokens), or "auto".
     rtol, atol : tolerances of the adaptive methods; tokens have length one, so they add up.
     step : step of "layers" (required with a single model) and of "sde" (default 0.01, shorter for strong noise in high dimension;
@@ -57,7 +57,7 @@ def simulate(
     max_steps : give up after this many steps; the part that was computed is kept. "layers" and "sde", which know their number of
         steps beforehand, refuse to start instead.
     threads : CPU threads (None: all). Results do not depend on it.
-    dtype : "float64", or "float32" on the GPU for statistics (never for long horizons).
+    dtype : "float64", or "float32" with engine "cuda" or "torch" for statistics (never for long horizons).
     progress : show a progress bar; None shows one on a terminal.
 
     Returns a `Run`, whose `status` is "success", "max_steps", "diverged" or "unresolved".
