@@ -32,6 +32,7 @@ from .model import PostLN as PostLN
 from .model import Prefix as Prefix
 from .model import PreLN as PreLN
 from .model import Rotary as Rotary
+from .model import Schedule as Schedule
 from .model import Sink as Sink
 from .model import SqrtScaling as SqrtScaling
 from .model import Window as Window

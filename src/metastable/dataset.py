@@ -22,9 +22,9 @@ import numpy as np
 
 from metastable import _checks, stores
 from metastable._checks import FloatArray
-from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
+from metastable.errors import IncompleteStoreError, InvalidInputError, MetastableError, StoreError, StoreExistsError
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
 from metastable.stores import folders
 
 if TYPE_CHECKING:
@@ -360,6 +360,7 @@ def _check_run(dataset: xr.Dataset) -> None:
         raise InvalidInputError(f"the attribute model describes no model: {reason}") from None
     if not models:
         raise InvalidInputError("the attribute model describes no model")
+    _check_schedule(dataset.attrs.get("schedule"), models)
     if models[0].norm.has_radius:
         dims["radius"] = ("time", "token")
     _check_variables(dataset, dims)
@@ -370,6 +371,19 @@ def _check_run(dataset: xr.Dataset) -> None:
     if dataset.attrs["start_hash"] != fingerprint(dataset["start"].values):
         raise InvalidInputError("the attribute start_hash is not that of the stored start")
     _check_dense(dataset, models[0])
+
+
+def _check_schedule(joints: Any, models: tuple[Attention, ...]) -> None:
+    """The same for the depths at which the models of a `Schedule` begin, where it has one."""
+    if joints is None:
+        return
+    try:
+        found = json.loads(joints)
+        if len(found) != len(models):
+            raise ValueError(f"{len(found)} joints for {len(models)} models")
+        Schedule(tuple(zip(found, models)))
+    except (ValueError, TypeError, MetastableError) as reason:
+        raise InvalidInputError(f"the attribute schedule says nothing about when the models hold: {reason}") from None
 
 
 def _check_dense(dataset: xr.Dataset, model: Attention) -> None:

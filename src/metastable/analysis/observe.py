@@ -6,6 +6,9 @@ An observable is a small frozen object with
 - `measure(states, start=..., model=..., times=...)`: states (times, n, d) of one member and its start (n, d) to an array of
   shape (times, ...).
 
+One whose class says `follows_model = True` looks at the model itself: in a run with several models it is measured with the one of
+each time.
+
 `run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
 measures each member while it runs.
 """

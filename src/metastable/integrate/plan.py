@@ -52,7 +52,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked call of `simulate` or `ensemble`, less the starts. `models` holds one model, or one per layer."""
+    """A checked call of `simulate` or `ensemble`, less the starts. `models` holds one model, or one per layer, or those
+    of a `Schedule`."""
 
     models: tuple[Attention, ...]
     method: str
@@ -60,6 +61,8 @@ class Plan:
     accuracy: Accuracy = Accuracy()
     backend: select.Backend = select.Backend("reference")
     seed: int | None = None
+    joints: tuple[float, ...] = ()
+    """Depths at which the models of a `Schedule` begin; empty for one model, and for layers."""
 
     @property
     def model(self) -> Attention:

@@ -7,6 +7,7 @@ from metastable.model.masks import Causal, Full, Mask, Masking, Prefix, Sink, Wi
 from metastable.model.norms import NGPT, Law, MixLN, Norm, PeriLN, PostLN, PreLN, SqrtScaling
 from metastable.model.parts import FeedForward, Frozen
 from metastable.model.refusals import EVERY_PART, Rule, Support, require, why_not
+from metastable.model.schedule import Schedule
 from metastable.model.weights import Weights, WeightsLaw
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Prefix",
     "Rotary",
     "Rule",
+    "Schedule",
     "Sink",
     "SqrtScaling",
     "Support",

@@ -20,7 +20,7 @@ from metastable.errors import StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.integrate.solution import Dense, JoinedDense, Solution, Statistics
 from metastable.kernels import select
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,6 +40,9 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution) -> Run:
         "until": plan.save.until,
         "seed": -1 if plan.seed is None else plan.seed,
     }
+    if plan.joints:
+        attributes["schedule"] = json.dumps(plan.joints)
+        return Run(dataset.from_solution(solution, plan.models, start, attributes))
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
     return Run(dataset.from_solution(solution, models, start, attributes))
@@ -70,7 +73,7 @@ class Run:
 
     @cached_property
     def models(self) -> tuple[Attention, ...]:
-        """The models of the layers (one, where all layers are the same)."""
+        """The models in order: those of a `Schedule`, or of the layers (one, where all are the same). `schedule` says which is when."""
         from metastable import dataset
 
         if dataset.describes_layers(self.dataset.attrs["model"]):
@@ -83,6 +86,21 @@ class Run:
     def model(self) -> Attention:
         """The model (of the first layer)."""
         return self.models[0]
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Which model is when: the `Schedule` of the run; layer i of a layered run holds from depth i step on."""
+        if len(self.models) == 1:
+            return Schedule(((0.0, self.model),))
+        joints = self.dataset.attrs.get("schedule")
+        if joints is not None:
+            return Schedule(tuple(zip(json.loads(joints), self.models)))
+        step = float(self.dataset.attrs["step"])
+        return Schedule(tuple((number * step, model) for number, model in enumerate(self.models)))
+
+    def model_at(self, t: float) -> Attention:
+        """The model that moves the tokens at depth t (the last one at the end)."""
+        return self.schedule.at(t)
 
     @property
     def times(self) -> FloatArray:
@@ -177,16 +195,28 @@ class Run:
         )
 
     def observe(self, observable: Any) -> xr.DataArray:
-        """An observable (see `metastable.observe`) at the saved times."""
+        """An observable (see `metastable.observe`) at the saved times; those that look at the model see the one of each time."""
         import xarray as xr
 
         from metastable.analysis.observe import check_observable, for_model
 
         check_observable(observable, "observe")
         observable = for_model(observable, self.model)
-        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
+        values = self._measured(observable)
         dims, attrs = ("time", *observable.dims), {"observable": repr(observable)}
         return xr.DataArray(values, dims=dims, coords={"time": self.times}, attrs=attrs)
+
+    def _measured(self, observable: Any) -> np.ndarray:
+        """Values of an observable at the saved times. One that `follows_model` is measured with the model of each time."""
+        if len(self.models) == 1 or not getattr(observable, "follows_model", False):
+            return np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
+        when = np.array([self.schedule.index(_within(float(t), self.schedule.joints)) for t in self.times])
+        parts = []
+        for number in np.unique(when):
+            chosen, model = when == number, self.models[number]
+            measured = observable.measure(self.states[chosen], start=self.start, model=model, times=self.times[chosen])
+            parts.append(np.asarray(measured))
+        return np.concatenate(parts)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
@@ -196,6 +226,8 @@ class Run:
         from metastable.integrate import append
 
         model = self.model
+        if len(self.models) > 1:
+            raise UnsupportedError("append takes runs of one model; simulate all tokens together under the Schedule")
         new = _checks.tokens(tokens, "tokens", dim=model.dim)
         before, after = len(self.start), len(self.start) + len(new)
         if not model.mask.extends(before, after):
@@ -243,6 +275,12 @@ class Run:
         from metastable import figures
 
         figures.animate(self, path, **options)
+
+
+def _within(t: float, joints: tuple[float, ...]) -> float:
+    """t, or the joint that it is but for the rounding of a multiple of the step."""
+    near = [joint for joint in joints if abs(t - joint) <= 4 * np.spacing(joint)]
+    return near[-1] if near else t
 
 
 def load(path: str | os.PathLike) -> Run:

@@ -11,9 +11,10 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
+from metastable.run import scheduling
 from metastable.run.handle import Run, from_solution, warn_if_early
 
 KEEP_EVERYTHING_LIMIT = 200_000
@@ -21,7 +22,7 @@ KEEP_EVERYTHING_LIMIT = 200_000
 
 
 def simulate(
-    model: Attention | Sequence[Attention],
+    model: Attention | Sequence[Attention] | Schedule,
     start: Any,
     until: float | str | None = None,
     *,
@@ -42,7 +43,8 @@ def simulate(
 
     Parameters
     ----------
-    model : an `Attention`; for `method="layers"` also a list with one model per layer.
+    model : an `Attention`; a `Schedule` of them, piecewise constant in depth, for the adaptive methods; for `method="layers"` also a
+        list with one model per layer.
     start : unit vectors, shape (tokens, dim), for example `metastable.sphere.uniform(200, dim=2, seed=0)`.
     until : the time to reach; `"settled"` runs until all tokens stopped for good. May be left out when `times` is given.
     times : output times. None keeps every step with dense output, so that `run.at(t)` works for any t.
@@ -68,6 +70,13 @@ def simulate(
     'success'
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
+    if isinstance(model, Schedule):
+        whole, plans, tokens = scheduling.plans_of(model, start, until, times, wishes, seed)
+        _check_size(whole.save, tokens)
+        with progress_bar("simulate", whole.save.until, progress) as report:
+            solution = scheduling.solve(whole, plans, whole.packed(tokens), report)
+        warn_if_early(solution)
+        return from_solution(whole, tokens, solution)
     plan, tokens = _plan(model, start, until, times, wishes, seed)
     with progress_bar("simulate", plan.save.until, progress) as report:
         solution = METHODS[plan.method].solve(plan, plan.packed(tokens), report)
@@ -93,11 +102,16 @@ def _plan(
     if until is None and not single:
         until = len(models) * _checks.number(wishes.step, "step", 0.0, strict=True)
     save = horizon(until, times, wishes.method)
+    _check_size(save, tokens)
+    return make(models, len(tokens), save, wishes, seed=seed), tokens
+
+
+def _check_size(save: Save, tokens: FloatArray) -> None:
+    """Refuse to keep every step of a large system."""
     if save.times is None and tokens.size > KEEP_EVERYTHING_LIMIT:
         raise TimeError(
             f"{len(tokens)} tokens are too many to keep every step; say which times to keep, for example times=[1, 10, 100]"
         )
-    return make(models, len(tokens), save, wishes, seed=seed), tokens
 
 
 def _models(model: Attention | Sequence[Attention], method: str) -> tuple[Attention, ...]:
