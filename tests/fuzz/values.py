@@ -82,6 +82,21 @@ def models() -> list[Any]:
         ms.Attention(dim=3, beta=1.0, frozen=ms.Frozen(_points(2, 3, 1)), mask=ms.Sink(1, 2), norm=ms.PeriLN()),
         ms.Attention(dim=2, beta=3.0, mask=ms.Mask(np.tri(4, dtype=bool)), norm=ms.MixLN(0.5)),
         ms.Attention(dim=2, beta=1e6),
+        ms.Attention(
+            dim=3,
+            heads=(
+                ms.Head(
+                    np.ones((2, 3)),
+                    np.ones((2, 3)),
+                    np.ones((1, 3)),
+                    2.0,
+                    np.ones((3, 1)),
+                    ms.Rotary(),
+                    value_bias=[1.0],
+                ),
+            ),
+        ),
+        ms.Attention(dim=2, beta=2.0, mask=ms.Mask(lambda k, j: j <= k), bias=ms.LogitBias(np.eye(4))),
         ms.Attention(dim=2, beta=1.0, query=1e300 * np.eye(2), key=1e300 * np.eye(2)),
     ]
 
@@ -194,6 +209,13 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     ),
     **dict.fromkeys(("times",), TIMES),
     **dict.fromkeys(("labels", "renyi", "strong", "leaders"), LABELS),
+    "output": (None, *MATRICES),
+    "matrix": MATRICES,
+    **dict.fromkeys(("query_bias", "key_bias", "value_bias"), (None, [1.0, 0.5], array([0.0, 0.0, 0.0]))),
+    "rotary": (None, ms.Rotary(), ms.Rotary(100.0, 2, True)),
+    "base": (10000.0, 2.0, 0.5),
+    "dims": (None, 2, 4),
+    "pieces": lambda: [[(0.0, models()[0]), (1.0, models()[0])], [(0.0, models()[1])]],
     "rho": (-0.2, 0.0, 0.3, 0.999, 1.0, [0.1, 0.2]),
     "ball_measure": ([0.1, 0.5], 1.0, array([1e-300])),
     "seed": (0, 1, 2**64, 10**30),
