@@ -256,7 +256,7 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     "b1": (array(np.ones(3)),),
     "w2": (array(np.ones((2, 3))),),
     "b2": (array(np.ones(2)),),
-    "data": lambda: [model.to_dict() for model in models()] + [sweep.to_dict() for sweep in sweeps()],
+    "data": lambda: [model.for_tokens(4).to_dict() for model in models()] + [sweep.to_dict() for sweep in sweeps()],
     "text": lambda: [
         models()[0].to_json(),
         models()[1].to_toml(),

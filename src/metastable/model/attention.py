@@ -193,6 +193,7 @@ class Attention(ArrayFields):
 
     def for_tokens(self, tokens: int) -> Attention:
         """The model with a mask that is given by a function written out for so many tokens: the form that can be stored."""
+        _checks.count(tokens, "tokens", error=ModelError)
         if isinstance(self.mask, Mask) and self.mask.is_rule:
             return self.replace(mask=Mask(self.mask.matrix(tokens)))
         return self

@@ -19,6 +19,8 @@ from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
 
 IntArray = NDArray[np.int64]
+RULE_TOKENS = 2**14
+"""Longest sequence for which a rule is asked about every pair: it takes about a minute."""
 
 
 class Masking(Declared, ABC, family="mask"):
@@ -228,13 +230,23 @@ class Mask(Masking):
         """The matrix that the rule makes; the last one is kept, for a right-hand side asks again and again."""
         made: dict[int, NDArray[np.bool_]] = vars(self)["_made"]
         if tokens not in made:
-            rule: Any = self.allowed
-            answer = "the answer of the rule of Mask for two positions (k, j)"
-            answers = [[_checks.flag(rule(k, j), answer) for j in range(tokens)] for k in range(tokens)]
+            size = _checks.count(tokens, "tokens", error=ModelError)
+            if size > RULE_TOKENS:
+                raise ModelError(f"a mask by rule is asked for every pair, too often for {size} tokens; give a matrix")
+            answers = [[self._answer(k, j) for j in range(size)] for k in range(size)]
             matrix = _checks.readonly(_allowed(answers))
             made.clear()
             made[tokens] = matrix
         return made[tokens]
+
+    def _answer(self, k: int, j: int) -> bool:
+        """What the rule says about one pair."""
+        rule: Any = self.allowed
+        try:
+            answer = rule(k, j)
+        except Exception as reason:  # whatever a function of somebody raises
+            raise ModelError(f"Mask: the rule failed for the positions ({k}, {j}): {reason!r}") from reason
+        return _checks.flag(answer, "the answer of the rule of Mask for two positions (k, j)")
 
     def check(self, tokens: int) -> None:
         if self.is_rule:

@@ -80,7 +80,7 @@ class Run:
             raise UnsupportedError(
                 "the layers of a checkpoint made this run, not an Attention; open it with metastable.checkpoints.FlowRun.load"
             )
-        return dataset.models_from_json(self.dataset.attrs["model"])
+        return dataset.models_of(self.dataset)
 
     @property
     def model(self) -> Attention:
