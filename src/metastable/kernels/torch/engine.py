@@ -262,7 +262,7 @@ class Velocity:
             out[first:, :dim] = scaled.to(self.home)
 
     def __call__(self, t: float, y: FloatArray, out: FloatArray) -> None:
-        state = torch.from_numpy(np.ascontiguousarray(y)).to(self.home)
+        state = torch.tensor(y, device=self.home)
         result = torch.empty_like(state)
         self.evaluate(t, state, result)
         out[self.first :] = result[self.first :].cpu().numpy()
