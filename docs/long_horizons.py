@@ -13,7 +13,7 @@ import numpy as np
 import metastable as ms
 from metastable.figures import style
 from metastable.figures.long_runs import collapse, long_run
-from metastable.figures.run_view import sample
+from metastable.figures.moments import sample
 from metastable.integrate import rodas
 
 IMAGES = Path(__file__).parent / "images"
@@ -50,12 +50,12 @@ def many_runs(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     """log10 of the collapse times, output times, cluster counts and the law for many draws."""
     starts = np.stack([ms.sphere.uniform(TOKENS, dim=2, seed=1000 + draw) for draw in range(DRAWS)])
     times = 10.0 ** np.arange(0.5, 2 * beta / math.log(10) + 1.01, 0.5)
-    solved = rodas.solve_members(ms.Attention(dim=2, beta=beta), starts, times=times, rtol=1e-4, settled=True)
-    assert set(solved.statuses) == {"success"}
-    decades = np.array([math.log10(note["settled"]) for note in solved.notes])
-    counts = np.array(
-        [[ms.cluster_labels(x, radius=0.5 / math.sqrt(beta)).max() + 1 for x in states] for states in solved.states]
-    )
+    model, horizon = ms.Attention(dim=2, beta=beta), float(times[-1])
+    solved = [rodas.solve(model, x, times=times, until=horizon, rtol=1e-4, settled=True) for x in starts]
+    assert {solution.status for solution in solved} == {"success"}
+    decades = np.array([math.log10(solution.notes["settled"]) for solution in solved])
+    radius = 0.5 / math.sqrt(beta)
+    counts = np.array([[ms.cluster_labels(x, radius=radius).max() + 1 for x in one.states] for one in solved])
     low, median, high = np.quantile(decades, [0.1, 0.5, 0.9])
     print(
         f"beta = {beta:g}: {DRAWS} draws, log10 of the collapse time {decades.min():.1f}..{decades.max():.1f}, "

@@ -10,7 +10,7 @@ import numpy as np
 import metastable as ms
 from metastable.figures import style
 from metastable.figures.figure_1 import SpherePanel, figure_1
-from metastable.figures.run_view import sample
+from metastable.figures.moments import sample
 
 start = ms.sphere.uniform(32, dim=3, seed=7)
 panels = []

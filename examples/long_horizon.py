@@ -10,7 +10,7 @@ import numpy as np
 import metastable as ms
 from metastable.figures import style
 from metastable.figures.long_runs import long_run
-from metastable.figures.run_view import sample
+from metastable.figures.moments import sample
 
 beta = 64.0
 model = ms.Attention(dim=2, beta=beta)

@@ -35,14 +35,13 @@ def figure_3() -> dict[str, Any]:
     """The ensemble of Figure 3: device time, distance to the floor, accuracy, capture curves."""
     from metastable.analysis import _balls
     from metastable.integrate.fused import cuda as fused_cuda
-    from metastable.kernels.cuda.batch import MemberBatch
     from metastable.kernels.cuda.measure import Capture
     from metastable.model import Attention
 
     starts, times = common.figure_3()
-    model, scheme = Attention(dim=2, beta=common.BETA), fused_cuda.tsit5_scheme()
+    model = Attention(dim=2, beta=common.BETA)
     rate = common.machine()["exponentials_per_second"]
-    accurate = MemberBatch(model, starts[:500], times, 1e-9, 10**6, scheme)
+    accurate = common.batch(model, starts[:500], times, 1e-9, max_steps=10**6)
     accurate.launch()
     truth = accurate.states()
     delta = 4.0 / np.sqrt(common.BETA)
@@ -52,17 +51,18 @@ def figure_3() -> dict[str, Any]:
         expected = np.array(list(pool.map(_reference_member, range(CHECKED_MEMBERS))))
     result: dict[str, Any] = {}
     for dtype in ("float32", "float64"):
-        batch = MemberBatch(model, starts, times, 1e-6 + 1e-9, 10**5, scheme, dtype)
+        batch = common.batch(model, starts, times, 1e-6 + 1e-9, dtype)
         found: dict[str, Any] = common.seconds(batch.launch, 15, 3)
         counts = batch.counts()
         pairs = float(counts[:, 2].sum()) * common.TOKENS * (common.TOKENS - 1) / 2
         error = np.abs(batch.out[:500].copy_to_host().astype(float) - truth).max(axis=(2, 3))[:, -1]
-        fused_cuda.observe_members(model, starts[:8], times, wanted, dtype=dtype)
+        plan = common.plan(model, times, dtype)
+        fused_cuda.observe_members(plan, starts[:8], wanted)
         begin = time.perf_counter()
-        curves, _, _ = fused_cuda.observe_members(model, starts, times, wanted, dtype=dtype)
+        curves, _, _ = fused_cuda.observe_members(plan, starts, wanted)
         observed = time.perf_counter() - begin
         begin = time.perf_counter()
-        states, _, status = fused_cuda.solve_members(model, starts, times, dtype=dtype)
+        states, _, status = fused_cuda.solve_members(plan, starts, 0, common.silent)
         copied = time.perf_counter() - begin
         on_host = _capture(expected, starts[:CHECKED_MEMBERS], delta)
         found |= {
@@ -166,17 +166,13 @@ def equivalence() -> dict[str, float]:
 
 def sphere_ensemble() -> dict[str, Any]:
     """An ensemble in three dimensions: 5000 members of 200 tokens to T = 50."""
-    from metastable.integrate.fused.cuda import tsit5_scheme
-    from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
     x = np.random.default_rng(2).normal(size=(common.MEMBERS, common.TOKENS, 3))
     starts = x / np.linalg.norm(x, axis=-1, keepdims=True)
     result: dict[str, Any] = {}
     for dtype in ("float32", "float64"):
-        batch = MemberBatch(
-            Attention(dim=3, beta=9.0), starts, np.linspace(1.0, 50.0, 50), 1e-6, 10**5, tsit5_scheme(), dtype
-        )
+        batch = common.batch(Attention(dim=3, beta=9.0), starts, np.linspace(1.0, 50.0, 50), 1e-6, dtype)
         found = common.seconds(batch.launch, 5, 1)
         pairs = float(batch.counts()[:, 2].sum()) * common.TOKENS * (common.TOKENS + 1) / 2
         result[dtype] = found | {"pairs_per_second": pairs / found["median"]}

@@ -34,6 +34,35 @@ def unit_tokens(tokens: int, dim: int, seed: int = 0) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
+def batch(
+    model: Any,
+    starts: np.ndarray,
+    times: np.ndarray,
+    tolerance: float,
+    dtype: str = "float64",
+    max_steps: int = 10**5,
+    registers: int | None = None,
+) -> Any:
+    """Members on the device, ready to be launched."""
+    from metastable.integrate.fused.cuda import tsit5_scheme
+    from metastable.kernels.cuda.batch import MemberBatch
+    from metastable.kernels.cuda.members import Limits
+
+    return MemberBatch(model, starts, times, Limits(tolerance, max_steps), tsit5_scheme(), dtype, registers)
+
+
+def plan(model: Any, times: np.ndarray, dtype: str = "float64") -> Any:
+    """The plan of an ensemble with default tolerances."""
+    from metastable.integrate.plan import Plan, Save
+    from metastable.kernels.select import Backend
+
+    return Plan((model,), "tsit5", Save(float(times[-1]), times), backend=Backend("cuda", dtype=dtype))  # type: ignore[arg-type]
+
+
+def silent(done: float) -> None:
+    """A progress report that nobody reads."""
+
+
 def seconds(launch: Callable[[], Any], repeats: int = 7, warm: int = 2) -> dict[str, float]:
     """Median, least and largest device time of a call, by events."""
     from numba import cuda

@@ -14,8 +14,6 @@ CALLS = 1000
 
 def many_steps() -> dict[str, Any]:
     """Figure 3 again and again with fresh starts until ten million member-steps are done; counts what went wrong."""
-    from metastable.integrate.fused.cuda import tsit5_scheme
-    from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
     _, times = common.figure_3()
@@ -25,7 +23,7 @@ def many_steps() -> dict[str, Any]:
         angle = generator.uniform(0.0, 2.0 * np.pi, (common.MEMBERS, common.TOKENS))
         starts = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
         dtype = "float64" if runs % 2 else "float32"
-        batch = MemberBatch(Attention(dim=2, beta=common.BETA), starts, times[-3:], 1e-6, 10**5, tsit5_scheme(), dtype)
+        batch = common.batch(Attention(dim=2, beta=common.BETA), starts, times[-3:], 1e-6, dtype)
         batch.launch()
         counts, states = batch.counts(), batch.states()
         steps += int(counts[:, :2].sum())
@@ -51,10 +49,10 @@ def many_calls() -> dict[str, Any]:
 
     model = Attention(dim=2, beta=16.0)
     starts = np.stack([common.unit_tokens(50, 2, seed) for seed in range(8)])
-    expected = None
+    plan, expected = common.plan(model, np.array([1.0])), None
     free = []
     for call in range(CALLS):
-        states, _, _ = fused_cuda.solve_members(model, starts, np.array([1.0]))
+        states, _, _ = fused_cuda.solve_members(plan, starts, 0, common.silent)
         out = np.zeros((50, 2))
         cuda.right_hand_side(model, 50)(0.0, starts[0], out)
         expected = states if expected is None else expected
@@ -70,7 +68,6 @@ def too_large() -> dict[str, Any]:
     from metastable.errors import DeviceMemoryError
     from metastable.integrate.fused import cuda as fused_cuda
     from metastable.kernels.cuda import device
-    from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
     model = Attention(dim=2, beta=1.0)
@@ -81,13 +78,13 @@ def too_large() -> dict[str, Any]:
     for name, check in (("ahead", ahead), ("in the driver", lambda *_: None)):
         device.require_memory = check
         try:
-            MemberBatch(model, starts, times, 1e-6, 10, fused_cuda.tsit5_scheme())
+            common.batch(model, starts, times, 1e-6, max_steps=10)
             messages[name] = "was not refused"
         except DeviceMemoryError as reason:
             messages[name] = str(reason)
         finally:
             device.require_memory = ahead
-    states, _, _ = fused_cuda.solve_members(model, starts[:3], np.array([1.0]))
+    states, _, _ = fused_cuda.solve_members(common.plan(model, np.array([1.0])), starts[:3], 0, common.silent)
     return {"messages": messages, "usable_afterwards": bool(np.isfinite(states).all())}
 
 

@@ -11,23 +11,17 @@ from benchmarks.gpu import common
 
 
 def ensembles(result: dict[str, Any]) -> None:
-    """Registers per thread, and sines pair by pair or not, for the Figure 3 ensemble."""
-    from metastable.integrate.fused.cuda import tsit5_scheme
-    from metastable.kernels.cuda.batch import MemberBatch
+    """Registers per thread for the Figure 3 ensemble."""
     from metastable.model import Attention
 
     starts, times = common.figure_3()
-    model, scheme = Attention(dim=2, beta=common.BETA), tsit5_scheme()
-    accurate = MemberBatch(model, starts[:500], times, 1e-9, 10**5, scheme)
+    model = Attention(dim=2, beta=common.BETA)
+    accurate = common.batch(model, starts[:500], times, 1e-9)
     accurate.launch()
     truth = accurate.states()
-    for dtype, registers, exact in (
-        *(("float32", registers, True) for registers in (64, 80, 96)),
-        ("float32", 80, False),
-        *(("float64", registers, True) for registers in (104, 128)),
-    ):
+    for dtype, registers in (*(("float32", n) for n in (64, 80, 96)), *(("float64", n) for n in (104, 128))):
         begin = time.time()
-        batch = MemberBatch(model, starts, times, 1e-6 + 1e-9, 10**5, scheme, dtype, registers, exact)
+        batch = common.batch(model, starts, times, 1e-6 + 1e-9, dtype, registers=registers)
         found = common.seconds(batch.launch, 5, 1)
         counts = batch.counts()
         error = np.abs(batch.out[:500].copy_to_host().astype(float) - truth).max(axis=(2, 3))
@@ -39,21 +33,19 @@ def ensembles(result: dict[str, Any]) -> None:
             "q99_error": float(np.quantile(error[:, -1], 0.99)),
             "compile_and_run": time.time() - begin,
         }
-        result[f"ensemble {dtype} registers={registers} exact={exact}"] = found
-        print(dtype, registers, exact, found, flush=True)
+        result[f"ensemble {dtype} registers={registers}"] = found
+        print(dtype, registers, found, flush=True)
 
 
 def spheres(result: dict[str, Any]) -> None:
     """Registers per thread for an ensemble in three dimensions."""
-    from metastable.integrate.fused.cuda import tsit5_scheme
-    from metastable.kernels.cuda.batch import MemberBatch
     from metastable.model import Attention
 
     x = np.random.default_rng(2).normal(size=(common.MEMBERS, common.TOKENS, 3))
     starts = x / np.linalg.norm(x, axis=-1, keepdims=True)
     model, times = Attention(dim=3, beta=9.0), np.linspace(1.0, 20.0, 20)
     for dtype, registers in (("float32", 80), ("float32", 128), ("float32", 168), ("float64", 128), ("float64", 168)):
-        batch = MemberBatch(model, starts, times, 1e-6, 10**5, tsit5_scheme(), dtype, registers)
+        batch = common.batch(model, starts, times, 1e-6, dtype, registers=registers)
         found = common.seconds(batch.launch, 3, 1)
         result[f"sphere {dtype} registers={registers}"] = found
         print("sphere", dtype, registers, found, flush=True)
@@ -63,6 +55,7 @@ def pairs(result: dict[str, Any]) -> None:
     """Rows per thread and launch bounds of the kernels for long sequences."""
     from metastable.kernels.cuda import engine
     from metastable.kernels.cuda import pairs as pair_module
+    from metastable.kernels.cuda.intrinsics import ARITHMETIC
     from metastable.model import Attention
 
     plan = [(3, "float32", 2**20, (2, 4, 6, 8), (128,), (None, 4)), (2, "float32", 2**19, (4, 8), (128,), (None,))]
@@ -75,7 +68,7 @@ def pairs(result: dict[str, Any]) -> None:
             for threads in thread_choices:
                 for blocks in block_choices:
                     options = {} if blocks is None else {"launch_bounds": (threads, blocks)}
-                    kernel = pair_module.make_kernel(engine.REALS[dtype], dim, rows, threads, False, **options)
+                    kernel = pair_module.make_kernel(ARITHMETIC[dtype], dim, rows, threads, False, **options)
                     engine.rows_per_thread = lambda *_, rows=rows: rows
                     engine.PAIR_THREADS = threads
                     sums = engine.DirectSums(Attention(dim=dim, beta=9.0), tokens, 0, dtype)
@@ -88,16 +81,12 @@ def pairs(result: dict[str, Any]) -> None:
 
 def wide(result: dict[str, Any]) -> None:
     """Blocks per multiprocessor of the kernel for large dimension."""
-    from metastable.kernels.cuda import engine, resident, tiles
+    from metastable.kernels.cuda import engine, tiles
+    from metastable.kernels.cuda.intrinsics import ARITHMETIC
     from metastable.model import Attention
 
-    for module, dtype, blocks in (
-        (resident, "float32", 1),
-        (resident, "float32", 2),
-        (resident, "float32", 3),
-        (tiles, "float64", 2),
-    ):
-        kernel = module.make_kernel(engine.REALS[dtype], 64, False, launch_bounds=(256, blocks))
+    for dtype, blocks in (("float32", 1), ("float32", 2), ("float32", 3), ("float64", 2)):
+        kernel = tiles.make_kernel(ARITHMETIC[dtype], 64, False, launch_bounds=(tiles.THREADS, blocks))
         sums = engine.DirectSums(Attention(dim=64, beta=9.0), 2**16, 0, dtype)
         original, engine.pair_kernel = engine.pair_kernel, lambda *_, kernel=kernel: kernel
         _one(result, f"dim=64 {dtype} n={2**16} blocks={blocks}", sums, 2**16)

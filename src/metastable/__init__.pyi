@@ -4,17 +4,20 @@ from . import errors as errors
 from . import figures as figures
 from . import reproduce as reproduce
 from . import sphere as sphere
+from . import starts as starts
 from . import sweep as sweep
 from . import theory as theory
 from .analysis import classify as classify
 from .analysis import cluster_labels as cluster_labels
 from .analysis import consumed as consumed
-from .analysis import merge_tree as merge_tree
 from .analysis import observe as observe
 from .analysis import predict as predict
 from .analysis import renyi_centers as renyi_centers
 from .ensembles import ensemble as ensemble
+from .ensembles import load_ensemble as load_ensemble
+from .ensembles import save_ensemble as save_ensemble
 from .ensembles import summarize as summarize
+from .figures import plot_ensemble as plot_ensemble
 from .kernels.select import velocity as velocity
 from .model import NGPT as NGPT
 from .model import ALiBi as ALiBi
@@ -38,6 +41,8 @@ from .model import SqrtScaling as SqrtScaling
 from .model import Window as Window
 from .run import Run as Run
 from .run import load as load
+from .run import merge_tree as merge_tree
+from .run import predict_merges as predict_merges
 from .run import simulate as simulate
 from .sweep import Sweep as Sweep
 

@@ -20,6 +20,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import NativeLowering
+from numba.core.types import unliteral
 
 LANES_CHOSEN = int(os.environ.get("METASTABLE_LANES") or 0)
 """Width of vectors that was asked for (2, 4, 8, ...), 0: what fits the processor. Code of another width is not this code."""
@@ -137,6 +138,11 @@ def part(function: Callable | None = None, **options: Any) -> Any:
         return lambda inner: part(inner, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher: Any = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    # Numba takes the constants in a call for types of their own and would compile `f(x, 0)`, `f(x, 1)` and `f(x, i)` one by one.
+    find = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda arguments, named: find(
+        tuple(map(unliteral, arguments)), {name: unliteral(kind) for name, kind in named.items()}
+    )
     # A call from Python finds nothing to run: what is compiled is not entered into the table that such calls use.
     dispatcher._insert = lambda *arguments, **named: None
     dispatcher._compile_for_args = _refuse

@@ -1,10 +1,13 @@
-"""Progress bars for long work: rich on a terminal, silent otherwise."""
+"""Progress bars for long work: rich on a terminal, HTML in a notebook, silent otherwise."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any
 
 Report = Callable[[float], None]
 """Called with the work done so far (same unit as `total`)."""
@@ -31,12 +34,17 @@ def _ignore(done: float) -> None:
 def progress_bar(description: str, total: float, show: bool | None = None) -> Iterator[Report]:
     """A progress bar over `total` units of work; yields a function to call with the work done so far.
 
-    `show=None` shows the bar only when standard error is a terminal; True and False decide.
+    `show=None` shows the bar only when standard error is a terminal, or in a notebook; True and False decide.
     """
+    notebook = None if show is False else _notebook()
     if show is None:
-        show = sys.stderr.isatty()
+        show = notebook is not None or sys.stderr.isatty()
     if not show:
         yield _ignore
+        return
+    if notebook is not None:
+        with _notebook_bar(notebook, description, total) as shown:
+            yield shown
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -65,3 +73,73 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
             yield report
         finally:
             _listeners.remove(listen)
+
+
+# --------------------------------------------------------------------------------------------------- notebooks
+
+REFRESH = 0.2
+"""Seconds between two pictures of a bar in a notebook, each of which is a message to the browser."""
+PATIENCE = 0.5
+"""Seconds before the first one: what is done by then needs no bar."""
+
+
+def _notebook() -> Any:
+    """The module that shows things in a notebook, or None elsewhere; asks nobody who is not there already."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # A kernel talks to a page; a shell in a terminal has a terminal.
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython import display  # pyright: ignore[reportMissingImports]
+
+    return display
+
+
+class _NotebookBar:
+    """A bar in the output of a cell. Plain HTML, so that it needs no widgets."""
+
+    def __init__(self, display: Any, description: str, total: float) -> None:
+        self.display, self.description, self.total = display, description, total
+        self.began = time.monotonic()
+        self.due = self.began + PATIENCE
+        self.done, self.note = 0.0, ""
+        self.handle: Any = None
+
+    def picture(self) -> dict[str, str]:
+        share = min(1.0, self.done / self.total) if self.total > 0 else 1.0
+        spent = time.monotonic() - self.began
+        left = f", {spent * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        text = f"{self.description}{self.note}: {100 * share:.1f} % after {spent:.0f} s{left}"
+        page = f"<progress value='{share:.4f}' max='1'></progress> {escape(text)}"
+        return {"text/html": page, "text/plain": text}
+
+    def report(self, done: float) -> None:
+        self.done = done
+        if time.monotonic() >= self.due:
+            self.show(self.picture())
+
+    def listen(self, begins: bool) -> None:
+        self.note = f" ({COMPILING})" if begins else ""
+        self.show(self.picture())
+
+    def show(self, picture: dict[str, str]) -> None:
+        self.due = time.monotonic() + REFRESH
+        if self.handle is None:
+            self.handle = self.display.display(picture, raw=True, display_id=True)
+        else:
+            self.handle.update(picture, raw=True)
+
+    def close(self) -> None:
+        """Gone when the work is done."""
+        if self.handle is not None:
+            self.handle.update({"text/html": "", "text/plain": ""}, raw=True)
+
+
+@contextmanager
+def _notebook_bar(display: Any, description: str, total: float) -> Iterator[Report]:
+    bar = _NotebookBar(display, description, total)
+    _listeners.append(bar.listen)
+    try:
+        yield bar.report
+    finally:
+        _listeners.remove(bar.listen)
+        bar.close()

@@ -87,6 +87,18 @@ def from_solution(
     )
 
 
+def readonly(dataset: xr.Dataset) -> xr.Dataset:
+    """The same dataset with arrays that cannot be written to: what users get from a run is what was computed.
+
+    (The arrays are shared, not copied; whoever holds the given ones can still write to them.)
+    """
+    result = dataset.copy()
+    for name, variable in dataset.variables.items():
+        if name not in dataset.indexes:
+            result[name] = (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
+    return result
+
+
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:
     """Dense output as variables `dense0_start`, `dense0_width`, `dense0_coefficients`, `dense1_...`."""
     variables: dict[str, Any] = {}
@@ -121,7 +133,7 @@ def dense_of(dataset: xr.Dataset) -> Dense | JoinedDense | None:
 # -------------------------------------------------------------------------------------------------------- stores
 
 
-def check_destination(path: str | os.PathLike, overwrite: bool = False) -> Path:
+def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """`path` as a place where a store may be written; raises before any work is done."""
     target = _path(path)
     stores.settle(target)
@@ -197,7 +209,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) -> Path:
+def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does."""
     target = check_destination(path, overwrite)
     complete = dataset.assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
@@ -208,8 +220,20 @@ def save(dataset: xr.Dataset, path: str | os.PathLike, overwrite: bool = False) 
     return target
 
 
-def load(path: str | os.PathLike) -> xr.Dataset:
-    """Read a store written by `save`; refuses what is missing, foreign, unfinished, damaged or edited."""
+def load(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Read the run that `save` stored; refuses what is missing, foreign, unfinished, damaged or edited."""
+    dataset = verified(path)
+    if "member" in dataset.dims:
+        raise StoreError(f"{path} holds an ensemble, not a run; open it with metastable.load_ensemble")
+    try:
+        _check_run(dataset)
+    except InvalidInputError as reason:
+        raise IncompleteStoreError(f"{path} is damaged: {reason}; run it again") from reason
+    return dataset
+
+
+def verified(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Whatever `save` stored, compared with its checksums."""
     target = _path(path)
     place = stores.find(target)
     if not place.exists():
@@ -224,12 +248,10 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         )
     dataset = _read(place, target)
     if "member" in dataset.dims and not set(_CHECKSUMS) & set(dataset.attrs):
-        raise StoreError(f"{target} holds an ensemble, not a run; open it with xarray.open_zarr")
+        raise StoreError(
+            f"{target} holds an ensemble that was not saved by save_ensemble; open it with xarray.open_zarr"
+        )
     _verify(dataset, target, layout)
-    try:
-        _check_run(dataset)
-    except InvalidInputError as reason:
-        raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
     return dataset
 
 

@@ -27,6 +27,10 @@ class TimeError(InvalidInputError):
     """A horizon or a list of output times makes no sense."""
 
 
+class ObservableError(InvalidInputError):
+    """An observable returned something that is not one entry per time; the message names it."""
+
+
 class UnsupportedError(MetastableError, NotImplementedError):
     """A method or an engine cannot do this variant; the message names one that can."""
 
@@ -85,6 +89,14 @@ class MissingExtraError(MetastableError, ImportError):
 
 class StoppedEarlyWarning(UserWarning):
     """A run, or members of an ensemble, stopped before their time; what they reached is kept."""
+
+
+class DroppedPartWarning(UserWarning):
+    """A model of the theory was made from a checkpoint, and a part of it was left out."""
+
+
+class StandstillWarning(UserWarning):
+    """A model in which nothing can move was asked to."""
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:

@@ -14,8 +14,10 @@ import pytest
 from metastable.errors import DeviceMemoryError, UnsupportedError
 from metastable.integrate import tsit5
 from metastable.integrate.fused import cuda as fused_cuda
+from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels import cuda, reference
 from metastable.kernels.cuda import device, support
+from metastable.kernels.select import Backend
 from metastable.model import (
     NGPT,
     ALiBi,
@@ -31,6 +33,7 @@ from metastable.model import (
     Sink,
     SqrtScaling,
     Window,
+    why_not,
 )
 
 REAL = not device.SIMULATED
@@ -54,6 +57,17 @@ def matrix(dim: int, seed: int) -> np.ndarray:
 
 def general(dim: int, beta: float, **fields) -> Attention:
     return Attention(dim=dim, beta=beta, query=matrix(dim, 1), key=matrix(dim, 2), value=matrix(dim, 3), **fields)
+
+
+def plan(model: Attention, times: np.ndarray | None, until: float | None = None, **options) -> Plan:
+    """What `ensemble` or `simulate` would ask for; `options` are fields of `Accuracy` and `Backend`."""
+    backend = {name: options.pop(name) for name in ("dtype", "interaction") if name in options}
+    end = float(times[-1]) if until is None else until
+    return Plan((model,), "tsit5", Save(end, times), Accuracy(**options), Backend("cuda", **backend))
+
+
+def solve_members(model: Attention, starts: np.ndarray, times: np.ndarray, **options):
+    return fused_cuda.solve_members(plan(model, times, **options), starts, 0, lambda done: None)
 
 
 def velocities(
@@ -148,6 +162,16 @@ def test_series(beta):
     assert relative(*velocities(model, tokens, first=tokens // 2, interaction="series")) < tokens * 1e-15
 
 
+def test_series_has_as_many_modes_as_it_needs():
+    # About 7.4 sqrt(beta) of them, here 2500: with a fixed number the velocity is wrong without a word.
+    model, tokens = Attention(dim=2, beta=1e5), 200 if REAL else 10
+    angle = 0.001 * np.arange(tokens)
+    y, found, expected = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.zeros((tokens, 2)), np.zeros((tokens, 2))
+    reference.right_hand_side(model, tokens)(0.0, y, expected)
+    cuda.right_hand_side(model, tokens, interaction="series")(0.0, y, found)
+    assert relative(expected, found) < 1e-10
+
+
 # ------------------------------------------------------------------------------------------------------- ensembles
 
 FUSED = {
@@ -173,7 +197,7 @@ def test_members_march_as_the_reference_does(name):
     model, tokens = FUSED[name]
     times = np.array([0.0, 0.1, 0.5] if not REAL else [0.0, 0.3, 1.7, 5.0])
     starts = points(3 if REAL else 1, tokens, model.dim, seed=3)
-    states, counts, status = fused_cuda.solve_members(model, starts, times)
+    states, counts, status = solve_members(model, starts, times)
     assert (status == 0).all()
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
@@ -189,7 +213,7 @@ def test_members_converge_to_the_reference():
     tokens, until = (40, 20.0) if REAL else (4, 0.2)
     starts = points(2 if REAL else 1, tokens, 2, seed=4)
     tight = {"rtol": 1e-11, "atol": 1e-12} if REAL else {"rtol": 1e-9, "atol": 1e-10}
-    states, _, _ = fused_cuda.solve_members(model, starts, np.array([until]), **tight)
+    states, _, _ = solve_members(model, starts, np.array([until]), **tight)
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
         expected = tsit5.solve(velocity, start, 2, until, times=np.array([until]), **tight)
@@ -200,26 +224,36 @@ def test_members_in_single_precision():
     model, tokens = Attention(dim=2, beta=8.0), 200 if REAL else 5
     times = np.array([5.0 if REAL else 0.2])
     starts = points(20 if REAL else 1, tokens, 2, seed=5)
-    single, _, _ = fused_cuda.solve_members(model, starts, times, dtype="float32")
-    double, _, _ = fused_cuda.solve_members(model, starts, times, rtol=1e-9)
+    single, _, _ = solve_members(model, starts, times, dtype="float32")
+    double, _, _ = solve_members(model, starts, times, rtol=1e-9)
     assert np.median(np.abs(single - double).max(axis=(1, 2, 3))) < 2e-5
 
 
 def test_members_that_run_out_of_steps_say_so():
     model = Attention(dim=2, beta=8.0)
     starts = points(1, 4, 2, seed=6)
-    states, counts, status = fused_cuda.solve_members(model, starts, np.array([0.0, 50.0]), max_steps=1)
+    states, counts, status = solve_members(model, starts, np.array([0.0, 50.0]), max_steps=1)
     assert status.tolist() == [1]
     assert counts[:, 0].max() == 1
     assert np.abs(states[:, 0] - starts).max() < 1e-15
     assert np.isnan(states[:, 1]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_where_a_member_goes_does_not_depend_on_when_it_is_looked_at(dtype):
+    model = Attention(dim=3, beta=4.0)
+    starts = points(1, 200 if REAL else 5, 3, seed=3)
+    seen, counts, _ = solve_members(model, starts, np.array([0.01, 0.05, 0.1, 0.2]), dtype=dtype)
+    unseen, same, _ = solve_members(model, starts, np.array([0.2]), dtype=dtype)
+    assert np.array_equal(seen[:, -1], unseen[:, -1])
+    assert np.array_equal(counts, same)
+
+
 def test_members_do_not_depend_on_their_neighbours():
     model = Attention(dim=2, beta=8.0)
     starts = points(2, 4, 2, seed=7)
-    together, _, _ = fused_cuda.solve_members(model, starts, np.array([0.1]))
-    alone, _, _ = fused_cuda.solve_members(model, starts[1:], np.array([0.1]))
+    together, _, _ = solve_members(model, starts, np.array([0.1]))
+    alone, _, _ = solve_members(model, starts[1:], np.array([0.1]))
     assert np.array_equal(together[1], alone[0])
 
 
@@ -227,7 +261,7 @@ def test_models_that_do_not_fit_into_a_block_go_launch_by_launch():
     model = Attention(dim=3, beta=2.0, mask=Window(3))
     assert support.fused_refusal(model, 4) is not None
     starts = points(1, 4, 3, seed=8)
-    states, _, status = fused_cuda.solve_members(model, starts, np.array([0.1]))
+    states, _, status = solve_members(model, starts, np.array([0.1]))
     expected = tsit5.solve(reference.right_hand_side(model, 4), starts[0], 3, 0.1, times=np.array([0.1]))
     assert status.tolist() == [0]
     assert np.abs(states[0] - expected.states).max() < 1e-9
@@ -249,8 +283,8 @@ def test_observables_on_the_device():
         "strong": Capture(*bounds, strong=True, moving=False),
         "clusters": Components(_balls.closer_than(0.05)),
     }
-    values, _, _ = fused_cuda.observe_members(model, starts, times, wanted)
-    states, _, _ = fused_cuda.solve_members(model, starts, times)
+    values, _, _ = fused_cuda.observe_members(plan(model, times), starts, wanted)
+    states, _, _ = solve_members(model, starts, times)
     on_host = {
         "renyi": observe.consumed(delta, radius),
         "strong": observe.consumed(delta, radius, strong=True, moving=False),
@@ -270,7 +304,7 @@ def test_simulation_on_the_device_marches_as_on_the_host():
     tokens = 300 if REAL else 3
     start = np.concatenate([points(tokens, 3, seed=10), np.ones((tokens, 1))], axis=1)
     times = np.array([0.0, 0.05, 0.1])
-    found = fused_cuda.solve(model, start, times, 0.1)
+    found = fused_cuda.solve(plan(model, times), start, None)
     velocity = reference.right_hand_side(model, tokens)
     expected = tsit5.solve(velocity, start, 3, 0.1, times=times, breakpoints=model.norm.breakpoints)
     assert np.array_equal(found.times, expected.times)
@@ -282,13 +316,27 @@ def test_simulation_on_the_device_marches_as_on_the_host():
 def test_dense_output_and_limits_on_the_device():
     model = Attention(dim=2, beta=4.0)
     start = points(3, 2, seed=11)
-    found = fused_cuda.solve(model, start, None, 50.0, max_steps=1)
+    found = fused_cuda.solve(plan(model, None, 50.0, max_steps=1), start, None)
     assert found.status == "max_steps"
     assert found.dense is not None
     end = found.dense.end
     assert np.abs(found.dense(end) - found.states[-1]).max() < 1e-12
     expected = tsit5.solve(reference.right_hand_side(model, 3), start, 2, end, times=np.array([0.5 * end]))
     assert np.abs(found.dense(0.5 * end) - expected.states[0]).max() < 1e-6
+
+
+def test_slopes_that_were_not_evaluated_yet_count_for_nothing(monkeypatch):
+    from metastable.kernels.cuda import intrinsics
+
+    def used_before(shape, dtype=np.float64):
+        return intrinsics.cuda.to_device(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype))
+
+    model, start = Attention(dim=3, beta=4.0), points(3, 3, seed=12)
+    expected = fused_cuda.solve(plan(model, np.array([0.02])), start, None)
+    monkeypatch.setattr(intrinsics.cuda, "device_array", used_before)
+    found = fused_cuda.solve(plan(model, np.array([0.02])), start, None)
+    assert np.array_equal(found.states, expected.states)
+    assert found.statistics == expected.statistics
 
 
 def test_simulate_runs_on_the_engine_that_is_named():
@@ -311,8 +359,10 @@ def test_refusals_name_the_engine_that_can():
     hard = Attention(dim=2, beta=1.0, weights="hardmax")
     assert "engine='cpu'" in (cuda.refusal(hard, 3) or "")
     with pytest.raises(UnsupportedError, match="hardmax"):
-        fused_cuda.solve_members(hard, points(1, 3, 2), np.array([1.0]))
-    assert support.variant_refusal(Attention(dim=2, beta=100.0, weights="unnormalized"), "float32") is not None
+        solve_members(hard, points(1, 3, 2), np.array([1.0]))
+    large = Attention(dim=2, beta=100.0, weights="unnormalized")
+    assert why_not(large, support.DIRECT["float64"]) is None
+    assert why_not(large, support.DIRECT["float32"]) is not None
     assert cuda.refusal(VARIANTS["circle"], 3) is None
     assert cuda.series_refusal(VARIANTS["circle"], 3) is None
     assert "direct" in (cuda.series_refusal(VARIANTS["sphere"], 3) or "")
@@ -325,11 +375,12 @@ def test_too_large_a_request_is_refused_before_it_is_made():
     with pytest.raises(DeviceMemoryError, match="GiB"):
         device.require_memory(10**15, "this test", "ask for less")
     from metastable.kernels.cuda.batch import MemberBatch
+    from metastable.kernels.cuda.members import Limits
 
     starts, times = np.broadcast_to(points(4, 2), (10**7, 4, 2)), np.linspace(0.0, 1.0, 10**5)
     with pytest.raises(DeviceMemoryError, match="GPU memory"):
-        MemberBatch(model, starts, times, 1e-6, 10, fused_cuda.tsit5_scheme())
-    states, _, _ = fused_cuda.solve_members(model, points(1, 4, 2), np.array([0.01]))
+        MemberBatch(model, starts, times, Limits(1e-6, 10), fused_cuda.tsit5_scheme())
+    states, _, _ = solve_members(model, points(1, 4, 2), np.array([0.01]))
     assert np.isfinite(states).all()
 
 
@@ -352,3 +403,18 @@ def test_small_grids_warn_nobody():
         assert not [item for item in seen if "Grid size" in str(item.message)]
         warnings.warn("something else", stacklevel=1)
         assert [item for item in seen if "something else" in str(item.message)]
+
+
+@pytest.mark.parametrize("norm", [PreLN(), SqrtScaling()], ids=repr)
+def test_a_system_is_taken_up_where_it_was(norm):
+    """`integrate.extend` on the device: the memory of the step control, the depth and the radii go on."""
+    model = Attention(dim=2, beta=4.0, norm=norm)
+    start = points(3, 2)
+    packed = np.concatenate([start, np.ones((3, model.width - 2))], axis=1)
+    short = fused_cuda.solve(model, packed, None, 0.3)
+    assert short.resume is not None
+    assert 0.0 < short.resume.t < 0.3
+    further = fused_cuda.solve(model, short.resume.state, None, 0.6, resume=short.resume)
+    whole = fused_cuda.solve(model, packed, None, 0.6)
+    assert further.statistics.accepted == whole.statistics.accepted
+    np.testing.assert_allclose(further.states[-1], whole.states[-1], atol=1e-12)

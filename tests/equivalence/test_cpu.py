@@ -12,6 +12,7 @@ from metastable.errors import UnsupportedError
 from metastable.kernels import cpu, reference
 from metastable.kernels.cpu import members, rules, system
 from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled
+from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.vector import LANES
 from metastable.model import (
@@ -99,8 +100,8 @@ def lanes_velocity(model, starts, interaction="direct"):
     y.reshape(shape)[:, :, :] = state[0][..., None]
     y.reshape(shape)[:, :, :count] = np.moveaxis(state, 0, -1)
     out = aligned_array(y.size)
-    scratch = members.make_scratch(problem)
-    run_members(members.kernel(problem, scratch), problem, np.full(LANES, TIME), y, scratch, out)
+    given, scratch = Reference(problem), Reference(members.make_scratch(problem))
+    run_members(members.kernel(problem.kind, given, scratch), given, np.full(LANES, TIME), y, scratch, out)
     result = np.moveaxis(out.reshape(shape), -1, 0)[:count]
     if dim == 2:
         unit = starts / np.linalg.norm(starts, axis=-1, keepdims=True)

@@ -15,8 +15,10 @@ import pytest
 
 from metastable.errors import UnsupportedError
 from metastable.integrate.fused import cuda as fused_cuda
+from metastable.integrate.plan import Plan, Save
 from metastable.kernels import cuda, select
 from metastable.kernels.cuda import device
+from metastable.kernels.select import Backend
 from metastable.model import Attention
 
 SUITE = Path(__file__).parent / "cuda_suite.py"
@@ -66,8 +68,9 @@ def test_without_a_gpu_the_message_says_what_is_missing(monkeypatch):
     assert not cuda.wins(model, 10**6, 1)
     with pytest.raises(UnsupportedError, match="NVIDIA GPU"):
         select.choose(model, 3, engine="cuda")
+    plan = Plan((model,), "tsit5", Save(1.0, np.array([1.0])), backend=Backend("cuda"))
     with pytest.raises(UnsupportedError, match="engine='cpu'"):
-        fused_cuda.solve_members(model, np.array([[[1.0, 0.0]]]), np.array([1.0]))
+        fused_cuda.solve_members(plan, np.array([[[1.0, 0.0]]]), 0, lambda done: None)
 
 
 def _no_numba_cuda(monkeypatch):

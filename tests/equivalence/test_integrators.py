@@ -106,8 +106,7 @@ def test_tsit5_has_order_five_with_retraction(name):
     f = reference.right_hand_side(m, 8)
     steps = np.array([1 / 4, 1 / 8, 1 / 16])
     errors = [
-        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, fixed_step=h).states[-1][:, : m.dim] - truth).max()
-        for h in steps
+        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, step=h).states[-1][:, : m.dim] - truth).max() for h in steps
     ]
     assert 4.6 < slope(steps, errors) < 7.0
 
@@ -122,7 +121,7 @@ def test_dense_output_has_order_four():
     for h in steps:
         middle = [h * (k + 0.4) for k in range(int(1 / h))]
         truth = oracle(m, x, middle)
-        dense = tsit5.solve(f, x, m.dim, 1.0, fixed_step=h).dense
+        dense = tsit5.solve(f, x, m.dim, 1.0, step=h).dense
         errors.append(max(np.abs(dense(t) - y).max() for t, y in zip(middle, truth)))
     assert slope(steps, errors) > 3.7
 

@@ -13,8 +13,8 @@ from metastable.integrate.rodas import circle as rodas_circle
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
 from metastable.integrate.solution import unchart
-from metastable.kernels import jacobian_circle
-from tests import variants
+from metastable.kernels import reference
+from tests import implicit, variants
 
 
 def on_circle(angles):
@@ -28,46 +28,32 @@ def angle_error(x, angles):
 def radau(angles, beta, until):
     """An independent implicit solution on the circle."""
 
+    model = ms.Attention(dim=2, beta=beta)
+
+    def tangents(y):
+        return np.stack([-np.sin(y), np.cos(y)], axis=1)
+
     def velocity(t, y):
-        out = np.empty(y.size)
-        jacobian_circle.velocity(y, beta, out)
-        return out
+        return np.einsum("ka,ka->k", tangents(y), ms.velocity(model, on_circle(y), engine="reference"))
 
     def jacobian(t, y):
-        matrix = np.zeros((y.size, y.size))
-        jacobian_circle.velocity_and_jacobian(y, beta, np.empty(y.size), matrix)
-        return matrix
+        return np.einsum("ka,kajb,jb->kj", tangents(y), reference.jacobian(model, on_circle(y)), tangents(y))
 
     return solve_ivp(velocity, (0, until), angles, "Radau", jac=jacobian, rtol=1e-11, atol=1e-12).y[:, -1]
 
 
 def fixed_steps(model, x, h, steps):
-    """Rodas5P with a fixed step, and its dense output in the middle of the last one."""
+    """Rodas5P with a fixed step."""
     prepared = rodas_prepare.prepare(model, x)
-    piece = np.zeros((5, len(x), prepared.components))
-    result = np.zeros((1, len(x), prepared.components))
-    control = rodas_control.first_control(0.0, h)
-    counters = np.zeros(rodas_control.COUNTER_SIZE, dtype=np.int64)
+    shape = (len(x), prepared.components)
+    journal = rodas_control.new_journal(np.empty(0), np.zeros((0, *shape)), np.zeros((1, 5, *shape)), 4, 0.0, h)
     for number in range(steps):
         # An infinite tolerance accepts whatever step is planned.
-        control[rodas_control.H] = h
-        control[rodas_control.RATE] = 0.0
-        counters[rodas_control.PIECES] = 0
-        prepared.march(
-            prepared.system,
-            control,
-            counters,
-            (number + 1) * h,
-            np.inf,
-            0.0,
-            10**9,
-            np.empty(0),
-            result,
-            np.zeros(4),
-            np.zeros(4),
-            piece[None],
-            False,
-        )
+        journal.control[rodas_control.H] = h
+        journal.control[rodas_control.RATE] = 0.0
+        journal.counters[rodas_control.PIECES] = 0
+        goal = rodas_control.Goal((number + 1) * h, np.inf, 0.0, 10**9, False)
+        prepared.march(prepared.system, journal, goal)
     return unchart(prepared.current().copy(), prepared.chart, model.dim)
 
 
@@ -139,25 +125,12 @@ def test_slaved_tokens_change_nothing():
     angles = np.random.default_rng(2).uniform(-np.pi, np.pi, 50)
     results = []
     for grouping in (True, False):
-        system = rodas_circle.make(
-            angles,
-            32.0,
-            frozen_angles=[],
-            frozen_mass=[],
-            slope=0.0,
-            ranges=None,
-            own=np.ones(50),
-            grouping=grouping,
-        )
+        system = rodas_circle.make(angles, 32.0, grouping=grouping)
         times = 10.0 ** np.arange(0, 20.1, 1.0)
         saved = np.zeros((times.size, 50, 1))
-        control = rodas_control.first_control(0.0, 1e-2)
-        counters = np.zeros(rodas_control.COUNTER_SIZE, dtype=np.int64)
-        steps = np.zeros(5000), np.zeros(5000), np.zeros((1, 5, 50, 1))
-        code = rodas_control.march_compiled(
-            system, control, counters, times[-1], 1e-7, 0.0, 5000, times, saved, *steps, False
-        )
-        assert code == rodas_control.REACHED
+        journal = rodas_control.new_journal(times, saved, np.zeros((1, 5, 50, 1)), 5000, 0.0, 1e-2)
+        goal = rodas_control.Goal(times[-1], 1e-7, 0.0, 5000, False)
+        assert rodas_control.march_compiled(system, journal, goal) == rodas_control.REACHED
         results.append((saved[:, :, 0], int(system.count[0])))
     assert results[0][1] < 10
     assert results[1][1] == 50
@@ -185,16 +158,17 @@ def test_saved_times_dense_output_and_steps_fit_together():
 def test_members_do_not_depend_on_threads():
     starts = np.stack([ms.sphere.uniform(24, dim=2, seed=seed) for seed in range(5)])
     model = ms.Attention(dim=2, beta=16.0)
-    one, two = (
-        rodas.solve_members(model, starts, times=[1.0, 1e3, 1e10], threads=threads, rtol=1e-5) for threads in (1, 3)
+    times = [1.0, 1e3, 1e10]
+    (one, statuses), (two, _) = (
+        implicit.solve_members(model, starts, times, threads=threads, rtol=1e-5) for threads in (1, None)
     )
-    np.testing.assert_array_equal(one.states, two.states)
-    assert one.statuses == ("success",) * 5
-    alone = rodas.solve(model, starts[3], times=np.array([1.0, 1e3, 1e10]), until=1e10, rtol=1e-5)
-    np.testing.assert_array_equal(one.states[3], alone.states)
-    short = rodas.solve_members(model, starts, times=[1.0, 1e10], max_steps=60)
-    assert set(short.statuses) == {"max_steps"}
-    assert np.isnan(short.states[:, 1]).all()
+    np.testing.assert_array_equal(one, two)
+    assert statuses == ["success"] * 5
+    alone = rodas.solve(model, starts[3], times=np.array(times), until=1e10, rtol=1e-5)
+    np.testing.assert_array_equal(one[3], alone.states)
+    short, statuses = implicit.solve_members(model, starts, [1.0, 1e10], max_steps=60)
+    assert set(statuses) == {"max_steps"}
+    assert np.isnan(short[:, 1]).all()
 
 
 # ----------------------------------------------------------------------------------------------------- hard cases

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import metastable as ms
+from benchmarks.bench_rodas import circle_rows
 from metastable.integrate import rodas
+from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
-from metastable.integrate.rodas import sphere as rodas_sphere
 from metastable.integrate.rodas.tableau import GAMMA
-from metastable.kernels import jacobian_circle, reference
+from metastable.kernels import reference
 from tests import variants
 
 
@@ -66,12 +67,11 @@ def test_the_sweep_solves_with_this_jacobian(dim, kind):
     x = variants.tokens(rng, 9, dim)
     system = rodas_prepare.sphere_system(model, x, first=0)
     h = 0.05
-    rodas_sphere.prepare(system, h)
-    rodas_sphere.sweep(system, h)
+    rodas_control.run_attempt(system, h)
     _, jacobian = rodas.chart_jacobian(model, x)
     size = 9 * (dim - 1)
     matrix = np.eye(size) / (h * GAMMA) - jacobian.reshape(size, size)
-    velocity = system.increments[rodas_sphere.VELOCITY].reshape(size)
+    velocity = system.velocity.reshape(size)
     assert np.abs(matrix @ system.increments[0].reshape(size) - velocity).max() < 1e-12
 
 
@@ -82,8 +82,8 @@ def test_circle_kernels():
     tangent = np.stack([-x[:, 1], x[:, 0]], axis=1)
     model = ms.Attention(dim=2, beta=7.0)
     out, again, jacobian = np.zeros(21), np.zeros(21), np.zeros((21, 21))
-    jacobian_circle.velocity(angles, 7.0, out)
-    jacobian_circle.velocity_and_jacobian(angles, 7.0, again, jacobian)
+    circle_rows(angles, 7.0, out, np.empty((0, 0)))
+    circle_rows(angles, 7.0, again, jacobian)
     expected = np.einsum("ka,ka->k", tangent, ms.velocity(model, x, engine="reference"))
     assert np.abs(out - expected).max() < 1e-15
     assert np.abs(again - expected).max() < 1e-15
@@ -95,7 +95,7 @@ def test_forces_far_below_rounding_keep_their_relative_accuracy():
     """Two far clusters at beta = 64: the force on the second is about 1e-49, against long double arithmetic."""
     angles = np.array([0.0, 2.8, 2.8])
     out = np.zeros(3)
-    jacobian_circle.velocity(angles, 64.0, out)
+    circle_rows(angles, 64.0, out, np.empty((0, 0)))
     gap = np.longdouble(2.8)
     weight = np.exp(np.longdouble(64.0) * (np.cos(gap) - 1))
     assert out[1] == pytest.approx(float(-weight * np.sin(gap) / (1 + weight)), rel=1e-13)

@@ -64,5 +64,14 @@ def test_memory_of_the_sweep_holds_whole_blocks_and_vectors():
         assert width >= columns + LARGE_ROWS + LANES
         assert memory.angles.size >= LARGE_ROWS
         assert memory.carried.size % LANES == 0
-        assert memory.stages.shape[2] == memory.biases.shape[1] == memory.jacobian.shape[1] == width
-        assert all(part.ctypes.data % (8 * LANES) == 0 for part in memory)
+        assert all(line.shape == (8, width) for line in memory.stages)
+        assert memory.block.biases.shape[1] == memory.block.jacobian.shape[1] == width
+        parts = [
+            *memory.stages,
+            memory.block.biases,
+            memory.block.jacobian,
+            memory.masses,
+            memory.angles,
+            memory.carried,
+        ]
+        assert all(part.ctypes.data % (8 * LANES) == 0 for part in parts)

@@ -26,6 +26,8 @@ NOT_CALLED = {
     "Run.animate": "encodes a film; tests/unit/figures asks it wrong questions",
     "figures.draw_run": "draws for a second; tests/unit/figures asks it wrong questions",
     "Run.plot": "draws for a second; tests/unit/figures asks it wrong questions",
+    "figures.draw_tree": "draws for a second; tests/unit/figures asks it wrong questions",
+    "plot_ensemble": "draws for a second; tests/unit/figures asks it wrong questions",
     "figures.plotly_run": "draws for a second; tests/unit/figures asks it wrong questions",
 }
 """Names that are left out, each with the reason. Nothing else is."""

@@ -197,14 +197,17 @@ CHOICE = (
 )
 
 SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
-    **dict.fromkeys(("x", "y", "start", "samples", "first", "points", "center", "centers", "v", "direction"), TOKENS),
+    **dict.fromkeys(
+        ("x", "y", "start", "state", "samples", "first", "points", "center", "centers", "v", "direction"), TOKENS
+    ),
     **dict.fromkeys(("query", "key", "value", "metric", "subspace", "basis", "allowed"), (None, *MATRICES)),
     **dict.fromkeys(("dim", "tokens", "members", "width", "sinks", "length", "size", "position", "heads"), COUNTS),
     **dict.fromkeys(
-        ("radius", "delta", "angle", "resolution", "window", "tolerance", "cloud_angle", "eps", "gap", "end"), LENGTHS
+        ("radius", "delta", "angle", "resolution", "window", "tolerance", "cloud_angle", "eps", "gap", "end", "blur"),
+        LENGTHS,
     ),
     **dict.fromkeys(
-        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "time", "theta"),
+        ("beta", "c", "sigma", "noise", "tau", "alpha", "slope", "t", "t0", "since", "time", "theta"),
         (0.0, 0.5, 1.0, 4.0, 64.0, 1e3),
     ),
     **dict.fromkeys(("times",), TIMES),
@@ -214,9 +217,12 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     **dict.fromkeys(("query_bias", "key_bias", "value_bias"), (None, [1.0, 0.5], array([0.0, 0.0, 0.0]))),
     "rotary": (None, ms.Rotary(), ms.Rotary(100.0, 2, True)),
     "base": (10000.0, 2.0, 0.5),
-    "dims": (None, 2, 4),
     "pieces": lambda: [[(0.0, models()[0]), (1.0, models()[0])], [(0.0, models()[1])]],
     "rho": (-0.2, 0.0, 0.3, 0.999, 1.0, [0.1, 0.2]),
+    "correlation": (0.0, 0.3, 0.999, 1.0),
+    "concentration": (0.0, 0.5, 8.0, 1e15, 1e300),
+    "function": (len, np.mean, np.linalg.norm, lambda x: x[0], lambda states, times, model: times),
+    "dims": (None, 2, 4, (), ("token",), ["token", "coord"]),
     "ball_measure": ([0.1, 0.5], 1.0, array([1e-300])),
     "seed": (0, 1, 2**64, 10**30),
     "step": (0.1, 0.5, 0.01),
@@ -239,9 +245,12 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
         ms.observe.clusters(0.1),
         ms.observe.consumed(1.0),
         ms.observe.distance_to(np.eye(2)[:, :1]),
+        ms.observe.own(len),
+        np.mean,
     ],
     "model": lambda: [*models(), models()[:2], {"dim": 2, "beta": 1.0}],
     "run": runs,
+    "tree": lambda: [ms.merge_tree(run, 0.5) for run in runs()[:2]],
     "settings": lambda: [ms.reproduce.Settings(), ms.reproduce.Settings(seed=1, members=2)],
     "names": (["figure-1"], []),
     "number": (0, 1),
@@ -325,7 +334,11 @@ def specimens(owner: type) -> list[Any]:
         ms.checkpoints.from_states(np.random.default_rng(0).normal(size=(3, 5, 4))),
     )
     known += (*models()[0].all_heads, *sensible("layer")[2:], ms.checkpoints.Rope(1e4, 2), sensible("frozen")[1])
-    known += (sensible("feedforward")[1], weights()[0].layer(0).norm, *(ms.merge_tree(run, 0.5) for run in runs()[:2]))
+    known += (
+        sensible("feedforward")[1],
+        weights()[0].layer(0).norm,
+        *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
+    )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
     known += (ms.reproduce.Settings(), ms.reproduce.catalogue()[0], Estimate(2, 2, 3.0, 1.0, 2.0, 100))
     return [item for item in known if type(item) is owner]

@@ -164,3 +164,60 @@ def test_unknown_keys_of_a_file_are_named(tmp_path):
     assert "untill" in call("simulate", "a.toml", cwd=tmp_path, code=2)
     (tmp_path / "b.toml").write_text("[modell]\nbeta = 1.0\n")
     assert "modell" in call("simulate", "b.toml", cwd=tmp_path, code=2)
+
+
+def test_extend_in_place_and_beside(tmp_path):
+    call(
+        *[
+            "simulate",
+            "-n",
+            "6",
+            "-b",
+            "4",
+            "--norm",
+            "pre_ln",
+            "--until",
+            "5",
+            "--engine",
+            "reference",
+            "-o",
+            "run.zarr",
+        ],
+        cwd=tmp_path,
+    )
+    short = ms.load(tmp_path / "run.zarr")
+    assert "t = 20" in call(*["extend", "run.zarr", "--until", "20", "-o", "longer.zarr", "-q"], cwd=tmp_path)
+    assert ms.load(tmp_path / "run.zarr").end == 5.0
+    assert "overwrite" in call(*["extend", "run.zarr", "--until", "30", "-o", "longer.zarr"], cwd=tmp_path, code=2)
+    call(*["extend", "run.zarr", "--until", "20"], cwd=tmp_path)
+    whole = ms.simulate(short.model, short.start, until=20.0, engine="reference")
+    for name in ("run.zarr", "longer.zarr"):
+        further = ms.load(tmp_path / name)
+        assert further.end == 20.0
+        np.testing.assert_allclose(further.final, whole.final, atol=1e-10)
+        np.testing.assert_allclose(further.radius[-1], whole.radius[-1], rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ("--until 3", "later"),
+        ("--until soon", "number or 'settled'"),
+        ("", "how far"),
+        ("--times 6,7", "dense output"),
+        ("--until 9 --method layers", "method"),
+        ("--until 1e6 --method rodas", "PreLN"),
+    ],
+)
+def test_a_run_that_cannot_be_extended_stays_as_it_is(flags, word, tmp_path):
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0, norm=ms.PreLN()), ms.sphere.uniform(4, dim=2, seed=0), until=5.0)
+    run.save(tmp_path / "run.zarr")
+    assert word in call("extend", "run.zarr", *flags.split(), cwd=tmp_path, code=2)
+    np.testing.assert_array_equal(ms.load(tmp_path / "run.zarr").states, run.states)
+
+
+def test_extending_what_stops_early_keeps_what_was_reached(tmp_path):
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(4, dim=2, seed=0), until=5.0, engine="reference")
+    run.save(tmp_path / "run.zarr")
+    assert "raise max_steps" in call("extend", "run.zarr", "-t", "900", "--max-steps", "9", cwd=tmp_path, code=3)
+    assert 5.0 < ms.load(tmp_path / "run.zarr").end < 900.0

@@ -213,7 +213,6 @@ def ask_everybody(model: ms.Attention):
         "simulate rodas": lambda: ms.simulate(model, x, method="rodas", **run),
         "simulate settled": lambda: ms.simulate(model, x, until="settled", progress=False),
         "rodas.solve": lambda: rodas.solve(model, x, until=1.0),
-        "rodas.solve_members": lambda: rodas.solve_members(model, x[None], times=TIMES),
         "rodas.chart_jacobian": lambda: rodas.chart_jacobian(model, x),
         "ensemble cpu": lambda: ms.ensemble(model, engine="cpu", **many),
         "ensemble cuda": lambda: ms.ensemble(model, engine="cuda", **many),

@@ -292,9 +292,32 @@ def test_append_is_refused_where_it_would_be_wrong():
     full = ms.simulate(MODEL.replace(mask=ms.Full()), START, until=1.0, engine="reference")
     with pytest.raises(errors.UnsupportedError, match="Full"):
         full.append(START[:1])
-    with pytest.raises(errors.UnsupportedError, match="without times"):
-        run(until=None, times=[1.0]).append(START[:1])
-    with pytest.raises(errors.UnsupportedError, match="explicit"):
-        run(method="layers", step=0.5).append(START[:1])
     with pytest.raises(errors.TokenError, match="dim=2"):
         run().append([[1.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({"until": None, "times": [1.0, 3.0]}, 1e-5),
+        ({"method": "layers", "step": 0.5}, 1e-14),
+        ({"method": "layers", "step": 0.5, "until": None, "times": [1.0, 3.0]}, 1e-14),
+        ({"method": "sde", "step": 0.1, "seed": 3}, 1e-14),
+        ({"method": "rodas", "engine": "cpu", "until": 1e5}, 1e-5),
+        ({"method": "auto", "engine": "auto", "until": 1e5}, 1e-5),
+    ],
+    ids=["times", "layers", "layers with times", "sde", "rodas", "auto"],
+)
+def test_where_nothing_can_be_appended_the_message_says_the_call_that_does_it(options, tolerance):
+    """That call, with all tokens together, leaves the earlier ones where they were: noise and layers to rounding, else to tolerance."""
+    model = MODEL.replace(noise=0.2) if options.get("method") == "sde" else MODEL
+    earlier = ms.simulate(model, START[:5], **({"until": 3.0, "engine": "reference"} | options))
+    with pytest.raises(errors.UnsupportedError, match="together") as caught:
+        earlier.append(START[5:])
+    call = str(caught.value).split("as before: ")[1]
+    later = eval(call, {"metastable": ms, "numpy": np, "run": earlier, "tokens": START[5:]})
+    assert later.method == earlier.method
+    assert later.final.shape == START.shape
+    np.testing.assert_allclose(later.final[:5], earlier.final, atol=tolerance)
+    if not options.get("until", 0) and "times" in options:
+        np.testing.assert_array_equal(later.times, earlier.times)

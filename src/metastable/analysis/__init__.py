@@ -4,7 +4,7 @@ Functions of arrays and of runs (anything with the attributes of `Trajectory`); 
 
 - centers: `renyi_centers`, `consumed`
 - clusters: `cluster_labels`, `cluster_count`, `cluster_sizes`, `cluster_leaders`, `cluster_means`, `cluster_spread`
-- merges: `merge_tree` -> `MergeTree`
+- merges: `merge_tree` of a run, `predict_merges` from the clusters at one moment -> `MergeTree`
 - lengths that a model sets by default: `cluster_radius`, `center_separation`
 - energies: `token_energies`, `energy_gradients`, `gradient_flow_defect`, `global_energy`
 - atlas: `predict`, `predict_value` -> `Prediction`; `classify` -> `Classification`, made of `features`, `group`, `match`;
@@ -26,6 +26,7 @@ from metastable.analysis.atlas import (
     predict,
     predict_value,
 )
+from metastable.analysis.cascade import predict_merges
 from metastable.analysis.centers import consumed, renyi_centers
 from metastable.analysis.clusters import (
     cluster_count,
@@ -70,6 +71,7 @@ __all__ = [
     "merge_tree",
     "observe",
     "predict",
+    "predict_merges",
     "predict_value",
     "renyi_centers",
     "token_energies",

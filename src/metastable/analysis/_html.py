@@ -1,16 +1,5 @@
 """Small tables for notebooks."""
 
-from __future__ import annotations
+from metastable.model.describe import table
 
-from collections.abc import Mapping
-from html import escape
-
-
-def table(title: str, facts: Mapping[str, str]) -> str:
-    """A heading and two columns, empty entries left out, everything escaped."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
-        for name, text in facts.items()
-        if text
-    )
-    return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"
+__all__ = ["table"]

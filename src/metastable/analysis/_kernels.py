@@ -423,3 +423,45 @@ def refine(a, b):
             count += 1
         labels[k] = c
     return labels
+
+
+@compiled
+def labels_at(piece, u, bound):
+    """Clusters of points at the fraction u of a step whose polynomial is `piece` (5, m, d), before it is normalised."""
+    m, d = piece.shape[1:]
+    x = np.empty((m, d))
+    for k in range(m):
+        square = 0.0
+        for a in range(d):
+            x[k, a] = piece[0, k, a] + u * (
+                piece[1, k, a] + u * (piece[2, k, a] + u * (piece[3, k, a] + u * piece[4, k, a]))
+            )
+            square += x[k, a] * x[k, a]
+        for a in range(d):
+            x[k, a] /= np.sqrt(square)
+    return labels_few(x, bound)
+
+
+@compiled
+def last_parting(pieces, bound, later, step, high, resolution):
+    """The last moment before fraction `high` of `step` at which points that share a label of `later` were in
+    different clusters.
+
+    `pieces` (steps, 5, m, d) are the polynomials of all steps. Returns (step, low, high): apart at `low`, together
+    from `high` on; step -1 when they never were apart. A moment counts where the begin of a step, or the middle of a
+    stretch that ends apart, shows it.
+    """
+    groups = later.max()
+    while step >= 0:
+        if refine(labels_at(pieces[step], 0.0, bound), later).max() > groups:
+            low = 0.0
+            while high - low > resolution:
+                middle = 0.5 * (low + high)
+                if refine(labels_at(pieces[step], middle, bound), later).max() > groups:
+                    low = middle
+                else:
+                    high = middle
+            return step, low, high
+        step -= 1
+        high = 1.0
+    return -1, 0.0, 0.0

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.analysis import _html
 from metastable.analysis._film import SHALLOW, Film, IntArray, Partition, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius
@@ -42,6 +43,8 @@ class MergeTree:
     child, parent : (m,) leaders; the parent's is the smaller one, so it leads the merged cluster.
     child_size, parent_size : (m,) tokens in each just before.
     refined : True when times come from the dense output, False when only saved times were available.
+    uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
+    doubtful : (m,) of predicted trees: True where the parent itself is in doubt; None for trees of runs.
     """
 
     radius: float
@@ -54,6 +57,8 @@ class MergeTree:
     child_size: IntArray
     parent_size: IntArray
     refined: bool
+    uncertainty: FloatArray | None = None
+    doubtful: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -61,6 +66,18 @@ class MergeTree:
         return (
             f"<MergeTree: {self.tokens} tokens, {len(self)} merges{span}, {left} cluster{'s' if left > 1 else ''} left>"
         )
+
+    def _repr_html_(self) -> str:
+        left = int(self.final_labels.max()) + 1
+        last = [f"{c} into {p} at t = {t:.4g}" for c, p, t in zip(self.child[-3:], self.parent[-3:], self.time[-3:])]
+        facts = {
+            "tokens": f"{self.tokens}, linked closer than {self.radius:.3g}",
+            "merges": f"{len(self)}" + (f", t = {self.time[0]:.3g} to {self.time[-1]:.3g}" if len(self) else ""),
+            "clusters": f"{int(self.start_labels.max()) + 1} at the start, {left} at the end",
+            "last merges": "; ".join(last),
+            "times": "refined on dense output" if self.refined else "saved times only",
+        }
+        return _html.table("MergeTree", facts)
 
     def __len__(self) -> int:
         return self.time.size
@@ -128,6 +145,8 @@ class MergeTree:
             "parent_size": self.parent_size,
             "size": self.child_size + self.parent_size,
             "clusters": int(self.start_labels.max()) - np.arange(len(self)),
+            **({} if self.uncertainty is None else {"uncertainty": self.uncertainty}),
+            **({} if self.doubtful is None else {"doubtful": self.doubtful}),
         }
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -181,7 +200,7 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     """Merges between saved times."""
     times, states = saved_grid(run)
     final = partition = labels_of_unit_tokens(states[-1], bound)
-    events = _Events()
+    events = Events()
     for index in range(len(times) - 2, -1, -1):
         earlier = refine(labels_of_unit_tokens(states[index], bound), partition)
         leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
@@ -208,7 +227,7 @@ class _Rewind:
         self.film, self.half, self.resolution = film, 0.5 * math.log1p(window), resolution
         self.end = film.time(film.steps - 1, 1.0)
         self.partition = film.look(film.steps - 1, 1.0)
-        self.events = _Events()
+        self.events = Events()
 
     def pass_over(self, step: int, low: float, high: float) -> None:
         """Compare clusters in the windows that touch (low, high] of a step, unless it is sure that nothing changes in it."""
@@ -259,7 +278,7 @@ class _Chase:
     leaders: IntArray
     sizes: IntArray
     resolution: float
-    events: _Events
+    events: Events
 
     def between(self, begin: tuple[int, float], end: tuple[int, float], together: Partition) -> None:
         """Record the merges between two moments: the leaders are all apart at the first, and `together` at the second."""
@@ -292,7 +311,7 @@ class _Chase:
         return self.bisect(step, low, middle, self.bisect(step, middle, high, later))
 
 
-class _Events:
+class Events:
     """Merges, collected from the latest to the earliest."""
 
     def __init__(self) -> None:

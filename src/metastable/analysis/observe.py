@@ -10,13 +10,15 @@ One whose class says `follows_model = True` looks at the model itself: in a run 
 each time.
 
 `run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
-measures each member while it runs.
+measures each member while it runs. Plain functions `f(x)` of one state, or `f(states, times, model)` of all, are observables, too
+(`own` gives their dimensions names).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,8 +29,9 @@ from metastable.analysis import _balls
 from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.observe_own import as_observable, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
-from metastable.analysis.trajectory import distance_to_subspace, subspace_basis
+from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
 from metastable.errors import InvalidInputError
 from metastable.model import Attention
 
@@ -44,6 +47,7 @@ __all__ = [
     "distance_to",
     "mean_cosine",
     "order_parameter",
+    "own",
     "state",
 ]
 
@@ -58,12 +62,34 @@ class Observable(Protocol):
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
 
 
-def check_observable(value: Any, name: str) -> None:
-    """Refuse what is not an observable: a name, or the function that makes one."""
-    if not isinstance(value, Observable) or isinstance(value, type):
-        raise InvalidInputError(
-            f"{name} takes an observable such as metastable.observe.clusters(radius=0.1), not {value!r}"
-        )
+def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:
+    """An observable at the saved times of a `Trajectory`: its name ("": none), values (times, ...), dims after time, its text."""
+    item = for_model(as_observable(observable, "observe"), run.model)
+    name = getattr(item, "name", "")
+    label = name or type(item).__name__
+    parts = []
+    dims: tuple[str, ...] = ()
+    for chosen, model in _by_model(run) if getattr(item, "follows_model", False) else [(slice(None), run.model)]:
+        states, times = run.states[chosen], run.times[chosen]
+        values, dims = measured(item, label, states, start=run.start, model=model, times=times)
+        parts.append(values)
+    return name, parts[0] if len(parts) == 1 else np.concatenate(parts), dims, repr(item)
+
+
+def _by_model(run: Any) -> list[tuple[slice, Any]]:
+    """The saved times of a run, in order, with the model that holds then: several in a run of a `Schedule` or of layers."""
+    if len(getattr(run, "models", ())) < 2 or not len(run.times):
+        return [(slice(None), run.model)]
+    schedule = run.schedule
+    when = np.array([schedule.index(_at_joint(float(t), schedule.joints)) for t in run.times])
+    cuts = [0, *(np.flatnonzero(np.diff(when)) + 1).tolist(), when.size]
+    return [(slice(first, last), schedule.models[when[first]]) for first, last in pairwise(cuts)]
+
+
+def _at_joint(t: float, joints: tuple[float, ...]) -> float:
+    """t, or the joint that it is but for the rounding of a multiple of the step."""
+    near = [joint for joint in joints if abs(t - joint) <= 4 * np.spacing(joint)]
+    return near[-1] if near else t
 
 
 def for_model(observable: Any, model: Attention) -> Any:
@@ -97,7 +123,7 @@ class Consumed:
 
         delta, radius = self.lengths(model)
         centers = renyi_centers(start, delta, self.strong)
-        states = np.ascontiguousarray(states, dtype=np.float64)
+        states = writable(states)
         bound = _balls.within_or_at(radius)
         return _kernels.consumed_fraction(states, centers, np.asarray(start)[centers], self.moving, bound)
 
@@ -138,7 +164,7 @@ class Clusters:
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         bound = link_bound(cluster_radius(model) if self.radius is None else self.radius)
-        states = np.ascontiguousarray(states, dtype=np.float64)
+        states = writable(states)
         if states.shape[2] == 2:
             from metastable.analysis import _kernels
 

@@ -67,7 +67,12 @@ def saved_grid(run: Trajectory) -> tuple[FloatArray, FloatArray]:
     if times.size == 0 or times[0] > 0:
         times = np.concatenate([[0.0], times])
         states = np.concatenate([np.asarray(run.start)[None], states.reshape(-1, *np.asarray(run.start).shape)])
-    return times, np.ascontiguousarray(states)
+    return times, writable(states)
+
+
+def writable(states: FloatArray) -> FloatArray:
+    """Contiguous float64 that compiled code takes: what a run holds is read-only, which would be another type to compile for."""
+    return np.require(states, np.float64, ["C", "W"])
 
 
 def subspace_basis(subspace: Any, dim: int) -> FloatArray:

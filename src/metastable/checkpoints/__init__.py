@@ -10,7 +10,7 @@ effective temperatures, and real heads as models that can be simulated.
     cloud = checkpoints.to_sphere(states, drop_first=1, drop_dims=3)
     checkpoints.token_geometry(cloud)
     flow = checkpoints.flow("model.gguf")                         # the model's own layers as a vector field
-    flow.run(text, parts="attention", layer=10, until=200.0)      # what if: no MLP, one layer for ever
+    flow.run(text, parts="attention", layer=10, until=200.0)      # what if: no MLP, one layer looped
     checkpoints.meaning("model.gguf")                             # eigenvectors of value matrices in words
 
 Importing this package needs the core only; torch, transformers and gguf (extra `transformers`) are loaded by the functions that

@@ -7,11 +7,12 @@ r = |x| / sqrt(dim) this is one step of length one of
 
 which is `Attention` with `PreLN`, bilinear form beta M_h = A (see `metastable.checkpoints.temperature`) and value V_h. What
 an `Attention` cannot express is left out, and said here: rotary positions are frozen at one lag, the part of the logits that
-comes from query biases is dropped, and the feed-forward block is not included.
+comes from query biases is dropped (with a warning), and the feed-forward block is not included.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from metastable._checks import FloatArray, count, number
 from metastable.checkpoints import arguments
 from metastable.checkpoints.temperature import acting_on_tokens, folded_logit_matrix
 from metastable.checkpoints.weights import AttentionWeights, LayerWeights
-from metastable.errors import InvalidInputError
+from metastable.errors import DroppedPartWarning, InvalidInputError
 from metastable.model import Attention, Causal, FeedForward, Full, Head, Masking, PostLN, PreLN, Window
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def as_model(
     Each `Head` has beta = beta_F, the head's effective inverse temperature, `key` = A / beta_F and `value` = V_h with the norm's
     gain folded in. Constant drifts from value and output biases become a `FeedForward` without weights (all heads only).
 
+    Left out, because an `Attention` cannot express it: rotary positions are frozen at one `lag`; the feed-forward block is not
+    included; and where the checkpoint has query biases, the part of the logits that comes from them, <b_Q, K x_j>, is dropped, with
+    a `DroppedPartWarning` (key biases add the same to all logits of a row and change nothing).
+
     Args:
         lag: distance query - key at which rotary positions are frozen.
         radius: typical |x| / sqrt(dim) of the tokens (`unit_tokens(...).radius`); values are divided by it, because simulated
@@ -80,6 +85,13 @@ def as_model(
         radius = radius * float(np.sqrt(np.mean(stored.norm.gain**2)))
     chosen = range(weights.head_count) if head is None else [weights.check_head(head)]
     folded = acting_on_tokens(stored)
+    if folded.query_bias is not None and np.any(folded.query_bias):
+        warnings.warn(
+            f"layer {index} has query biases, which an Attention cannot express: the part of the logits that comes from them, "
+            "<b_Q, K x>, is left out",
+            DroppedPartWarning,
+            stacklevel=2,
+        )
     heads = tuple(_head(weights, folded, place, lag, radius) for place in chosen)
     drift = _drift(folded) / (np.sqrt(weights.dim) * radius) if head is None else np.zeros(weights.dim)
     return Attention(

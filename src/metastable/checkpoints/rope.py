@@ -17,7 +17,7 @@ from metastable._checks import FloatArray, count, number, real_array, room, vect
 from metastable.errors import CheckpointError, InvalidInputError, UnsupportedError
 
 KNOWN_KINDS = ("default", "linear", "llama3", "factors")
-NEEDED = {
+NEEDED: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "factors": ("factors",),

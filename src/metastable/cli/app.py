@@ -10,6 +10,7 @@ import typer
 
 COMMANDS = {
     "simulate": ("simulate", "Simulate one sequence of tokens and keep the run."),
+    "extend": ("extend", "Take a stored run further."),
     "reproduce": ("reproduce", "Reproduce the paper: every figure, table, lemma and theorem."),
     "sweep": ("sweep", "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster."),
     "spectrum": ("checkpoints", "Spectra of the value matrices of a real language model."),

@@ -43,7 +43,7 @@ def spectrum(
     from rich.console import Console
 
     from metastable import checkpoints
-    from metastable.cli import checkpoint_tables as tables
+    from metastable.reports import tables
 
     _check_folder(out, overwrite, "spectrum.csv")
     console = Console()
@@ -96,18 +96,18 @@ def geometry(
     """
     from rich.console import Console
 
-    from metastable.cli import checkpoint_report, checkpoint_tables
+    from metastable.reports import geometry_page, tables
 
     _check_folder(out, overwrite, "report.html")
     words = _read_text(text)
-    choices = checkpoint_report.Choices(max_tokens, drop_first, drop_dims, center, delta, permutations, seed)
-    result = checkpoint_report.measure(source, words, choices, revision)
+    choices = geometry_page.Choices(max_tokens, drop_first, drop_dims, center, delta, permutations, seed)
+    result = geometry_page.measure(source, words, choices, revision)
     console = Console()
-    console.print(checkpoint_tables.describe(result.weights))
-    console.print(checkpoint_tables.geometry_table(result))
+    console.print(tables.describe(result.weights))
+    console.print(tables.geometry_table(result))
     if out is not None:
         name = "the prose shipped with metastable" if text is None else text.name
-        for path in checkpoint_report.write(out, result, source, name):
+        for path in geometry_page.write(out, result, source, name):
             console.print(f"wrote {path}", highlight=False)
 
 

@@ -19,7 +19,9 @@ def flow(
     layer: Annotated[
         int | None, typer.Option(help="The layer that is looped. Default: a third of the way down.")
     ] = None,
-    until: Annotated[float, typer.Option(help="How long it is looped; one layer is one unit.")] = 200.0,
+    until: Annotated[
+        float, typer.Option(help="How long it is looped (Tsit5, rtol 1e-3); one layer is one unit.")
+    ] = 200.0,
     radius: Annotated[
         float, typer.Option(help="Tokens closer than this angle (radians) are linked to clusters.")
     ] = 0.3,
@@ -34,7 +36,7 @@ def flow(
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace files in --out.")] = False,
 ) -> None:
-    """A language model's own layers as a flow: what if it had no MLP, no attention, one layer for ever, random weights?
+    """A language model's own layers as a flow: what if it had no MLP, no attention, one layer looped, random weights?
 
     [bold]Examples[/]
 
@@ -44,15 +46,15 @@ def flow(
     """
     from rich.console import Console
 
-    from metastable.cli import flow_report, flow_study
+    from metastable.reports import flow_page, flow_study
 
     _check_folder(out, overwrite, "report.html")
     words = _read_text(text)
     choices = flow_study.Choices(max_tokens, layer, until, radius, drop_first, seed)
     study = flow_study.study(source, words, choices, device=device, revision=revision)
     console = Console()
-    console.print(flow_report.table(study))
+    console.print(flow_page.table(study))
     if out is not None:
         name = "the prose shipped with metastable" if text is None else text.name
-        for path in flow_report.write(out, study, source, name):
+        for path in flow_page.write(out, study, source, name):
             console.print(f"wrote {path}", highlight=False)

@@ -39,7 +39,7 @@ def meaning(
     from rich.console import Console
 
     from metastable import checkpoints
-    from metastable.cli import meaning_report
+    from metastable.reports import meaning_page
 
     _check_folder(out, overwrite, "meaning.html")
     given = None if text is None else _read_text(text)
@@ -55,9 +55,9 @@ def meaning(
         revision=revision,
     )
     console = Console()
-    console.print(meaning_report.table(found))
-    for line in meaning_report.sentences(found):
+    console.print(meaning_page.table(found))
+    for line in meaning_page.sentences(found):
         console.print(line, highlight=False)
     if out is not None:
-        for path in meaning_report.write(out, found, source):
+        for path in meaning_page.write(out, found, source):
             console.print(f"wrote {path}", highlight=False)

@@ -141,8 +141,8 @@ def simulate(
         "step": step,
         "max_steps": max_steps,
         "threads": threads,
-        "until": _until(until),
-        "times": _times(times),
+        "until": read_until(until),
+        "times": read_times(times),
         "out": out,
         "overwrite": overwrite or None,
     }
@@ -165,7 +165,7 @@ def simulate(
         run.save(destination, overwrite=replace)
     if plot is not None:
         run.plot().savefig(plot)
-    _summary(run, destination, plot)
+    summary(run, destination, plot)
     if run.status != "success":
         raise typer.Exit(STOPPED_EARLY)
 
@@ -257,7 +257,7 @@ def _array(path: Path, name: str) -> Any:
         raise InvalidInputError(f"{name}: {path} is not an array of numbers: {reason}") from None
 
 
-def _until(text: str | None) -> float | str | None:
+def read_until(text: str | None) -> float | str | None:
     """A number or 'settled'."""
     if text is None or text == "settled":
         return text
@@ -267,7 +267,7 @@ def _until(text: str | None) -> float | str | None:
         raise InvalidInputError(f"--until must be a number or 'settled', not {text!r}") from None
 
 
-def _times(text: str | None) -> list[float] | None:
+def read_times(text: str | None) -> list[float] | None:
     """'1,10,100' or 'log:FIRST,LAST,COUNT' as a list of times."""
     import numpy as np
 
@@ -282,7 +282,7 @@ def _times(text: str | None) -> list[float] | None:
         raise InvalidInputError(f"--times should read '1,10,100' or 'log:FIRST,LAST,COUNT', not {text!r}") from None
 
 
-def _summary(run: Any, destination: Path | None, plot: Path | None) -> None:
+def summary(run: Any, destination: Path | None, plot: Path | None) -> None:
     """A short table of what happened."""
     from rich.console import Console
     from rich.table import Table

@@ -2,5 +2,6 @@
 
 from metastable.ensembles.members import ensemble
 from metastable.ensembles.record import summarize
+from metastable.ensembles.store import load_ensemble, save_ensemble
 
-__all__ = ["ensemble", "summarize"]
+__all__ = ["ensemble", "load_ensemble", "save_ensemble", "summarize"]

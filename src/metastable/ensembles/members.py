@@ -7,7 +7,7 @@ batches, threads or workers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,31 +15,30 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
-from metastable.ensembles.problem import Problem, Start, check
+from metastable.ensembles.problem import DrawModel, Problem, Start, check
 from metastable.ensembles.record import Record
-from metastable.errors import MetastableError, StoppedEarlyWarning
+from metastable.errors import MetastableError, ObservableError, StandstillWarning, StoppedEarlyWarning
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Wishes
 from metastable.integrate.solution import FAILED, SUCCESS, UNFINISHED, Members, tally
 from metastable.model import Attention
+from metastable.model.standstill import standstill
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from metastable.analysis.observe import Observable
 
 MEMORY = 512 * 2**20
 """Default bound on the bytes of states held at a time."""
 
 
 def ensemble(
-    model: Attention,
+    model: Attention | DrawModel,
     *,
     tokens: int,
     members: int,
     times: Any,
     seed: int,
-    observe: Mapping[str, Observable] | None = None,
+    observe: Mapping[str, Any] | Callable[..., Any] | None = None,
     start: str | Start = "uniform",
     method: str = "auto",
     engine: str = "auto",
@@ -60,8 +59,12 @@ def ensemble(
     tokens, members : tokens per member, number of members.
     times : output times, shared by all members.
     seed : one integer; member i uses the i-th child of `numpy.random.SeedSequence(seed)`.
-    observe : name -> observable of `metastable.observe` (None: keep the states as `x`).
-    start : "uniform" on the sphere, or a function of a `numpy.random.Generator` that returns unit tokens (tokens, dim).
+    model : an `Attention`; or a function of a `numpy.random.Generator` that returns one: a random model for each member, drawn from
+        a stream of its own (starts and noise are those of an ensemble with one model and the same seed).
+    observe : name -> observable of `metastable.observe`, or a function of your own, `f(x)` of one state (tokens, dim) or
+        `f(states, times, model)` of all (None: keep the states as `x`).
+    start : "uniform" on the sphere, or a function of a `numpy.random.Generator` (or of generator, tokens and dim) that returns unit
+        tokens (tokens, dim); `metastable.sphere` has samplers.
     method : "tsit5", "rodas", "layers" (needs `step`), "sde" (`step` as in `simulate`), or "auto" (by noise and horizon).
     memory : bound in bytes on the states held at a time; batches are sized to it.
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
@@ -78,6 +81,9 @@ def ensemble(
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
     problem = check(model, tokens, members, times, seed, observe, start, memory, wishes)
+    reason = standstill(problem.model, problem.tokens)
+    if reason is not None:
+        warnings.warn(reason, StandstillWarning, stacklevel=2)
     record = Record(problem)
     with progress_bar("ensemble", problem.members, progress) as report:
         try:
@@ -86,18 +92,20 @@ def ensemble(
             record.interrupted = True
     result = record.dataset()
     if result.attrs["status"] != "success":
-        warnings.warn(_shortfall(result, problem.members), StoppedEarlyWarning, stacklevel=2)
+        warnings.warn(_shortfall(result, problem.members, record.failure), StoppedEarlyWarning, stacklevel=2)
     return result
 
 
-def _shortfall(result: xr.Dataset, members: int) -> str:
+def _shortfall(result: xr.Dataset, members: int, failure: str) -> str:
     """What an ensemble lacks, in words."""
     if result.attrs["status"] == "interrupted":
         return f"interrupted: the dataset holds {result.sizes['member']} of {members} members"
     early = result["status"].values[result["status"].values != "success"]
+    advice = "; raise max_steps" if (early == "max_steps").any() else ""
+    failed = f"; the first that could not be measured: {failure}" if failure else ""
     return (
         f"{early.size} of {members} members stopped early ({tally(early)}): their values are NaN from there on, and means over "
-        "members leave them out; see stats.status, and raise max_steps where that is the reason"
+        f"members leave them out; see stats.status{advice}{failed}"
     )
 
 
@@ -110,13 +118,15 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             if problem.on_device and _measure_on_device(problem, record, first, starts):
                 report(first + len(starts))
                 continue
-            solve_members = METHODS[problem.plan.method].solve_members
+            plan = problem.member_plan(first)
+            record.methods.add(plan.method)
+            solve_members = METHODS[plan.method].solve_members
             assert solve_members is not None
-            solved = solve_members(problem.plan, starts, first, lambda done, first=first: report(first + done))
+            solved = solve_members(plan, starts, first, lambda done, first=first: report(first + done))
             if measured is not None:
                 measured.result()
             interrupted = bool((solved.status == UNFINISHED).any())
-            measured = measuring.submit(_measure, problem, record, first, starts, solved)
+            measured = measuring.submit(_measure, problem, record, first, starts, solved, plan.model)
             del solved  # its states go as soon as they are measured
             if not problem.overlap:
                 measured.result()
@@ -126,7 +136,9 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             measured.result()
 
 
-def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, solved: Members) -> None:
+def _measure(
+    problem: Problem, record: Record, first: int, starts: FloatArray, solved: Members, model: Attention
+) -> None:
     """Measure the members of a batch that were finished."""
     states, statistics, status = solved
     for i, start in enumerate(starts):
@@ -135,11 +147,14 @@ def _measure(problem: Problem, record: Record, first: int, starts: FloatArray, s
             record.interrupted = True
             continue
         try:
-            record.measure(member, start, states[i])
-        except (MetastableError, ArithmeticError, ValueError, TypeError):
+            record.measure(member, start, states[i], model)
+        except ObservableError:
+            raise  # it does not return what an observable must: it is wrong, not the member
+        except (MetastableError, ArithmeticError, ValueError, TypeError) as reason:
             if len(record.values) < len(problem.observables):
-                raise  # one of the observables has never worked: it is wrong, not the member
+                raise  # one of the observables has never worked
             record.forget(member)
+            record.failure = record.failure or f"member {member}, {type(reason).__name__}: {reason}"
             status[i] = FAILED
         record.statistics[member] = statistics[i]
         record.status[member] = status[i]
@@ -149,16 +164,7 @@ def _measure_on_device(problem: Problem, record: Record, first: int, starts: Flo
     """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
     from metastable.integrate.fused import cuda as fused_cuda
 
-    values, statistics, status = fused_cuda.observe_members(
-        problem.model,
-        starts,
-        problem.times,
-        problem.on_device,
-        rtol=problem.plan.accuracy.rtol,
-        atol=problem.plan.accuracy.atol,
-        max_steps=problem.plan.accuracy.max_steps,
-        dtype=problem.plan.backend.dtype,
-    )
+    values, statistics, status = fused_cuda.observe_members(problem.plan, starts, problem.on_device)
     if (status != SUCCESS).any():
         return False
     part = slice(first, first + len(starts))

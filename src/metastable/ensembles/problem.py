@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
-from metastable.errors import InvalidInputError
+from metastable.analysis.observe_own import name_of, required_arguments
+from metastable.errors import InvalidInputError, ModelError
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
@@ -22,7 +24,23 @@ if TYPE_CHECKING:
 
 OVERLAPPING_BATCH = 1024
 """Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
-Start = Callable[[np.random.Generator], Any]
+Start = Callable[..., Any]
+"""A function of a `numpy.random.Generator` (or of generator, tokens and dim) that returns unit tokens."""
+DrawModel = Callable[[np.random.Generator], Attention]
+MODEL_STREAM = 1
+"""The stream of a member's seed that its model is drawn from; its start and its noise have others, so they do not change with it."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How members are drawn: `function` of a generator, or of generator, tokens and dim (`sized`)."""
+
+    function: Start
+    name: str
+    sized: bool
+
+    def __call__(self, generator: np.random.Generator, tokens: int, dim: int) -> Any:
+        return self.function(generator, tokens, dim) if self.sized else self.function(generator)
 
 
 @dataclass(frozen=True)
@@ -30,17 +48,41 @@ class Problem:
     """A checked call of `ensemble`."""
 
     plan: Plan
+    """Of every member, or of the first one where each has a model of its own."""
     tokens: int
     members: int
     times: FloatArray
     seed: int
     observables: dict[str, Observable]
-    draw: Start | None
+    draw: Draw | None
     memory: int
+    draw_model: DrawModel | None = None
+    wishes: Wishes = Wishes()
 
     @property
     def model(self) -> Attention:
         return self.plan.model
+
+    @property
+    def model_json(self) -> str:
+        """The model, or how it was drawn, for the dataset."""
+        if self.draw_model is None:
+            return self.model.for_tokens(self.tokens).to_json()
+        first = self.model.for_tokens(self.tokens).to_dict()
+        return json.dumps({"kind": "drawn", "by": name_of(self.draw_model), "first": first})
+
+    def member_plan(self, member: int) -> Plan:
+        """The plan of one member."""
+        if self.draw_model is None or member == 0:
+            return self.plan
+        model = drawn_model(self.draw_model, self.seed, member)
+        if model.dim != self.model.dim:
+            raise ModelError(
+                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member 0; all members have "
+                "the same dimension"
+            )
+        model.check_count(self.tokens)
+        return make((model,), self.tokens, self.plan.save, self.wishes, members=1, seed=self.seed)
 
     @cached_property
     def overlap(self) -> bool:
@@ -54,6 +96,8 @@ class Problem:
     @property
     def batch(self) -> int:
         """Members per batch: as many as fit into the memory bound, at least one; two batches overlap in smaller ones."""
+        if self.draw_model is not None:
+            return 1
         fits = self.memory // (8 * self.times.size * self.tokens * self.model.dim)
         return max(1, min(fits // 2, OVERLAPPING_BATCH) if self.overlap else fits)
 
@@ -61,7 +105,8 @@ class Problem:
     def on_device(self) -> dict[str, Any]:
         """The observables as the GPU measures them, if it can measure them all; else empty."""
         if (
-            self.plan.backend.engine != "cuda"
+            self.draw_model is not None
+            or self.plan.backend.engine != "cuda"
             or self.plan.method != "tsit5"
             or self.plan.backend.interaction == "series"
         ):
@@ -78,26 +123,41 @@ class Problem:
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(member,)))
         if self.draw is None:
             return sphere.uniform(self.tokens, dim=self.model.dim, seed=generator)
-        drawn = _checks.tokens(self.draw(generator), "start(generator)", dim=self.model.dim)
+        dim = self.model.dim
+        drawn = _checks.tokens(self.draw(generator, self.tokens, dim), "start(generator)", dim=dim)
         if len(drawn) != self.tokens:
             raise InvalidInputError(f"start(generator) returned {len(drawn)} tokens, but tokens={self.tokens}")
         return drawn
 
 
+def drawn_model(draw: DrawModel, seed: int, member: int) -> Attention:
+    """The model of one member, from a stream of its own of the member's seed."""
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(member, MODEL_STREAM)))
+    model = draw(generator)
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model(generator) must return an Attention, not {model!r}")
+    return model
+
+
 def check(
-    model: Attention,
+    model: Attention | DrawModel,
     tokens: int,
     members: int,
     times: Any,
     seed: int,
-    observe: Mapping[str, Observable] | None,
+    observe: Any,
     start: str | Start,
     memory: int,
     wishes: Wishes,
 ) -> Problem:
     """The arguments of `ensemble` as a `Problem`, or a named exception."""
+    draw_model: DrawModel | None = None
     if not isinstance(model, Attention):
-        raise InvalidInputError(f"model must be an Attention, not {model!r}")
+        if not callable(model) or isinstance(model, type):
+            raise InvalidInputError(
+                f"model must be an Attention, or a function of a numpy.random.Generator that returns one, not {model!r}"
+            )
+        draw_model, model = model, drawn_model(model, _checks.seed(seed), 0)
     save = horizon(None, times, wishes.method)
     assert save.times is not None
     count = _checks.count(tokens, "tokens")
@@ -105,36 +165,44 @@ def check(
     size = _checks.count(members, "members")
     _checks.room((count, model.dim), "the tokens of a member")
     _checks.room((size, save.times.size), "one number per member and time")
-    plan = make((model,), count, save, wishes, members=size, seed=_checks.seed(seed))
+    together = 1 if draw_model is not None else size
+    plan = make((model,), count, save, wishes, members=together, seed=_checks.seed(seed))
     return Problem(
         plan,
         count,
         size,
         save.times,
         _checks.seed(seed),
-        _observables(observe, model),
+        _observables(observe, model if draw_model is None else None),
         _start(start),
         _checks.count(memory, "memory"),
+        draw_model,
+        wishes,
     )
 
 
-def _observables(observe: Mapping[str, Observable] | None, model: Attention) -> dict[str, Observable]:
+def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]:
     from metastable.analysis import observe as known
 
     if observe is None:
         return {"x": known.state()}
+    if callable(observe) and name_of(observe).isidentifier():
+        observe = {name_of(observe): observe}  # a function of one's own: its name is that of the result
     if not isinstance(observe, Mapping) or not observe:
         raise InvalidInputError(
             'observe must be a dictionary such as {"clusters": metastable.observe.clusters(radius=0.1)}'
         )
+    checked: dict[str, Observable] = {}
     for name, observable in observe.items():
-        known.check_observable(observable, f"observe[{name!r}]")
+        item: Any = known.as_observable(observable, f"observe[{name!r}]", name)
         if name in ("status", "accepted", "rejected", "evaluations", "member", "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
-    return {name: known.for_model(observable, model) for name, observable in observe.items()}
+        # With one model for all, its lengths are filled in (and shown by the dataset); else member by member.
+        checked[name] = item if model is None else known.for_model(item, model)
+    return checked
 
 
-def _start(start: str | Start) -> Start | None:
+def _start(start: str | Start) -> Draw | None:
     """How members are drawn: a function, or None for the uniform distribution."""
     if isinstance(start, str) and start == "uniform":
         return None
@@ -143,7 +211,13 @@ def _start(start: str | Start) -> Start | None:
             f"start must be 'uniform' or a function of a numpy.random.Generator, not {type(start).__name__}; the same tokens for "
             "every member: start=lambda generator: x"
         )
-    return start
+    needed = required_arguments(start)
+    if needed not in (None, 1, 3):
+        raise InvalidInputError(
+            f"start must be a function of a generator, or of (generator, tokens, dim), and {name_of(start)!r} needs {needed} "
+            "arguments; fix the others with functools.partial(f, name=value)"
+        )
+    return Draw(start, name_of(start), needed == 3)
 
 
 def _device_observable(observable: Observable) -> Any:

@@ -12,8 +12,9 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles.problem import Problem
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import MEMBER_STATUSES, SUCCESS, UNFINISHED
+from metastable.model import Attention
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,27 +26,45 @@ class Record:
 
     problem: Problem
     values: dict[str, np.ndarray] = field(default_factory=dict)
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
+    failure: str = ""
+    """Why the first member that could not be measured failed."""
+    methods: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.status = np.full(self.problem.members, UNFINISHED)
         self.statistics = np.zeros((self.problem.members, 3), dtype=np.int64)
 
-    def measure(self, member: int, start: FloatArray, states: FloatArray) -> None:
+    def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
+        from metastable.analysis.observe import for_model, measured
+
         problem = self.problem
         reached = int(np.isfinite(states).all(axis=(1, 2)).sum())
+        if reached == 0:
+            return
         for name, observable in problem.observables.items():
-            measured = observable.measure(
-                states[:reached], start=start, model=problem.model, times=problem.times[:reached]
+            item = for_model(observable, model)
+            found, dims = measured(
+                item, name, states[:reached], start=start, model=model, times=problem.times[:reached]
             )
-            measured = np.asarray(measured, dtype=float)
-            if name not in self.values:
-                shape = (problem.members, problem.times.size, *measured.shape[1:])
-                self.values[name] = np.full(shape, np.nan)
-            self.values[name][member, :reached] = measured
+            self._make_room(name, found.shape[1:], dims)
+            self.values[name][member, :reached] = found
+
+    def _make_room(self, name: str, shape: tuple[int, ...], dims: tuple[str, ...]) -> None:
+        """Memory for an observable, once its shape is known; every member must have that shape."""
+        if name not in self.values:
+            self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
+            self.dims[name] = dims
+        known = self.values[name].shape[2:]
+        if shape != known:
+            raise ObservableError(
+                f"the observable {name!r} returned {shape} numbers per time for one member and {known} for another; return as many for "
+                "every member"
+            )
 
     def forget(self, member: int) -> None:
         """Nothing of a member that failed is kept."""
@@ -69,9 +88,14 @@ class Record:
         # Only members before the first unfinished one: beyond it the quick ones would be over-represented.
         unfinished = np.flatnonzero(self.status == UNFINISHED)
         finished = np.arange(unfinished[0] if unfinished.size else problem.members)
-        dims = {name: ("member", "time", *item.dims) for name, item in problem.observables.items()}
+        for name in problem.observables:
+            if name not in self.values:  # nobody reached a time
+                self._make_room(name, (), ())
         variables: dict[str, Any] = {
-            name: (dims[name], values if finished.size == problem.members else values[finished])
+            name: (
+                ("member", "time", *self.dims.get(name, ())),
+                values if finished.size == problem.members else values[finished],
+            )
             for name, values in self.values.items()
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
@@ -83,12 +107,12 @@ class Record:
             attrs={
                 "format": FORMAT,
                 "metastable_version": __version__,
-                "model": problem.model.for_tokens(problem.tokens).to_json(),
+                "model": problem.model_json,
                 "tokens": problem.tokens,
                 "members": finished.size,
                 "seed": problem.seed,
-                "start": "uniform" if problem.draw is None else getattr(problem.draw, "__name__", "callable"),
-                "method": plan.method,
+                "start": "uniform" if problem.draw is None else problem.draw.name,
+                "method": "+".join(sorted(self.methods)) or plan.method,
                 "engine": plan.backend.engine,
                 "interaction": plan.backend.interaction,
                 "dtype": plan.backend.dtype,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import _checks
+from metastable import _checks, stores
 from metastable._progress import progress_bar
 from metastable.analysis import cluster_labels, cluster_radius, renyi_centers
 from metastable.errors import InvalidInputError, StoreError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
-from metastable.figures.run_view import RunLike, describe, draw_gram, sample, wants_log_time
+from metastable.figures.moments import Frames, RunLike, frames, trace, wants_log_time
+from metastable.figures.run_view import describe, draw_gram
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def animate(
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
     centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
+    The clock follows the motion: it runs slowly where tokens move and fast where all stand (`moments.frames`).
     `progress`: show a bar (None: on a terminal). The film is written beside the target and moved there when complete.
     """
     target = Path(path)
@@ -68,22 +69,22 @@ def animate(
         raise StoreError(f"the folder {target.parent} does not exist; make it first")
     count = max(2, round(seconds * frames_per_second))
     with style.theme("screen"):
-        times, states = sample(run, count, log)
-        scene = _scene(run, times, states, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
-        _write(_pictures(scene, len(times), target.name, progress), target, frames_per_second)
+        film = frames(run, count, log)
+        scene = _scene(run, film, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
+        _write(_pictures(scene, len(film.times), target.name, progress), target, frames_per_second)
     return target
 
 
 def _scene(
     run: RunLike,
-    times: np.ndarray,
-    states: np.ndarray,
+    film: Frames,
     log: bool,
     trail: float,
     delta: float | None,
     radius: float | None,
     view: View,
 ) -> Scene:
+    times, states = film.times, film.states
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
@@ -93,7 +94,7 @@ def _scene(
     marks = _center_marks(states[0], delta)
     if dim == 2:
         return _circle_scene(run, times, states, log, colors, marks)
-    return _sphere_scene(run, times, states, max(1, round(trail * len(times))), colors, marks, view)
+    return _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
 
 
 def _center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, list[str]]:
@@ -131,7 +132,7 @@ def _circle_scene(
     )
     clock = axes[0].text(0, 0, "", ha="center", va="center", fontsize="large")
     highlight = {int(k): tint for k, tint in zip(centers, tints)}
-    draw_world_lines(axes[1], times, states, log=log, colors=colors, width=0.7, highlight=highlight)
+    draw_world_lines(axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight)
     style.panel(axes[1], "", describe(run.model, tokens))
     left, right = axes[1].get_xlim()
     now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
@@ -153,8 +154,7 @@ def _circle_scene(
 
 def _sphere_scene(
     run: RunLike,
-    times: np.ndarray,
-    states: np.ndarray,
+    film: Frames,
     memory: int,
     colors: np.ndarray,
     marks: tuple[np.ndarray, list[str]],
@@ -164,8 +164,8 @@ def _sphere_scene(
 
     page, ax = style.figure(5.4, 5.6)
     draw_ball(ax, view)
-    projected = view.project(states)
-    tokens = states.shape[1]
+    times, projected, path = film.times, view.project(film.states), view.project(film.path)
+    tokens = projected.shape[1]
     layers = {}
     # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it.
     for name, order, opacity in (("back", 1.0, 0.22), ("front", 3.0, 1.0)):
@@ -181,7 +181,7 @@ def _sphere_scene(
     style.panel(ax, "", describe(run.model, tokens))
 
     def update(frame: int) -> None:
-        past = projected[max(0, frame - memory) : frame + 1]
+        past = path[film.index[max(0, frame - memory)] : film.index[frame] + 1]
         for name, (lines, dots, opacity) in layers.items():
             sign = 1.0 if name == "front" else -1.0
             _set_trails(lines, past, colors, sign, opacity)
@@ -250,25 +250,41 @@ def _pictures(scene: Scene, frames: int, name: str, progress: bool | None, dpi: 
 
 
 def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int) -> None:
-    """Encode `pictures` beside `target` and move the film there when it is complete."""
-    suffix = target.suffix.lower()
-    partial = target.with_name(f".{target.stem}.partial-{os.getpid()}{suffix}")
-    try:
-        (_write_gif if suffix == ".gif" else _write_mp4)(pictures, partial, frames_per_second)
-        partial.replace(target)
-    except OSError as reason:
-        raise StoreError(f"cannot write {target}: {reason}; choose another folder or free some space") from reason
-    finally:
-        partial.unlink(missing_ok=True)
+    """Encode `pictures`; the film appears when it is complete."""
+    with stores.new_file(target) as partial:
+        encode = _write_gif if target.suffix.lower() == ".gif" else _write_mp4
+        encode(pictures, partial, frames_per_second)
+
+
+def _palette(first: Any) -> Any:
+    """Colours of a whole film: those of its first picture, and the colours of tokens at three strengths.
+
+    The median cut of a picture gives nearly all of its colours to the greys of the shaded ball, and small dots lose their hue.
+    """
+    from matplotlib.colors import to_rgb
+    from PIL import Image
+
+    tints = np.array([to_rgb(color) for color in (*style.CATEGORICAL, style.RED, style.INK)])
+    blends = np.concatenate([1.0 - strength * (1.0 - tints) for strength in (1.0, 0.55, 0.25)])
+    kept = 256 - len(blends)
+    base = first.quantize(kept).getpalette()[: 3 * kept]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*base, *[0] * (3 * kept - len(base)), *np.round(255 * blends).astype(int).ravel().tolist()])
+    return palette
 
 
 def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
     from PIL import Image
 
-    images = [Image.fromarray(picture).quantize(128) for picture in pictures]
+    images: list[Any] = []
+    palette: Any = None
+    for picture in pictures:
+        image = Image.fromarray(picture)
+        palette = _palette(image) if palette is None else palette
+        images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
     pause = round(1000 / frames_per_second)
     durations = [pause] * (len(images) - 1) + [round(1000 * HOLD)]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
+    images[0].save(path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 
 def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
@@ -288,7 +304,7 @@ def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: in
                     pix_fmt_out="yuv420p",
                     macro_block_size=2,
                     quality=None,  # pyright: ignore[reportArgumentType]
-                    output_params=["-crf", "20", "-movflags", "+faststart"],
+                    output_params=["-crf", "20", "-movflags", "+faststart", "-f", "mp4"],
                 )
                 encoder.send(None)
             encoder.send(picture.tobytes())

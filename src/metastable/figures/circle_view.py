@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+HIGHLIGHT = 1.3
+"""Width of the world lines of highlighted tokens."""
+
+
 def angles_of(points: Any) -> np.ndarray:
     """Angles in (-pi, pi] of points (..., 2) of the plane."""
     array = _checks.real_array(points, "points")
@@ -62,8 +66,8 @@ def draw_tokens(
     stack_width: float = 0.05,
     reach: float = np.inf,
 ) -> np.ndarray:
-    """Tokens (tokens, 2) as dots; with `stack` > 0 coinciding dots pile up outward in steps of `stack`, smaller ones where
-    the highest pile would be higher than `reach`. Returns the radii.
+    """Tokens (tokens, 2) as dots; with `stack` > 0 coinciding dots pile up outward in steps of `stack`, smaller ones
+    where the highest pile would be higher than `reach`. Returns the radii.
     """
     angles = angles_of(points)
     if stack > 0:
@@ -115,18 +119,62 @@ def draw_centers(
         )
 
 
-def break_wraps(times: Any, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def break_wraps(times: Any, angles: np.ndarray, log: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """`times` and one token's `angles` for a line that leaves the picture at +-pi and comes back at the other side.
 
-    Where the angle jumps by more than pi the line is led to the edge, broken by NaN, and taken up at the opposite edge.
+    Where the angle jumps by more than pi the token went the short way, across the edge: the line is led to the edge
+    at the moment at which a straight line to the unwrapped angle meets it, broken by NaN, and taken up at the
+    opposite edge. `log`: straight in log time.
     """
     t = np.asarray(times, dtype=float)
     jumps = np.flatnonzero(np.abs(np.diff(angles)) > np.pi) + 1
-    edge = np.sign(angles[jumps - 1]) * np.pi
+    before, after = angles[jumps - 1], angles[jumps]
+    edge = np.where(before > after, np.pi, -np.pi)
+    part = (edge - before) / (after + 2.0 * edge - before)
+    first, last = t[jumps - 1], t[jumps]
+    if log:
+        crossing = first * (last / np.where(first > 0, first, last)) ** part
+    else:
+        crossing = first + part * (last - first)
     place = np.repeat(jumps, 3)
-    crossing = np.column_stack([edge, np.full(edge.size, np.nan), -edge]).ravel()
-    moments = np.column_stack([t[jumps], np.full(edge.size, np.nan), t[jumps]]).ravel()
-    return np.insert(t, place, moments), np.insert(angles, place, crossing)
+    path = np.column_stack([edge, np.full(edge.size, np.nan), -edge]).ravel()
+    moments = np.column_stack([crossing, np.full(edge.size, np.nan), crossing]).ravel()
+    return np.insert(t, place, moments), np.insert(angles, place, path)
+
+
+@drawing
+def draw_world_density(ax: Axes, times: Any, points: Any, *, log: bool = False, cells: int = 160) -> Any:
+    """How many tokens are where against depth t, for more tokens than lines can show: `times` (m,), `points` (m,
+    tokens, 2).
+
+    One column of `cells` cells of angle for each moment, coloured by the logarithm of the number of tokens in it
+    (cells without any stay blank). Returns the image, for a colour bar.
+    """
+    from matplotlib.colors import LogNorm
+
+    cells = _checks.count(cells, "cells", minimum=2, maximum=8192)
+    t = np.asarray(times, dtype=float)
+    angles = angles_of(points)
+    if log:
+        angles, t = angles[t > 0], t[t > 0]
+    counts = np.array([np.histogram(row, cells, (-np.pi, np.pi))[0] for row in angles], dtype=float)
+    middle = np.sqrt(t[1:] * t[:-1]) if log else 0.5 * (t[1:] + t[:-1])
+    edges = np.concatenate([t[:1], middle, t[-1:]])
+    image = ax.pcolormesh(
+        edges,
+        np.linspace(-np.pi, np.pi, cells + 1),
+        np.ma.masked_equal(counts.T, 0.0),
+        cmap=style.density_map(),
+        norm=LogNorm(1.0, max(2.0, counts.max())),
+        rasterized=True,
+    )
+    style.angle_axis(ax)
+    if log:
+        style.log_time_axis(ax, float(t[0]), float(t[-1]))
+    else:
+        ax.set_xlim(float(t[0]), float(t[-1]))
+        ax.set_xlabel("depth $t$")
+    return image
 
 
 @drawing
@@ -140,7 +188,6 @@ def draw_world_lines(
     opacity: float = 0.8,
     log: bool = False,
     highlight: dict[int, str] | None = None,
-    highlight_width: float = 1.4,
 ) -> None:
     """Angle of every token against depth t: `times` (m,), `points` (m, tokens, 2).
 
@@ -159,7 +206,7 @@ def draw_world_lines(
     rgba = style.token_colors(tokens) if colors is None else np.broadcast_to(to_rgba_array(colors), (tokens, 4))
     lines, tints = [], []
     for k in reversed(range(tokens)):  # early tokens on top: they are the leaders
-        steps, path = break_wraps(t, angles[:, k])
+        steps, path = break_wraps(t, angles[:, k], log)
         for piece in np.split(np.column_stack([steps, path]), np.flatnonzero(np.isnan(steps))):
             inside = piece[~np.isnan(piece[:, 0])]
             if len(inside) > 1:
@@ -167,8 +214,8 @@ def draw_world_lines(
                 tints.append(rgba[k])
     ax.add_collection(LineCollection(lines, colors=tints, linewidths=width, alpha=opacity, zorder=2))
     for token, color in (highlight or {}).items():
-        steps, path = break_wraps(t, angles[:, token])
-        ax.plot(steps, path, color=color, linewidth=highlight_width, zorder=3, solid_capstyle="round")
+        steps, path = break_wraps(t, angles[:, token], log)
+        ax.plot(steps, path, color=color, linewidth=HIGHLIGHT, zorder=3, solid_capstyle="round")
     style.angle_axis(ax)
     if log:
         style.log_time_axis(ax, float(t[0]), float(t[-1]))

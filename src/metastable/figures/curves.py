@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+BAND = 0.16
+"""Opacity of a shaded band."""
+BAND_MEANING = "10 % to 90 %\nof members"
+"""What the bands of ensembles and sweeps are, for legends; the line is the mean."""
+
+
 @drawing
 def draw_band(
     ax: Axes,
@@ -29,11 +35,10 @@ def draw_band(
     color: str = style.MEASURED,
     label: str | None = None,
     dashed: bool = False,
-    band: float = 0.18,
 ) -> None:
     """A line `middle` (m,) over `x` with a shaded band from `low` to `high` whose edges are hairlines."""
     if low is not None and high is not None:
-        ax.fill_between(x, low, high, color=color, alpha=band, linewidth=0, zorder=2)
+        ax.fill_between(x, low, high, color=color, alpha=BAND, linewidth=0, zorder=2)
         for edge in (low, high):
             ax.plot(x, edge, color=color, linewidth=0.5, alpha=0.6, zorder=2)
     ax.plot(x, middle, color=color, label=label, linestyle=(0, (4, 2)) if dashed else "-", zorder=3)

@@ -61,7 +61,7 @@ def figure_2(
             handles, names = ax.get_legend_handles_labels()
     ax = page.add_subplot(grid[1, :])
     highlight = {int(k): style.RENYI for k in renyi} | {int(k): style.STRONG for k in strong}
-    draw_world_lines(ax, t, x, colors=["#9db8cf"], width=0.4, highlight=highlight, highlight_width=1.2)
+    draw_world_lines(ax, t, x, colors=["#9db8cf"], width=0.4, highlight=highlight)
     for index in chosen[1:-1]:
         ax.axvline(t[index], color=style.MUTED, linewidth=0.6, linestyle=(0, (3, 3)), zorder=1)
     page.legend(handles, names, loc="outside lower center", ncols=2)

@@ -31,7 +31,7 @@ def figure_3(times: Any, renyi: Any, strong: Any, *, members: int, early: float 
             (strong, style.STRONG, "strong Rényi centers"),
         ):
             mean, low, high = 100 * np.asarray(curve, dtype=float)[:, shown]
-            draw_band(ax, t[shown], mean, low, high, color=color, label=name, band=0.14)
+            draw_band(ax, t[shown], mean, low, high, color=color, label=name)
         style.grid(ax)
         style.panel(ax, letter, title)
         ax.set_xlim(0, last)

@@ -5,7 +5,7 @@ Primitives draw on a given axis; the `*_page` functions put them together. They 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,10 @@ FIRST_SHARE = 0.01
 DARK = 0.7
 """Cells with a larger sign score are dark enough for white marks."""
 
+ALONE = "#9aa2ad"
+"""Grey of tokens that stay alone; no cluster has a grey."""
+CLUSTERS = tuple(color for color in style.CATEGORICAL if color != style.GREY)
+
 Curves = Mapping[str, tuple[Any, Any]]
 """Name -> (times, values)."""
 
@@ -42,8 +46,8 @@ def _colors(tree: MergeTree) -> list[Any]:
     """A colour for every token: that of the cluster it ends in; grey for tokens that stay alone."""
     sizes = np.bincount(tree.final_labels)
     ranked = [int(label) for label in np.argsort(-sizes, kind="stable") if sizes[label] > 1]
-    tint = {label: style.CATEGORICAL[place % len(style.CATEGORICAL)] for place, label in enumerate(ranked)}
-    return [tint.get(int(label), "#9aa2ad") for label in tree.final_labels]
+    tint = {label: CLUSTERS[place % len(CLUSTERS)] for place, label in enumerate(ranked)}
+    return [tint.get(int(label), ALONE) for label in tree.final_labels]
 
 
 def draw_merges(
@@ -121,20 +125,24 @@ def merge_page(
     return page
 
 
+def curve_looks(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
+    """Colour of each curve, and whether it is dashed (nulls are): the same in pictures and in legends beside them."""
+    tints = iter((style.INK, *style.CATEGORICAL[1:] * 2))
+    return {name: (next(tints), name.startswith("null")) for name in names}
+
+
 def draw_curves(
     ax: Axes, curves: Curves, *, label: str, x_label: str, log_x: bool = False, log_y: bool = False
 ) -> None:
     """One line for each curve; the first is the thick one, nulls (names that start with "null") are dashed."""
-    tints = iter(style.CATEGORICAL[1:] * 2)
-    for place, (name, (times, values)) in enumerate(curves.items()):
-        null = name.startswith("null")
+    for (name, (times, values)), (color, null) in zip(curves.items(), curve_looks(curves).values()):
         x, y = np.asarray(times, dtype=float), np.asarray(values, dtype=float)
         kept = x > 0 if log_x else np.ones(x.size, dtype=bool)
         ax.plot(
             x[kept],
             y[kept],
-            color=style.INK if place == 0 else next(tints),
-            linewidth=1.9 if place == 0 else 1.1,
+            color=color,
+            linewidth=1.9 if color == style.INK else 1.1,
             linestyle=(0, (3, 1.6)) if null else "-",
             label=name,
         )
@@ -152,7 +160,7 @@ def draw_curves(
 
 
 @style.styled
-def what_if_page(stack: tuple[Curves, Curves], loop: tuple[Curves, Curves], *, layer: int) -> Figure:
+def what_if_page(stack: tuple[Curves, Curves], loop: tuple[Curves, Curves], *, layer: int, until: float) -> Figure:
     """Four panels: mean cosine and clusters through the stack, and of one looped layer; each pair is (cosines, clusters)."""
     page, axes = style.figure(style.PAGE_WIDTH, 5.0, 2, 2)
     draw_curves(axes[0, 0], stack[0], label="mean cosine between tokens", x_label="layer")
@@ -161,7 +169,8 @@ def what_if_page(stack: tuple[Curves, Curves], loop: tuple[Curves, Curves], *, l
         axes[1, 0], loop[0], label="mean cosine between tokens", x_label="time in the loop (layers)", log_x=True
     )
     draw_curves(axes[1, 1], loop[1], label="clusters", x_label="time in the loop (layers)", log_x=True, log_y=True)
-    titles = ("the whole stack", "the whole stack", f"layer {layer} for ever", f"layer {layer} for ever")
+    looped = f"layer {layer} looped to t = {until:g}"
+    titles = ("the whole stack", "the whole stack", looped, looped)
     for ax, letter, title in zip(axes.ravel(), "abcd", titles):
         style.panel(ax, letter, title)
     for row in axes:
@@ -196,12 +205,11 @@ def sign_grid_page(meanings: xr.Dataset) -> Figure:
     score = meanings["sign_score"].values
     lead = meanings.isel(mode=0)
     alike, p = lead["alike"].values, lead["alike_p"].values
-    negative = np.real(np.asarray(lead["eigenvalue"].values, dtype=np.complex128)) < 0
-    middle = np.nanmedian(lead["alike_null"].values) * np.where(negative, -1.0, 1.0)
+    usual = lead["alike_usual"].values
     layers, heads = score.shape
     page, ax = style.figure(style.PAGE_WIDTH, 1.2 + 0.19 * heads)
     image = ax.imshow(score.T, cmap=style.diverging_map(), vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
-    for flags, marker, size in (((p <= 0.05) & (alike > middle), "o", 18), ((p <= 0.05) & (alike < middle), "x", 14)):
+    for flags, marker, size in (((p <= 0.05) & (alike > usual), "o", 18), ((p <= 0.05) & (alike < usual), "x", 14)):
         row, column = np.nonzero(flags)
         inks = [style.PAPER if abs(value) > DARK else style.INK for value in score[row, column]]
         colors: dict[str, Any] = {"facecolors": "none", "edgecolors": inks} if marker == "o" else {"color": inks}
@@ -219,7 +227,7 @@ def sign_grid_page(meanings: xr.Dataset) -> Figure:
 def likeness_page(meanings: xr.Dataset) -> Figure:
     """Likeness of read and written words: by kind of leading eigenvalue against the Haar null, and over depth."""
     lead = meanings.isel(mode=0)
-    alike, null = lead["alike"].values, lead["alike_null"].values
+    alike, null = lead["alike"].values, lead["alike_null"].values.ravel()
     value = np.asarray(lead["eigenvalue"].values, dtype=np.complex128)
     positive = (value.imag == 0) & (value.real > 0)
     page, axes = style.figure(style.PAGE_WIDTH, 2.5, 1, 2)

@@ -9,7 +9,7 @@ import numpy as np
 from metastable.errors import UnsupportedError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, break_wraps
-from metastable.figures.run_view import RunLike, sample, wants_log_time
+from metastable.figures.moments import RunLike, sample, wants_log_time
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

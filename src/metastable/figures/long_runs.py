@@ -1,8 +1,8 @@
 """Long runs: tens of decades of depth on one axis.
 
-Primitives that draw on a given axis: world lines coloured by cluster, the number of clusters with the law N(t), the merge tree
-as a dendrogram in log time, collapse times of many draws. Two pages put them together: `long_run` for one run, `collapse` for
-statistics.
+Primitives that draw on a given axis: world lines coloured by cluster, the number of clusters with the law N(t), the
+merge tree as a dendrogram in log time, collapse times of many draws. Two pages put them together: `long_run` for one
+run, `collapse` for statistics.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from metastable import _checks
+from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, break_wraps
 from metastable.figures.curves import draw_dendrogram
@@ -19,6 +21,10 @@ from metastable.figures.curves import draw_dendrogram
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+MOST_BRANCHES = 30
+"""Clusters that a tree is drawn from, unless told otherwise: more cannot be named."""
 
 
 class Tree(Protocol):
@@ -53,8 +59,9 @@ def draw_cascade(
 ) -> dict[int, str]:
     """Angle of every token against log time, in the colour of the cluster that it belongs to at that time.
 
-    `times` (m,) and `points` (m, tokens, 2); times <= 0 are left out. Before `since` a token has the colour of the cluster that
-    it will be in at `since`; when a cluster is absorbed it takes the colour of the one that absorbs it. Returns the colours.
+    `times` (m,) and `points` (m, tokens, 2); times <= 0 are left out. Before `since` a token has the colour of the
+    cluster that it will be in at `since`; when a cluster is absorbed it takes the colour of the one that absorbs it.
+    Returns the colours.
     """
     from matplotlib.collections import LineCollection
 
@@ -69,7 +76,7 @@ def draw_cascade(
         for first, last in zip(np.append(0, changes), np.append(changes, len(t))):
             # One moment of overlap closes the gap between two colours.
             part = slice(max(0, first - 1), last)
-            steps, path = break_wraps(t[part], angles[part, k])
+            steps, path = break_wraps(t[part], angles[part, k], log=True)
             for piece in np.split(np.column_stack([steps, path]), np.flatnonzero(np.isnan(steps))):
                 inside = piece[~np.isnan(piece[:, 0])]
                 if len(inside) > 1:
@@ -96,6 +103,56 @@ def draw_merges(ax: Axes, tree: Tree, *, since: float, end: float, colors: Mappi
         sizes={int(a): int(b) for a, b in zip(leaders, sizes)},
         colors=dict(colors or palette_of(leaders.tolist())),
     )
+
+
+def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -> Figure:
+    """A page with the merge tree in log time: one branch for each cluster at `since`, as wide as it is large, ending
+    where it is swallowed.
+
+    Args:
+        tree: a `MergeTree`, of a run or predicted. Where it is predicted, bars show the uncertainty of each time (a
+            factor
+            10^(+-uncertainty)), and merges whose parent is in doubt are marked by a question mark.
+        since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
+        theme: "screen" or "print".
+    """
+    if not all(hasattr(tree, name) for name in ("time", "child", "parent", "labels_at", "start_labels")):
+        raise InvalidInputError(f"tree must be what metastable.merge_tree returns, not {type(tree).__name__}")
+    if not len(tree.time):
+        raise InvalidInputError("nothing merges in this tree, so there is nothing to draw")
+    positive = tree.time[tree.time > 0]
+    if since is None:
+        first = max(0, int(tree.start_labels.max()) + 1 - MOST_BRANCHES)
+        since = float(tree.time[min(first, len(tree.time)) - 1]) if first else 0.0
+    else:
+        since = _checks.number(since, "since", 0.0)
+    begin = since if since > 0 else 0.5 * float(positive.min() if positive.size else 1.0)
+    end = 3.0 * max(begin, float(tree.time[-1]))
+    with style.theme(theme):
+        rows = int(tree.labels_at(since).max()) + 1
+        page, ax = style.figure(7.2, 1.2 + 0.2 * min(rows, 40), managed=True)
+        draw_merges(ax, tree, since=begin, end=end)
+        if getattr(tree, "uncertainty", None) is not None:
+            _draw_uncertainty(ax, tree, begin)
+        left = int(tree.final_labels.max()) + 1
+        style.panel(
+            ax, "", f"who merges into whom (width: size), {left} cluster{'s' if left > 1 else ''} left at the end"
+        )
+    return page
+
+
+def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:
+    """Bars of +-uncertainty decades at the merges, a question mark where the parent is in doubt."""
+    heights = {int(text.get_text()) - 1: place for place, text in zip(ax.get_yticks(), ax.get_yticklabels())}
+    for time, child, off, doubtful in zip(tree.time, tree.child, tree.uncertainty, tree.doubtful):
+        place = heights.get(int(child))
+        if place is None or time <= since:
+            continue
+        if doubtful:
+            ax.annotate("?", (time, place), xytext=(3, 0), textcoords="offset points", va="center", color=style.RED)
+        else:
+            span = [time * 10.0**-off, time * 10.0**off]
+            ax.plot(span, [place, place], color=style.INK, linewidth=1.0, marker="|", markersize=3, zorder=5)
 
 
 def draw_cluster_counts(
@@ -170,8 +227,8 @@ def draw_collapse_times(ax: Axes, betas: Sequence[float], decades: Sequence[Any]
 def long_run(times: Any, states: Any, tree: Tree, *, since: float, law: Any = None, title: str = "") -> Figure:
     """One run over all its decades: world lines coloured by cluster, who merges into whom, and how many are left.
 
-    `times` (m,) and `states` (m, tokens, 2), evenly spaced in log time; `since`: when the metastable clusters have formed;
-    `law` (m,): a predicted number of clusters.
+    `times` (m,) and `states` (m, tokens, 2), evenly spaced in log time; `since`: when the metastable clusters have
+    formed; `law` (m,): a predicted number of clusters.
     """
     t = np.asarray(times, dtype=float)
     page, axes = style.figure(style.PAGE_WIDTH, 6.6, 3, 1, height_ratios=[1.6, 1.1, 0.8])
@@ -209,4 +266,44 @@ def collapse(
     style.panel(axes[0], "a", "clusters left (mean, 10 % to 90 % of the draws)")
     draw_collapse_times(axes[1], betas, decades)
     style.panel(axes[1], "b", "when one cluster is left")
+    return page
+
+
+@style.styled
+def prediction(
+    pairs: Mapping[str, tuple[np.ndarray, np.ndarray]], times: Any, counts: Any = None, law: Any = None
+) -> Figure:
+    """Predicted against simulated times of merges, their difference in decades, and what follows for the number of
+    clusters.
+
+    `pairs`: name -> (simulated, predicted) times of its merges. `counts` (draws, m) at `times` (m,): predicted
+    numbers of clusters, beside `law` (m,).
+    """
+    columns = 2 if counts is None else 3
+    page, axes = style.figure(style.PAGE_WIDTH, 2.6, 1, columns)
+    every = np.concatenate([np.concatenate(pair) for pair in pairs.values()])
+    low, high = float(every.min()) / 2, float(every.max()) * 10
+    axes[0].plot([low, high], [low, high], color=style.FAINT, linewidth=2.0, zorder=1)
+    axes[1].axhline(0.0, color=style.FAINT, linewidth=2.0, zorder=1)
+    for place, (name, (simulated, predicted)) in enumerate(pairs.items()):
+        color = style.CATEGORICAL[place % len(style.CATEGORICAL)]
+        options: Any = {"linestyle": "", "marker": "osD^v"[place % 5], "markersize": 2.8, "color": color, "alpha": 0.75}
+        axes[0].plot(simulated, predicted, label=name, **options)
+        axes[1].plot(simulated, np.log10(np.asarray(predicted) / simulated), **options)
+    style.log_time_axis(axes[0], low, high, "simulated time of a merge")
+    axes[0].set_yscale("log")
+    axes[0].set_ylim(low, high)
+    axes[0].set_yticks(axes[0].get_xticks())
+    axes[0].minorticks_off()
+    axes[0].set_ylabel("predicted from $t = 100$")
+    axes[0].legend(loc="lower right", handletextpad=0.1, fontsize="small")
+    style.panel(axes[0], "a", "every later merge")
+    style.log_time_axis(axes[1], low, high, "simulated time of a merge")
+    axes[1].set_ylabel(r"$\log_{10}$ predicted/simulated")
+    style.grid(axes[1], "y")
+    style.panel(axes[1], "b", "error, in decades")
+    if counts is not None:
+        draw_cluster_counts(axes[2], times, counts, law=law, label=f"predicted, {len(counts)} starts")
+        axes[2].legend(loc="upper right")
+        style.panel(axes[2], "c", "clusters left (mean, 10 % to 90 %)")
     return page

@@ -17,7 +17,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError
 from metastable.figures import style
-from metastable.figures.curves import draw_band
+from metastable.figures.curves import BAND, BAND_MEANING, draw_band
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,9 +36,12 @@ SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "no
 """How well-known axes are called in titles of panels."""
 MOST_CURVES = 10
 MOST_PANELS = 24
-DECADES_FOR_LOG = 1.2
+DECADES_FOR_LOG = 0.75
+"""Span of an axis from which on it may be logarithmic: 25, 50, 100, 200 are."""
 MOST_TICKS = 7
-"""Values of a logarithmic axis that get a tick each; more are left to the usual ticks."""
+"""Values of an axis that get a tick each; more are left to the usual ticks."""
+LEGEND_WIDTH = 1.1
+"""Inches beside the panels for the legend of curves."""
 TITLE_CHARACTERS = 75
 """Titles of panels side by side, in all."""
 REPLICATES = ("member", "draw", "token")
@@ -129,10 +132,11 @@ def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
     log = is_log(centers)
     if log:
         (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
-        ruler = ax.xaxis if axis == "x" else ax.yaxis
-        if len(centers) <= MOST_TICKS:
-            ruler.set_ticks(centers.tolist(), [f"{value:.3g}" for value in centers])
-            ruler.set_ticks([], minor=True)
+    ruler = ax.xaxis if axis == "x" else ax.yaxis
+    if len(centers) <= MOST_TICKS:
+        ruler.set_ticks(centers.tolist(), [f"{value:.4g}" for value in centers])
+        ruler.set_ticks([], minor=True)
+    if log:
         ruler.set_minor_formatter("")
     return centers, cell_edges(centers, log)
 
@@ -298,8 +302,11 @@ def phase_figure(
         )
     columns = len(choices[-1]) if len(choices) == 2 and len(choices[-1]) <= 5 else min(total, 3 if total != 4 else 2)
     rows = -(-total // columns)
-    width = style.COLUMN_WIDTH if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6)
-    page, grid = style.figure(width, (width / columns) * 0.74 * rows + 0.3, rows, columns, squeeze=False, sharey=True)
+    beside = LEGEND_WIDTH if plan.y is None else 0.0
+    width = style.COLUMN_WIDTH + beside if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6 + beside)
+    page, grid = style.figure(
+        width, ((width - beside) / columns) * 0.74 * rows + 0.3, rows, columns, squeeze=False, sharey=True
+    )
     name = label or str(array.name or "value").replace("_", " ")
     limits = _limits(np.asarray(reduced.mean.values, dtype=float))
     mesh: Any = None
@@ -321,13 +328,15 @@ def phase_figure(
                 contours=contours,
             )
         else:
-            _curves(ax, part, plan, log, legend=place == 0)
+            _curves(ax, part, plan, log)
         _labels(ax, plan, name, place, columns, rows, total)
         text = ", ".join(
             f"{SYMBOLS.get(dim, dim)} = {_short(choices[k][where[dim]])}" for k, dim in enumerate(plan.panels)
         )
         lines = textwrap.fill(text, TITLE_CHARACTERS // max(2, columns))
         style.panel(ax, chr(ord("a") + place) if total > 1 else "", lines)
+    if plan.y is None:
+        _legend(page, grid[0, 0], plan, banded=_has_band(reduced))
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
     fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
@@ -348,15 +357,31 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _curves(ax: Axes, part: Reduced, plan: Arrangement, log: bool, legend: bool) -> None:
+def _has_band(reduced: Reduced) -> bool:
+    """True when there is more than one member to take quantiles over."""
+    return bool(np.nanmax(np.abs(reduced.high.values - reduced.low.values), initial=0.0) > 0)
+
+
+def _legend(page: Figure, ax: Axes, plan: Arrangement, banded: bool) -> None:
+    """What the colours are, beside the panels, never on the data; and what the bands are."""
+    from matplotlib.patches import Patch
+
+    handles, _ = ax.get_legend_handles_labels()
+    if banded:
+        handles.append(Patch(facecolor=style.MUTED, alpha=BAND, edgecolor=style.MUTED, label=BAND_MEANING))
+    if not handles:
+        return
+    title = None if plan.series is None else LABELS.get(plan.series, plan.series)
+    page.legend(handles=handles, title=title, loc="outside right upper", fontsize="x-small", title_fontsize="x-small")
+
+
+def _curves(ax: Axes, part: Reduced, plan: Arrangement, log: bool) -> None:
     order = (plan.x,) if plan.series is None else (plan.series, plan.x)
     mean, low, high = (item.transpose(*order).values for item in (part.mean, part.low, part.high))
     labels = None if plan.series is None else part.mean[plan.series].values.tolist()
     draw_family(ax, part.mean[plan.x].values, mean, low, high, labels=labels)
     if log:
         ax.set_yscale("log")
-    if plan.series is not None and legend:
-        ax.legend(title=LABELS.get(plan.series, plan.series), fontsize="x-small", title_fontsize="x-small")
 
 
 def _labels(ax: Axes, plan: Arrangement, name: str, place: int, columns: int, rows: int, total: int) -> None:

@@ -5,79 +5,23 @@ A run is anything with `times` (m,), `states` (m, tokens, dim), `at(t)` (dense o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.figures import style
-from metastable.figures.circle_view import draw_circle, draw_tokens, draw_world_lines
-from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball, draw_paths, draw_points
+from metastable.figures.circle_view import draw_circle, draw_tokens, draw_world_density, draw_world_lines
+from metastable.figures.moments import RunLike, half_way, sample, trace, wants_log_time
+from metastable.figures.sphere_view import DEFAULT_VIEW, Dots, View, draw_ball, draw_paths, draw_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BACKENDS = ("matplotlib", "plotly")
-
-LOG_SPAN = 1e3
-"""A run longer than this many units of depth is shown in log time unless told otherwise."""
-
-
-class RunLike(Protocol):
-    """What the figures need to know about a run."""
-
-    @property
-    def times(self) -> np.ndarray: ...
-
-    @property
-    def states(self) -> np.ndarray: ...
-
-    @property
-    def model(self) -> Any: ...
-
-    @property
-    def start(self) -> np.ndarray: ...
-
-    @property
-    def final(self) -> np.ndarray: ...
-
-    def at(self, t: float) -> np.ndarray: ...
-
-
-def wants_log_time(run: RunLike, log: bool | None) -> bool:
-    """`log` if it was decided, else True for runs longer than `LOG_SPAN`."""
-    return float(run.times[-1]) > LOG_SPAN if log is None else log
-
-
-def sample(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """`count` moments of a run, evenly spaced in time or in log time: `times` (count,), `states` (count, tokens, dim).
-
-    Uses the dense output where the run has one. A run that kept only its saved states (it was loaded without dense output, or
-    has noise) is shown at those states.
-    """
-    if not all(hasattr(run, name) for name in ("times", "states", "start", "at")):
-        raise InvalidInputError(f"run must be what metastable.simulate or metastable.load returns, not {run!r}")
-    count = _checks.count(count, "count", minimum=2)
-    _checks.room((count, *np.shape(run.start)), "the moments")
-    if log is not None:
-        _checks.flag(log, "log")
-    last = float(run.times[-1])
-    if last <= 0:
-        raise TimeError("the run has only its start; simulate to a positive time before drawing it")
-    if wants_log_time(run, log):
-        moments = np.concatenate([[0.0], np.geomspace(min(0.1, last / 10), last, count - 1)])
-        moments[-1] = last
-    else:
-        moments = np.linspace(0.0, last, count)
-    try:
-        states = np.stack([np.asarray(run.at(float(t))) for t in moments])
-    except (TimeError, UnsupportedError):  # no dense output between the saved times
-        times, states = np.asarray(run.times, dtype=float), np.asarray(run.states, dtype=float)
-        if times[0] > 0:
-            return np.concatenate([[0.0], times]), np.concatenate([np.asarray(run.start)[None], states])
-        return times, states
-    return moments, states
+MANY = 2000
+"""Tokens from which on lines are drawn for some of them only, or not at all."""
+MOST_PATHS = 300
 
 
 def describe(model: Any, tokens: int) -> str:
@@ -86,7 +30,8 @@ def describe(model: Any, tokens: int) -> str:
     if model.beta is not None:
         parts.append(rf"$\beta = {model.beta:g}$")
     else:
-        parts.append(f"{len(model.all_heads)} heads")
+        heads = model.all_heads
+        parts.append(rf"$\beta = {heads[0].beta:g}$, 1 head" if len(heads) == 1 else f"{len(heads)} heads")
     parts.append(type(model.mask).__name__.lower())
     if model.weights != "softmax":
         parts.append(model.weights)
@@ -106,11 +51,16 @@ def draw_run(
     view: View | None = None,
     theme: str = "screen",
 ) -> Any:
-    """A figure of the run. d = 2: world lines and the final circle. d = 3: paths on the sphere. d > 3: cosines between tokens.
+    """A figure of the run. d = 2: world lines and the final circle. d = 3: paths on the sphere. d > 3: cosines
+    between tokens.
 
-    `backend`: `"matplotlib"` (a `Figure` known to pyplot) or `"plotly"` (interactive, d = 2 and 3). `log`: log time (None: for
-    runs longer than `LOG_SPAN`). `moments`: how many times are sampled. `view`: camera for d = 3. `theme`: `"screen"` or
-    `"print"`.
+    Lines are sampled by the motion: `moments` times, evenly in time or log time, and more wherever a token would move
+    by more than 0.05 rad between two (see `moments.trace`). From `MANY` tokens on there is no telling lines apart: d
+    = 2 shows how many tokens are where (a histogram of every moment), d = 3 the paths of `MOST_PATHS` tokens, spread
+    over the sequence.
+
+    `backend`: `"matplotlib"` (a `Figure` known to pyplot) or `"plotly"` (interactive, d = 2 and 3). `log`: log time
+    (None: for runs longer than `moments.LOG_SPAN`). `view`: camera for d = 3. `theme`: `"screen"` or `"print"`.
     """
     _checks.choice(backend, "backend", BACKENDS)
     _checks.count(moments, "moments", minimum=2)
@@ -118,9 +68,10 @@ def draw_run(
         from metastable.figures.interactive import plotly_run
 
         return plotly_run(run, log=log, moments=moments)
-    dim = np.asarray(run.start).shape[1]
+    tokens, dim = np.asarray(run.start).shape
     with style.theme(theme):
-        times, states = sample(run, moments, log)
+        many = dim == 2 and tokens >= MANY
+        times, states = (sample if many or dim > 3 else trace)(run, moments, log)
         logged = wants_log_time(run, log)
         if dim == 2:
             return _circle_page(run, times, states, logged)
@@ -130,10 +81,17 @@ def draw_run(
 
 
 def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -> Figure:
-    page, axes = style.figure(9.0, 3.6, 1, 2, managed=True, width_ratios=[2.1, 1])
-    draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7)
-    style.panel(axes[0], "", describe(run.model, states.shape[1]) + " (first token red)")
     tokens = states.shape[1]
+    page, axes = style.figure(9.6, 3.6, 1, 2, managed=True, width_ratios=[2.1, 1])
+    title = describe(run.model, tokens)
+    if tokens >= MANY:
+        image = draw_world_density(axes[0], times, states, log=log)
+        page.colorbar(image, ax=axes[0], label="tokens per cell", pad=0.01, aspect=30)
+    else:
+        draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7)
+        style.token_key(page, axes[0], tokens)
+        title += " (first token red)"
+    style.panel(axes[0], "", title)
     draw_circle(axes[1], limit=1.8)
     draw_tokens(
         axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
@@ -143,26 +101,35 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
 
 
 def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View) -> Figure:
-    page, ax = style.figure(5.2, 5.0, managed=True)
+    tokens = states.shape[1]
+    page, ax = style.figure(5.7, 5.0, managed=True)
     draw_ball(ax, view)
-    draw_paths(ax, states, view, width=1.1)
-    draw_points(ax, states[0], view, colors=style.token_colors(states.shape[1]), size=9, edge_width=0)
-    draw_points(ax, run.final, view, size=34, edge_width=0.8)
-    style.panel(ax, "", describe(run.model, states.shape[1]) + f", to {style.time_label(float(times[-1]))}")
+    colors = style.token_colors(tokens)
+    shown = np.arange(tokens) if tokens < MANY else np.linspace(0, tokens - 1, MOST_PATHS).round().astype(int)
+    draw_paths(ax, states[:, shown], view, colors=colors[shown], width=1.1)
+    draw_points(ax, states[0, shown], view, colors=colors[shown], size=9, dots=Dots(edge_width=0))
+    draw_points(ax, run.final, view, size=34, dots=Dots(edge_width=0.8))
+    style.token_key(page, ax, tokens)
+    some = "" if tokens < MANY else f", paths of {len(shown)} tokens"
+    end = style.time_label(float(times[-1]))
+    style.panel(ax, "", f"{describe(run.model, tokens)}{some}\nfrom start (small) to {end} (red)")
     return page
 
 
 def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -> Figure:
     page, axes = style.figure(9.6, 3.0, 1, 4, managed=True, width_ratios=[1, 1, 1, 1.25])
-    middle = len(times) // 2
-    for ax, index in zip(axes, (0, middle, len(times) - 1)):
+    shown = (0, half_way(states), len(times) - 1)
+    for ax, index in zip(axes, shown):
         image = draw_gram(ax, states[index])
-        style.panel(ax, "", style.time_label(float(times[index])))
+        style.panel(ax, "", style.time_label(float(f"{times[index]:.3g}")))
     page.colorbar(
         image, ax=list(axes[:3]), location="bottom", shrink=0.5, aspect=30, label=r"$\langle x_j, x_k\rangle$"
     )
     mean = mean_cosine(states)
     axes[3].plot(times[log:], mean[log:], color=style.MEASURED)
+    marked = [index for index in shown if index >= int(log)]
+    axes[3].plot(times[marked], mean[marked], "o", color=style.INK, markersize=3.5, clip_on=False, label="shown")
+    axes[3].legend(loc="best", handletextpad=0.2)
     if log:
         style.log_time_axis(axes[3], float(times[1]), float(times[-1]))
     axes[3].set_xlabel("depth $t$")

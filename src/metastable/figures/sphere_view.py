@@ -63,6 +63,29 @@ class View:
 DEFAULT_VIEW = View()
 
 
+@dataclass(frozen=True)
+class Strokes:
+    """How paths look: opacities of what is in `front` of the ball and behind it (`back`), and the `layer` they are drawn in."""
+
+    front: float = 0.95
+    back: float = 0.45
+    layer: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dots:
+    """How points look: `marker`, colour and width of the edge, opacity behind the ball (`back`), the `layer` they are drawn in."""
+
+    marker: str = "o"
+    edge: str = style.PAPER
+    edge_width: float = 0.5
+    back: float = 0.45
+    layer: float = 0.3
+
+
+DEFAULT_STROKES, DEFAULT_DOTS = Strokes(), Dots()
+
+
 def _sphere_points(points: Any, name: str) -> np.ndarray:
     array = _checks.real_array(points, name)
     if array.ndim == 0 or array.shape[-1] != 3:
@@ -121,7 +144,7 @@ def _draw_graticule(ax: Axes, view: View) -> None:
         for a in np.deg2rad(np.arange(-180, 180, 30))
     ]
     for line in lines:
-        draw_paths(ax, line[:, None, :], view, colors=["#9aa4b1"], width=0.35, back=0.35, front=0.55, layer=-0.5)
+        draw_paths(ax, line[:, None, :], view, colors=["#9aa4b1"], width=0.35, strokes=Strokes(0.55, 0.35, -0.5))
 
 
 @drawing
@@ -132,15 +155,13 @@ def draw_paths(
     *,
     colors: Any = None,
     width: float = 0.8,
-    front: float = 0.95,
-    back: float = 0.45,
-    layer: float = 0.0,
     fade: bool = False,
+    strokes: Strokes = DEFAULT_STROKES,
 ) -> None:
     """Trajectories `states` (times, tokens, 3) with the part behind the ball paler and thinner.
 
-    `colors`: one per token (default: by position in the sequence). `front`, `back`: opacities. `fade`: let the
-    beginning of each path fade out, so that the direction of motion can be seen.
+    `colors`: one per token (default: by position in the sequence). `fade`: let the beginning of each path fade out, so that
+    the direction of motion can be seen. `strokes`: opacities and layer.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba_array
@@ -154,11 +175,16 @@ def draw_paths(
     rgba = style.token_colors(tokens) if colors is None else to_rgba_array(colors)
     projected = view.project(array)
     in_front = projected[:-1, :, 2] + projected[1:, :, 2] >= 0  # (steps - 1, tokens), one per segment
-    for side, order, thin, opacity in ((False, _BEHIND, 0.8, back), (True, _FRONT, 1.0, front)):
+    for side, order, thin, opacity in (
+        (False, _BEHIND, 0.8, strokes.back),
+        (True, _FRONT, 1.0, strokes.front),
+    ):
         lines, tints = _pieces(projected[..., :2], in_front == side, rgba, opacity, fade)
         if lines:
             ax.add_collection(
-                LineCollection(lines, colors=tints, linewidths=width * thin, zorder=order + layer, capstyle="round")
+                LineCollection(
+                    lines, colors=tints, linewidths=width * thin, zorder=order + strokes.layer, capstyle="round"
+                )
             )
 
 
@@ -189,11 +215,7 @@ def draw_points(
     *,
     colors: Any = style.FINAL,
     size: float = 14.0,
-    marker: str = "o",
-    edge: str = style.PAPER,
-    edge_width: float = 0.5,
-    back: float = 0.45,
-    layer: float = 0.3,
+    dots: Dots = DEFAULT_DOTS,
     label: str | None = None,
 ) -> None:
     """Tokens `points` (tokens, 3) as dots, those behind the ball paler and a little smaller (a depth cue)."""
@@ -203,7 +225,7 @@ def draw_points(
     projected = view.project(array)
     rgba = np.broadcast_to(to_rgba_array(colors), (len(projected), 4))
     for shown, order, opacity, scale in (
-        (projected[:, 2] < 0, _BEHIND, back, 0.8),
+        (projected[:, 2] < 0, _BEHIND, dots.back, 0.8),
         (projected[:, 2] >= 0, _FRONT, 1.0, 1.0),
     ):
         if not shown.any():
@@ -215,10 +237,10 @@ def draw_points(
             projected[shown, 1],
             s=size * scale,
             c=tint,
-            marker=marker,
-            linewidths=edge_width,
-            edgecolors=[(*to_rgba_array(edge)[0, :3], opacity)],
-            zorder=order + layer,
+            marker=dots.marker,
+            linewidths=dots.edge_width,
+            edgecolors=[(*to_rgba_array(dots.edge)[0, :3], opacity)],
+            zorder=order + dots.layer,
             label=label if order == _FRONT else None,
         )
 
@@ -261,7 +283,7 @@ def draw_great_circle(
     plane, _ = np.linalg.qr(np.asarray(basis, dtype=float))
     turn = np.linspace(0, 2 * np.pi, 241)
     circle = np.cos(turn)[:, None] * plane[:, 0] + np.sin(turn)[:, None] * plane[:, 1]
-    draw_paths(ax, circle[:, None, :], view, colors=[color], width=width, back=0.5, front=0.9, layer=-0.3)
+    draw_paths(ax, circle[:, None, :], view, colors=[color], width=width, strokes=Strokes(0.9, 0.5, -0.3))
     if label:
         ax.plot([], [], color=color, linewidth=width, label=label)
 
@@ -290,4 +312,4 @@ def draw_caps(
         rim = np.cos(radius) * center + np.sin(radius) * (
             np.cos(turn)[:, None] * first + np.sin(turn)[:, None] * second
         )
-        draw_paths(ax, rim[:, None, :], view, colors=[tint], width=width, back=0.25, front=0.8, layer=-0.1)
+        draw_paths(ax, rim[:, None, :], view, colors=[tint], width=width, strokes=Strokes(0.8, 0.25, -0.1))

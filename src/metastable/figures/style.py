@@ -67,7 +67,8 @@ THEORY = VERMILLION
 MEASURED = BLUE
 """Colour of a measured curve."""
 
-CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", "#8a8f98", "#1b3a6b", "#f0a8bd")
+GREY = "#8a8f98"
+CATEGORICAL = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7a4a1e", GREY, "#1b3a6b", "#f0a8bd")
 """Colours for unordered groups, in the order of use."""
 
 THEMES = ("print", "screen")
@@ -146,8 +147,17 @@ def theme(name: str = "print") -> Iterator[None]:
 
     _checks.choice(name, "theme", THEMES)
     settings: Any = {**_SHARED, **(_PRINT if name == "print" else _SCREEN)}
-    with matplotlib.rc_context(settings):
-        yield
+    interactive = matplotlib.is_interactive()
+    try:
+        with matplotlib.rc_context(settings):
+            try:
+                yield
+            finally:
+                interactive = matplotlib.is_interactive()
+    finally:
+        # The first figure of all loads the backend, and that of notebooks then says that figures are shown. The end of the context
+        # would take it back: a notebook whose first figure is ours would show none of the later ones.
+        matplotlib.interactive(interactive)
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,6 +255,16 @@ def heat_map() -> Colormap:
     return LinearSegmentedColormap.from_list("metastable.heat", ("#fdfdfb", "#c9dfe6", "#6fa9c2", "#26618f", "#10243f"))
 
 
+@cache
+def density_map() -> Colormap:
+    """Colour map for how many: pale blue for one, dark for many."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(
+        "metastable.density", ("#dbe9ef", "#8fbdd0", "#3f86ad", "#1c4f7c", "#0a1626")
+    )
+
+
 def token_colors(tokens: int) -> np.ndarray:
     """RGBA colours (tokens, 4) by position in the sequence: the first token darkest."""
     return sequence_map()(np.linspace(0.0, 1.0, max(tokens, 2))[:tokens])
@@ -266,6 +286,19 @@ def time_label(t: float, symbol: str = "t") -> str:
         front = "" if abs(mantissa - 1) < 0.05 else rf"{mantissa:.1f}\times "
         return rf"${symbol} = {front}10^{{{exponent}}}$"
     return rf"${symbol} = {t:.4g}$"
+
+
+def token_key(page: Figure, ax: Axes, tokens: int) -> None:
+    """A slim colour bar beside `ax`: which colour is which token of the sequence (see `token_colors`)."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    if tokens < 2:
+        return
+    bar = page.colorbar(ScalarMappable(Normalize(1, tokens), sequence_map()), ax=ax, pad=0.01, aspect=40, shrink=0.8)
+    bar.set_ticks([1, tokens])
+    bar.set_label("token, in order", labelpad=-6)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
 def panel(ax: Axes, letter: str = "", title: str = "") -> None:

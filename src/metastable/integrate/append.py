@@ -34,12 +34,10 @@ def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: 
         np.concatenate([old, tokens]),
         plan.model.dim,
         plan.save.until,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
         first=first,
         breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
         progress=report,
+        **vars(plan.accuracy),
     )
     states = solution.states
     for saved, t in zip(states, solution.times):

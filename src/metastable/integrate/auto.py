@@ -51,7 +51,7 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
         raise UnsupportedError(f"until='settled' needs the implicit method, which refuses this model: {reason}")
     if reason is not None:
         solution = march(start, until, times, max_steps)
-        segments = [_segment("tsit5", 0.0, until, solution.statistics)]
+        segments = [segment("tsit5", 0.0, until, solution.statistics)]
         message = f"{solution.message}; or go implicitly, which is refused here: {reason}" if solution.message else ""
         notes = {**solution.notes, "segments": segments, "explicit because": reason}
         return replace(solution, message=message, notes=notes)
@@ -121,7 +121,7 @@ def _explicit_part(
         begin, end = end, min(latest, 2.0 * end)
 
 
-def _segment(method: str, begin: float, end: float, statistics: Statistics) -> dict[str, Any]:
+def segment(method: str, begin: float, end: float, statistics: Statistics) -> dict[str, Any]:
     """One entry of `notes["segments"]`."""
     return {"method": method, "from": begin, "to": end, "steps": statistics.accepted + statistics.rejected}
 
@@ -145,20 +145,25 @@ def _join(model: Attention, parts: list[_Stretch], implicit: Solution | None, re
     final, reached = parts[-1].solution, parts[-1].end
     if final.status != "success":
         reached = parts[-1].begin + (float(final.times[-1]) if len(final.times) else 0.0)
-    segments = [_segment("tsit5", 0.0, reached, statistics)]
+    segments = [segment("tsit5", 0.0, reached, statistics)]
     notes: dict[str, Any] = {}
     if implicit is not None:
         skip = 1 if requested is None else 0
         times.append(implicit.times[skip:])
         states.append(implicit.states[skip:])
-        segments.append(_segment("rodas", reached, implicit.notes["reached"], implicit.statistics))
+        segments.append(segment("rodas", reached, implicit.notes["reached"], implicit.statistics))
         statistics = statistics + implicit.statistics
         notes = dict(implicit.notes)
         final = implicit
     notes["segments"] = segments
     dense = _join_dense(model, parts, implicit) if requested is None else None
+    resume = None if implicit is None else implicit.resume
+    if resume is not None:
+        # What is stored counts the explicit steps too.
+        before = [part.solution.statistics for part in parts]
+        resume = replace(resume, statistics=sum(before, resume.statistics))
     return Solution(
-        np.concatenate(times), np.concatenate(states), final.status, statistics, dense, final.message, notes
+        np.concatenate(times), np.concatenate(states), final.status, statistics, dense, final.message, notes, resume
     )
 
 

@@ -6,7 +6,7 @@ of scaled error e (previous one e_old) the step is multiplied by
     SAFETY * e^(-PROPORTIONAL) * e_old^INTEGRAL      clipped to [SHRINK, GROW],
 
 and never grows right after a rejection; a rejected step is multiplied by `SAFETY * e^(-1/ORDER)`, at least SHRINK.
-The compiled integrators use the same constants.
+The compiled integrators compile these functions.
 """
 
 from __future__ import annotations
@@ -55,16 +55,25 @@ def scaled_error(error: FloatArray, old: FloatArray, new: FloatArray, dim: int, 
     return float(np.sqrt(square.mean()))
 
 
+def trial_step(speed: float, tolerance: float, horizon: float) -> float:
+    """Length of the Euler step that probes a start of that scaled speed: tokens, which have length one, move by about a hundredth."""
+    return min(0.01 / (tolerance * speed), horizon) if tolerance * speed > 1e-10 else min(1e-6, horizon)
+
+
+def first_step(speed: float, curvature: float, trial: float, horizon: float) -> float:
+    """First step size from the scaled speed, its change per time over the trial step, and the trial step."""
+    largest = max(speed, curvature)
+    wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / ORDER)
+    return min(100.0 * trial, wanted, horizon)
+
+
 def initial_step(speed: float, bend: Callable[[float], float], tolerance: float, horizon: float) -> float:
     """First step size from t = 0: Hairer, Norsett, Wanner I, section II.4 (one extra evaluation).
 
-    `speed` is the scaled size of the velocity, `bend(trial)` that of its change over an Euler step. The size of the state is that
-    of a token, one, so the trial step moves tokens by about a hundredth.
+    `speed` is the scaled size of the velocity, `bend(trial)` that of its change over an Euler step.
     """
+    tiny = float(np.finfo(float).tiny)
     if not math.isfinite(speed):
-        return np.finfo(float).tiny  # no step can be taken from here, and the march will say so
-    trial = min(0.01 / (tolerance * speed), horizon) if speed * tolerance > 1e-10 else min(1e-6, horizon)
-    trial = max(trial, np.finfo(float).tiny)
-    largest = max(speed, bend(trial) / trial)
-    wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / ORDER)
-    return min(100.0 * trial, wanted, horizon)
+        return tiny  # no step can be taken from here, and the march will say so
+    trial = max(trial_step(speed, tolerance, horizon), tiny)
+    return first_step(speed, bend(trial) / trial, trial, horizon)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import on_device, tsit5
@@ -10,76 +13,56 @@ from metastable.integrate.solution import Members, Solution, one_by_one
 from metastable.kernels import select
 
 
+def _compiled(plan: Plan, tokens: int) -> ModuleType | None:
+    """Where the whole integration is compiled on the CPU, if it is."""
+    if plan.backend.engine != "cpu":
+        return None
+    from metastable.integrate import fused
+
+    return fused if fused.supports(plan.model, tokens, plan.backend.interaction) else None
+
+
+def _options(plan: Plan, report: Report | None) -> dict[str, Any]:
+    """What the compiled integrations take by name."""
+    care, backend = plan.accuracy, plan.backend
+    tolerances = {"rtol": care.rtol, "atol": care.atol, "max_steps": care.max_steps}
+    return {**tolerances, "interaction": backend.interaction, "threads": backend.threads, "progress": report}
+
+
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     """Tsit5 from the packed state `start` with the engine and interaction of the plan."""
-    model, backend, accuracy = plan.model, plan.backend, plan.accuracy
-    if backend.engine == "cpu":
-        from metastable.integrate import fused
+    model, save = plan.model, plan.save
+    if plan.backend.engine == "cuda":
+        from metastable.integrate.fused import cuda
 
-        if fused.supports(model, len(start), backend.interaction):
-            return fused.solve(
-                model,
-                start,
-                plan.save.times,
-                plan.save.until,
-                rtol=accuracy.rtol,
-                atol=accuracy.atol,
-                max_steps=accuracy.max_steps,
-                interaction=backend.interaction,
-                threads=backend.threads,
-                progress=report,
-            )
-    if backend.engine == "cuda":
-        from metastable.integrate.fused import cuda as fused_cuda
-
-        return fused_cuda.solve(
-            model,
-            start,
-            plan.save.times,
-            plan.save.until,
-            rtol=accuracy.rtol,
-            atol=accuracy.atol,
-            max_steps=accuracy.max_steps,
-            interaction=backend.interaction,
-            dtype=backend.dtype,
-            progress=report,
-        )
-    if backend.engine == "torch":
+        return cuda.solve(plan, start, report)
+    if plan.backend.engine == "torch":
         return on_device.solve_torch(plan, start, report)
+    fused = _compiled(plan, len(start))
+    if fused is not None:
+        return fused.solve(model, start, save.times, save.until, resume=plan.resume, **_options(plan, report))
     return tsit5.solve(
-        select.right_hand_side(model, len(start), backend),
+        select.right_hand_side(model, len(start), plan.backend),
         start,
         model.dim,
-        plan.save.until,
-        times=plan.save.times,
-        rtol=accuracy.rtol,
-        atol=accuracy.atol,
-        max_steps=accuracy.max_steps,
+        save.until,
+        times=save.times,
         breakpoints=model.norm.breakpoints,
         progress=report,
+        resume=plan.resume,
+        **vars(plan.accuracy),
     )
 
 
 def solve_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
     """One compiled call (CPU or GPU) for all of `starts` where the model fits one, else one member after the other."""
-    model, backend, times = plan.model, plan.backend, plan.save.times
+    times = plan.save.times
     assert times is not None
-    options = {
-        "rtol": plan.accuracy.rtol,
-        "atol": plan.accuracy.atol,
-        "max_steps": plan.accuracy.max_steps,
-        "interaction": backend.interaction,
-        "progress": report,
-    }
-    if backend.engine == "cuda":
-        from metastable.integrate.fused import cuda as fused_cuda
+    if plan.backend.engine == "cuda":
+        from metastable.integrate.fused import cuda
 
-        return Members(
-            *fused_cuda.solve_members(model, starts, times, dtype=backend.dtype, threads=backend.threads, **options)
-        )
-    if backend.engine == "cpu":
-        from metastable.integrate import fused
-
-        if fused.supports(model, starts.shape[1], backend.interaction):
-            return Members(*fused.solve_members(model, starts, times, threads=backend.threads, **options))
+        return cuda.solve_members(plan, starts, first, report)
+    fused = _compiled(plan, starts.shape[1])
+    if fused is not None:
+        return Members(*fused.solve_members(plan.model, starts, times, **_options(plan, report)))
     return one_by_one(starts, times.size, report, lambda start, _: solve(plan, plan.packed(start), None), first)

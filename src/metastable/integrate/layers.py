@@ -13,7 +13,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate.solution import Solution, Statistics, Status
+from metastable.integrate.solution import Resume, Solution, Statistics, Status
 from metastable.kernels import reference
 from metastable.model import EVERY_PART, Attention, Rule, Support, require
 
@@ -60,11 +60,12 @@ def solve(
     *,
     times: FloatArray | None = None,
     progress: Report | None = None,
+    first: int = 0,
 ) -> Solution:
     """Apply one layer per entry of `models` (all of one dimension and norm) to the packed state `start` (tokens, width).
 
-    Layer i takes depth i step to (i + 1) step. `times` None saves after every layer; else the depths nearest to `times`
-    (which the caller has checked to be multiples of the step) are saved.
+    Layer i takes depth i step to (i + 1) step, and `start` has passed the layers below `first`. `times` None saves after every layer;
+    else the depths nearest to `times` (which the caller has checked to be multiples of the step) are saved.
     """
     for model in {id(model): model for model in models}.values():
         require(model, SUPPORT, len(start))
@@ -73,8 +74,8 @@ def solve(
     saved_times, saved_states = [], []
     status: Status = "success"
     message = ""
-    done = 0
-    for number in range(len(models) + 1):
+    done = first
+    for number in range(first, len(models) + 1):
         if wanted is None or number in wanted:
             saved_times.append(number * step)
             saved_states.append(y)
@@ -97,4 +98,5 @@ def solve(
         status,
         Statistics(accepted=done, evaluations=done),
         message=message,
+        resume=Resume("layers", done * step, y, Statistics(done, evaluations=done)) if status == "success" else None,
     )

@@ -17,6 +17,7 @@ from metastable.integrate.solution import (
     DENSE_LIMIT,
     Chart,
     Dense,
+    Resume,
     Solution,
     Statistics,
     Status,
@@ -49,7 +50,11 @@ class Recorder:
 
     def _save(self, t: float, y: FloatArray) -> None:
         self.saved_times.append(t)
-        self.saved_states.append(y.copy() if self.chart == "ambient" else unchart(y, self.chart, self.dim))
+        self.saved_states.append(self.packed(y))
+
+    def packed(self, y: FloatArray) -> FloatArray:
+        """A state of the chart as a packed one of its own."""
+        return y.copy() if self.chart == "ambient" else unchart(y, self.chart, self.dim)
 
     def step(self, t: float, h: float, end: float, new: FloatArray, polynomial: Callable[[], FloatArray]) -> None:
         """Record an accepted step from t to (end, new) and, where it is wanted, its `polynomial` (`march.polynomial`)."""
@@ -96,6 +101,10 @@ def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
 class System(Protocol):
     """A state with its stages. Sizes are root mean squares over tokens, in units of the tolerance."""
 
+    def state(self) -> FloatArray:
+        """The state at the beginning of the step, in the recorder's chart."""
+        ...
+
     def begin(self, t: float) -> None:
         """Evaluate the first stage at t."""
         ...
@@ -123,6 +132,7 @@ class _March:
 
     system: System
     fixed: bool
+    until: float
     h: float = 0.0
     t: float = 0.0
     accepted: int = 0
@@ -130,6 +140,27 @@ class _March:
     evaluations: int = 0
     previous: float = control.FIRST_ERROR
     after_rejection: bool = False
+    landing: Resume | None = None
+    """Where the end of the integration first decided about a step: a longer one goes its own way from here."""
+
+    def take_up(self, resume: Resume) -> None:
+        """Go on from `resume`, whose state the system holds."""
+        self.t, self.h = resume.t, resume.control["step"]
+        self.previous = resume.control.get("previous_error", control.FIRST_ERROR)
+        self.after_rejection = bool(resume.control.get("after_rejection", 0.0))
+        done = resume.statistics
+        self.accepted, self.rejected, self.evaluations = done.accepted, done.rejected, done.evaluations + 1
+        self.system.begin(self.t)
+
+    def here(self, recorder: Recorder) -> Resume:
+        """Where the integration is."""
+        memory = {
+            "step": self.h,
+            "previous_error": self.previous,
+            "after_rejection": float(self.after_rejection),
+        }
+        done = Statistics(self.accepted, self.rejected, self.evaluations)
+        return Resume("tsit5", self.t, recorder.packed(self.system.state()), done, memory)
 
     def restart(self) -> None:
         """Evaluate the first stage anew (at the start, and behind a jump of the right-hand side)."""
@@ -145,6 +176,8 @@ class _March:
         """Try one step towards `stop`; False when the solution cannot be continued."""
         # A step that would leave a sliver before the stop is stretched onto it.
         lands = self.t + 1.0001 * self.h >= stop
+        if lands and stop == self.until and self.landing is None:
+            self.landing = self.here(recorder)
         step = stop - self.t if lands else self.h
         error = self.system.advance(self.t, step, latest)
         self.evaluations += TSIT5.stages - 1
@@ -177,19 +210,24 @@ def integrate(
     breakpoints: Sequence[float] = (),
     fixed_step: float | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 to `until`.
+    """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 (or from `resume`) to `until`.
 
     Arguments as in `tsit5.solve`.
     """
-    stops = [b for b in sorted(breakpoints) if 0 < b < until] + [until]
-    march = _March(system, fixed_step is not None)
-    march.restart()
-    if fixed_step is None:
-        march.first_step(tolerance, stops[0])
+    begin = 0.0 if resume is None else resume.t
+    stops = [b for b in sorted(breakpoints) if begin < b < until] + [until]
+    march = _March(system, fixed_step is not None, until)
+    if resume is not None:
+        march.take_up(resume)
     else:
-        march.h = fixed_step
-    recorder.begin(0.0, start)
+        march.restart()
+        if fixed_step is None:
+            march.first_step(tolerance, stops[0])
+        else:
+            march.h = fixed_step
+    recorder.begin(begin, start)
     status: Status = "success"
     message = ""
     for stop in stops:
@@ -213,4 +251,5 @@ def integrate(
         Statistics(march.accepted, march.rejected, march.evaluations),
         recorder.dense(),
         message,
+        resume=None if status == "diverged" else march.landing or march.here(recorder),
     )

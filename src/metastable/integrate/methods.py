@@ -41,6 +41,7 @@ def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         max_steps=plan.accuracy.max_steps,
         settled=plan.save.settled,
         progress=report,
+        resume=plan.resume,
     )
 
 
@@ -62,7 +63,9 @@ def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -
 
 def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     models = plan.models * plan.steps if len(plan.models) == 1 else plan.models
-    return layers.solve(models, start, plan.accuracy.step, times=plan.save.times, progress=report)
+    return layers.solve(
+        models, start, plan.accuracy.step, times=plan.save.times, progress=report, first=plan.steps_done
+    )
 
 
 def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
@@ -75,7 +78,16 @@ def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> S
     noise = sde.normals(seed, len(start), model.dim)
     rhs = select.right_hand_side(model, len(start), plan.backend)
     return sde.solve(
-        rhs, start, model.dim, model.noise, step, plan.steps, noise, times=plan.save.times, progress=report
+        rhs,
+        start,
+        model.dim,
+        model.noise,
+        step,
+        plan.steps,
+        noise,
+        times=plan.save.times,
+        progress=report,
+        first=plan.steps_done,
     )
 
 

@@ -34,6 +34,8 @@ class Device(Protocol):
 
     def accept(self) -> None: ...
 
+    def host_state(self) -> FloatArray: ...
+
     def host_step(self) -> tuple[FloatArray, FloatArray, FloatArray]: ...
 
 
@@ -47,6 +49,9 @@ class System:
 
     def _size(self, kind: str, step: float = 1.0) -> float:
         return self.device.norm(kind, step, self.rtol, self.atol)
+
+    def state(self) -> FloatArray:
+        return self.device.host_state()
 
     def begin(self, t: float) -> None:
         self.device.evaluate(t, 0, False)
@@ -89,4 +94,5 @@ def solve_torch(plan: Plan, start: FloatArray, report: Report | None) -> Solutio
         max_steps=accuracy.max_steps,
         breakpoints=plan.model.norm.breakpoints,
         progress=report,
+        resume=plan.resume,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.integrate.solution import Resume
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -63,6 +64,8 @@ class Plan:
     seed: int | None = None
     joints: tuple[float, ...] = ()
     """Depths at which the models of a `Schedule` begin; empty for one model, and for layers."""
+    resume: Resume | None = None
+    """Where an earlier integration is taken up; then the start of a solver is its state."""
 
     @property
     def model(self) -> Attention:
@@ -73,6 +76,11 @@ class Plan:
     def steps(self) -> int:
         """Steps of a fixed-step method to the end."""
         return int(np.rint(self.save.until / self.accuracy.step))
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that a fixed-step method has made before it is taken up."""
+        return 0 if self.resume is None else self.resume.statistics.accepted
 
     def packed(self, start: FloatArray) -> FloatArray:
         """Tokens (..., tokens, dim) as packed states: with a column of radii, all one, where the norm has a radius."""

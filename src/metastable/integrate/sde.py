@@ -25,7 +25,7 @@ from metastable._progress import Report
 from metastable.errors import InvalidInputError, NumericalRangeError
 from metastable.integrate.brownian import move
 from metastable.integrate.plan import SDE_STEP
-from metastable.integrate.solution import Solution, Statistics, Status
+from metastable.integrate.solution import Resume, Solution, Statistics, Status
 from metastable.integrate.tsit5 import retract
 from metastable.kernels.protocol import RightHandSide
 from metastable.model import Attention
@@ -126,8 +126,10 @@ def solve(
     *,
     times: FloatArray | None = None,
     progress: Report | None = None,
+    first: int = 0,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) over `steps` steps of size `step` with the given noise.
+    """Integrate the packed state `start` (tokens, width), which has made `first` steps, to step number `steps` of size `step` with
+    the given noise.
 
     `times` None saves after every step; else the multiples of `step` nearest to `times` are saved.
     """
@@ -136,11 +138,11 @@ def solve(
     saved_times, saved_states = [], []
     status: Status = "success"
     message = ""
-    done = 0
-    if wanted is None or 0 in wanted:
-        saved_times.append(0.0)
+    done = first
+    if wanted is None or first in wanted:
+        saved_times.append(first * step)
         saved_states.append(y)
-    for number in range(1, steps + 1):
+    for number in range(first + 1, steps + 1):
         y = strang_step(rhs, (number - 1) * step, y, dim, step, sigma, normals(number - 1))
         if not np.isfinite(y).all():
             status, message = "diverged", f"the solution left the range of double precision at t = {number * step:.6g}"
@@ -157,4 +159,5 @@ def solve(
         status,
         Statistics(accepted=done, evaluations=2 * done),
         message=message,
+        resume=Resume("sde", done * step, y, Statistics(done, evaluations=2 * done)) if status == "success" else None,
     )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -161,6 +161,25 @@ def join(parts: Sequence[Dense]) -> Dense | JoinedDense | None:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """Where an integration can be taken up as if it had never stopped: before its end cut a step short, or at its last step.
+
+    Fields
+    ------
+    method : the method whose memory this is.
+    t, state : the time, and the packed state (tokens, width) then.
+    statistics : the work done up to then.
+    control : what the step control remembers, by name (empty for fixed steps).
+    """
+
+    method: str
+    t: float
+    state: FloatArray
+    statistics: Statistics
+    control: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Solution:
     """Times (m,) and packed states (m, tokens, width), with how they came about."""
 
@@ -170,8 +189,10 @@ class Solution:
     statistics: Statistics
     dense: Dense | JoinedDense | None = None
     message: str = ""
-    notes: dict = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     """Anything worth recording about the way (for example where an automatic method switched)."""
+    resume: Resume | None = None
+    """Where it can be taken up (`integrate.extend`); None where nothing can go on."""
 
 
 class Members(NamedTuple):

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.solution import Solution
+from metastable.integrate.plan import Accuracy
+from metastable.integrate.solution import Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
 
@@ -36,17 +37,18 @@ class _System:
     y: FloatArray
     dim: int
     first: int
-    rtol: float
-    atol: float
-    fixed: bool
+    accuracy: Accuracy
 
     def __post_init__(self) -> None:
         self.stages = np.zeros((TSIT5.stages, *self.y.shape))
         self.new = self.y
 
     def _size(self, change: FloatArray, new: FloatArray) -> float:
-        moving = slice(self.first, None)
-        return control.scaled_error(change[moving], self.y[moving], new[moving], self.dim, self.rtol, self.atol)
+        moving, care = slice(self.first, None), self.accuracy
+        return control.scaled_error(change[moving], self.y[moving], new[moving], self.dim, care.rtol, care.atol)
+
+    def state(self) -> FloatArray:
+        return self.y
 
     def begin(self, t: float) -> None:
         self.rhs(t, self.y, self.stages[0])
@@ -65,7 +67,7 @@ class _System:
             self.rhs(min(t + TSIT5.c[i] * step, latest), self.new, self.stages[i])
         if (self.new[:, self.dim :] <= 0).any():
             return math.nan  # a radius that reaches zero has no direction: the solution ends there
-        if self.fixed:
+        if self.accuracy.step:
             return 0.0 if np.isfinite(self.new).all() else math.nan
         return self._size(step * np.einsum("i,i...->...", TSIT5.error, self.stages), self.new)
 
@@ -83,29 +85,29 @@ def solve(
     until: float,
     *,
     times: FloatArray | None = None,
-    rtol: float = RTOL,
-    atol: float = ATOL,
-    max_steps: int = MAX_STEPS,
     first: int = 0,
     breakpoints: Sequence[float] = (),
-    fixed_step: float | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
+    **accuracy: Any,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 to `until`.
+    """Integrate the packed state `start` (tokens, width) from 0 to `until`; or go on from `resume`, whose state is `start`.
 
     `times` None: every step is saved, with dense output; else only those times. `first`: tokens below it are not moved by the
     integrator and not counted in the error (the right-hand side knows where they are). `breakpoints`: times where the right-hand
-    side jumps, which are stepped onto. `fixed_step` switches error control off.
+    side jumps, which are stepped onto. `accuracy`: rtol, atol and max_steps as in `plan.Accuracy`, where a `step` switches error
+    control off.
     """
-    y = np.array(start)
+    y, care = np.array(start), Accuracy(**accuracy)
     return march.integrate(
-        _System(rhs, y, dim, first, rtol, atol, fixed_step is not None),
+        _System(rhs, y, dim, first, care),
         y,
         march.Recorder(dim, times),
         until,
-        tolerance=atol + rtol,
-        max_steps=max_steps,
+        tolerance=care.tolerance,
+        max_steps=care.max_steps,
         breakpoints=breakpoints,
-        fixed_step=fixed_step,
+        fixed_step=care.step or None,
         progress=progress,
+        resume=resume,
     )

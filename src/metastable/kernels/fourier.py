@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from metastable.errors import NumericalRangeError
-from metastable.kernels.cpu.compiled import inner
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.problem import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
 from metastable.model import Attention
@@ -75,73 +75,56 @@ def matrix_modes(model: Attention, tokens: int, tolerance: float) -> int:
 # ------------------------------------------------------------------------------------------- sums over stretches
 
 
-@inner
-def add_stretch(weight, modes, cosine, sine, length, sums):
-    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to `sums` (two vectors per mode)."""
-    even = length - length % 2
-    for i in range(0, even, 2):
-        x = load(cosine, i * LANES)
-        y = load(sine, i * LANES)
-        u = load(cosine, (i + 1) * LANES)
-        v = load(sine, (i + 1) * LANES)
-        twice = x + x
-        double = u + u
-        x_old = fill(1.0)
-        y_old = fill(0.0)
-        u_old = fill(1.0)
-        v_old = fill(0.0)
-        for m in range(1, modes + 1):
-            place = 2 * LANES * (m - 1)
-            store(sums, place, load(sums, place) + weight[m] * x + weight[m] * u)
-            store(sums, place + LANES, load(sums, place + LANES) + weight[m] * y + weight[m] * v)
-            x, x_old = twice * x - x_old, x
-            y, y_old = twice * y - y_old, y
-            u, u_old = double * u - u_old, u
-            v, v_old = double * v - v_old, v
-    if even < length:
-        x = load(cosine, even * LANES)
-        y = load(sine, even * LANES)
-        twice = x + x
-        x_old = fill(1.0)
-        y_old = fill(0.0)
-        for m in range(1, modes + 1):
-            place = 2 * LANES * (m - 1)
-            store(sums, place, load(sums, place) + weight[m] * x)
-            store(sums, place + LANES, load(sums, place + LANES) + weight[m] * y)
-            x, x_old = twice * x - x_old, x
-            y, y_old = twice * y - y_old, y
+@inlined
+def _start(x, y, present=1.0):
+    """(cos, sin)(m th) for m = 1 and for m = 0 behind it, from those of th."""
+    return x, y, fill(present), fill(0.0)
+
+
+@inlined
+def _next(twice, wave):
+    """From modes m and m - 1 to m + 1 and m; `twice` is 2 cos th."""
+    x, y, x_old, y_old = wave
+    return twice * x - x_old, twice * y - y_old, x, y
 
 
 @inner
-def circle_stretch(problem, cosine, sine, length, before, sums, out):
-    """Angular velocities of the tokens of each lane, `length` per lane, one after the other.
-
-    `before` (a vector) is the weight of what lies before each lane's first token (tokens and frozen mass) and `sums` their
-    weighted sums; `sums` is overwritten. Two tokens at a time share the loads of the sums.
-    """
-    weight = problem.weight
-    ratio = problem.ratio
-    modes = problem.modes
-    constant = weight[0]
-    earlier = load(before, 0)
+def add_stretch(problem, stretch):
+    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to the sums (two vectors per mode). Two at a time share the loads."""
+    length, sums, weight = stretch.length, stretch.sums, problem.weight
     for i in range(0, length, 2):
-        second = i + 1 < length
-        j = i + 1 if second else i
-        x = load(cosine, i * LANES)
-        y = load(sine, i * LANES)
-        u = load(cosine, j * LANES)
-        v = load(sine, j * LANES)
-        twice = x + x
-        double = u + u
-        x_old = fill(1.0)
-        y_old = fill(0.0)
-        u_old = fill(1.0)
-        v_old = fill(0.0)
-        total_x = (earlier + (i + 1.0)) * constant
-        total_u = (earlier + (i + 2.0)) * constant
-        force_x = fill(0.0)
-        force_u = fill(0.0)
-        for m in range(1, modes + 1):
+        # An odd token out is added with weight zero in place of the second.
+        present = 1.0 if i + 1 < length else 0.0
+        j = i + 1 if i + 1 < length else i
+        x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES) * present
+        y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES) * present
+        first, second = _start(x, y), _start(u, v, present)
+        for m in range(1, problem.modes + 1):
+            place = 2 * LANES * (m - 1)
+            store(sums, place, load(sums, place) + weight[m] * first[0] + weight[m] * second[0])
+            store(sums, place + LANES, load(sums, place + LANES) + weight[m] * first[1] + weight[m] * second[1])
+            first, second = _next(x + x, first), _next(u + u, second)
+
+
+@inner
+def circle_stretch(problem, stretch, out):
+    """Angular velocities of the tokens of each lane, one after the other, for Q = K = V = I; the sums are overwritten.
+
+    Two tokens at a time, x + i y and u + i v, share the loads of the sums.
+    """
+    length, sums, weight, ratio = stretch.length, stretch.sums, problem.weight, problem.ratio
+    earlier = load(stretch.before, 0)
+    for i in range(0, length, 2):
+        j = i + 1 if i + 1 < length else i
+        x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES)
+        y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES)
+        twice, double = x + x, u + u
+        x_old = u_old = fill(1.0)
+        y_old = v_old = fill(0.0)
+        total_x = (earlier + (i + 1.0)) * weight[0]
+        total_u = (earlier + (i + 2.0)) * weight[0]
+        force_x = force_u = fill(0.0)
+        for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
             c = load(sums, place) + weight[m] * x
             s = load(sums, place + LANES) + weight[m] * y
@@ -160,7 +143,7 @@ def circle_stretch(problem, cosine, sine, length, before, sums, out):
             u, u_old = double * u - u_old, u
             v, v_old = double * v - v_old, v
         store(out, i * LANES, force_x / total_x)
-        if second:
+        if j > i:
             store(out, j * LANES, force_u / total_u)
 
 
@@ -193,65 +176,47 @@ def _bessel(kappa, modes, table):
 
 
 @inner
-def matrix_stretch(problem, tokens, length, before, sums, table, mean):
-    """Weighted mean position of what each token sees, for a general Q^T K (`sums` are plain, not weighted).
-
-    `tokens` and `mean` hold two planes of `length` vectors: cosines, then sines.
+def matrix_stretch(problem, stretch):
+    """Weighted mean position of what each token sees, for a general Q^T K (the sums are plain, not weighted), into `mean`.
 
     With M^T x_k = r (cos phi, sin phi) and kappa = beta r the weights are exp(kappa (cos(phi - th_j) - 1)), so
     Z = I_0 n + 2 sum I_m (C_m cos m phi + S_m sin m phi) up to e^-kappa. The real part of sum_j w_j e^{i(th_j - phi)} has
     coefficients I_{m-1} + I_{m+1} (derivative in kappa), the imaginary part (2 m / kappa) I_m (derivative in the angle).
     """
-    modes = problem.modes
+    length, sums, table, mean, wide = stretch.length, stretch.sums, stretch.table, stretch.mean, problem.wide
     beta = problem.beta[0] / LOG2E
-    m00 = beta * problem.bilinear[0]
-    m01 = beta * problem.bilinear[1]
-    m10 = beta * problem.bilinear[problem.wide]
-    m11 = beta * problem.bilinear[problem.wide + 1]
-    earlier = load(before, 0)
+    m00, m01 = beta * problem.bilinear[0], beta * problem.bilinear[1]
+    m10, m11 = beta * problem.bilinear[wide], beta * problem.bilinear[wide + 1]
     for i in range(length):
-        x = load(tokens, i * LANES)
-        y = load(tokens, (length + i) * LANES)
-        twice = x + x
+        x, y = load(stretch.x, i * LANES), load(stretch.x, (length + i) * LANES)
         query_x = m00 * x + m10 * y
         query_y = m01 * x + m11 * y
         kappa = root(query_x * query_x + query_y * query_y)
-        safe = where(kappa, kappa, fill(1.0))
-        phi_x = where(kappa, query_x / safe, fill(1.0))
-        phi_y = where(kappa, query_y / safe, fill(0.0))
-        _bessel(kappa, modes + 1, table)
-        count = earlier + (i + 1.0)
-        z = load(table, 0) * count
-        along = load(table, LANES) * count
-        across = fill(0.0)
-        x_m = x
-        y_m = y
-        x_old = fill(1.0)
-        y_old = fill(0.0)
-        p = phi_x
-        q = phi_y
-        p_old = fill(1.0)
-        q_old = fill(0.0)
+        safe = where(kappa, kappa, 1.0)
+        phi_x = where(kappa, query_x / safe, 1.0)
+        phi_y = where(kappa, query_y / safe, 0.0)
+        _bessel(kappa, problem.modes + 1, table)
+        count = load(stretch.before, 0) + (i + 1.0)
         lower = load(table, 0)
         middle = load(table, LANES)
-        for m in range(1, modes + 1):
+        z = lower * count
+        along = middle * count
+        across = fill(0.0)
+        own, query = _start(x, y), _start(phi_x, phi_y)
+        for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
-            c = load(sums, place) + x_m
-            s = load(sums, place + LANES) + y_m
+            c = load(sums, place) + own[0]
+            s = load(sums, place + LANES) + own[1]
             store(sums, place, c)
             store(sums, place + LANES, s)
             upper = load(table, (m + 1) * LANES)
-            even = c * p + s * q
+            even = c * query[0] + s * query[1]
             z = z + 2.0 * (middle * even)
             along = along + (lower + upper) * even
             # (2 m / kappa) I_m = I_{m-1} - I_{m+1}: finite also for kappa = 0.
-            across = across + (lower - upper) * (s * p - c * q)
-            lower = middle
-            middle = upper
-            x_m, x_old = twice * x_m - x_old, x_m
-            y_m, y_old = twice * y_m - y_old, y_m
-            p, p_old = (phi_x + phi_x) * p - p_old, p
-            q, q_old = (phi_x + phi_x) * q - q_old, q
+            across = across + (lower - upper) * (s * query[0] - c * query[1])
+            lower, middle = middle, upper
+            own, query = _next(x + x, own), _next(phi_x + phi_x, query)
         along = along / z
         across = across / z
         store(mean, i * LANES, along * phi_x - across * phi_y)

@@ -77,154 +77,117 @@ def sphere_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.n
 
 
 @inlined
-def _token(x, place):
-    """The three coordinates of a token in each lane."""
-    return load(x, place), load(x, place + LANES), load(x, place + 2 * LANES)
+def _token(x, i):
+    """The three coordinates of token i in each lane."""
+    return load(x, 3 * i * LANES), load(x, (3 * i + 1) * LANES), load(x, (3 * i + 2) * LANES)
 
 
 @inlined
-def _turn(c, s, a, b):
-    """(c + i s) (a + i b): the next power of x_1 + i x_2."""
-    return c * a - s * b, c * b + s * a
+def _turn(power, token):
+    """(x_1 + i x_2)^(m + 1), and behind it (x_1 + i x_2)^m, from the one before: real and imaginary parts."""
+    c, s, _, _ = power
+    a, b, _ = token
+    return c * a - s * b, c * b + s * a, c, s
+
+
+@inlined
+def _climb(q, z, rise, fall):
+    """q_lm and its derivative in z, and behind them those of l - 1, from the degree before. (The derivative obeys the derivative of the
+    recurrence.)"""
+    value, slope, value_old, slope_old = q
+    up = z * rise
+    return up * value - fall * value_old, up * slope + (rise * value - fall * slope_old), value, slope
 
 
 @inner
-def add_stretch(problem, x, length, sums):
-    """Add the harmonics of all tokens of each lane to `sums` (two vectors per (m, l), in the order of the coefficients).
-
-    `x` holds three vectors per token.
-    """
-    degree = problem.modes
+def add_stretch(problem, stretch):
+    """Add the harmonics of all tokens of each lane to the sums (two vectors per (m, l), in the order of the coefficients)."""
+    length, sums = stretch.length, stretch.sums
     for i in range(0, length, 2):
-        place_1 = 3 * i * LANES
         # An odd token out is added with weight zero in place of the second.
         second = i + 1 < length
-        place_2 = place_1 + 3 * LANES if second else place_1
-        present = fill(1.0 if second else 0.0)
-        a1, b1, z1 = _token(x, place_1)
-        a2, b2, z2 = _token(x, place_2)
-        c1 = fill(1.0)
-        s1 = fill(0.0)
-        c2 = present
-        s2 = fill(0.0)
+        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
+        power_1 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
+        power_2 = (fill(1.0 if second else 0.0), fill(0.0), fill(0.0), fill(0.0))
         place = 0
-        for m in range(degree + 1):
-            q1 = fill(0.0)
-            q2 = fill(0.0)
-            q1_old = fill(-1.0)
-            q2_old = fill(-1.0)
-            for _ in range(m, degree + 1):
-                rise = spread(problem.rise, place)
-                fall = spread(problem.fall, place)
-                q1, q1_old = (z1 * rise) * q1 - fall * q1_old, q1
-                q2, q2_old = (z2 * rise) * q2 - fall * q2_old, q2
+        for m in range(problem.modes + 1):
+            q1 = q2 = fill(0.0)
+            q1_old = q2_old = fill(-1.0)
+            for _ in range(m, problem.modes + 1):
+                rise, fall = spread(problem.rise, place), spread(problem.fall, place)
+                q1, q1_old = (token_1[2] * rise) * q1 - fall * q1_old, q1
+                q2, q2_old = (token_2[2] * rise) * q2 - fall * q2_old, q2
                 at = 2 * LANES * place
-                store(sums, at, load(sums, at) + q1 * c1 + q2 * c2)
-                store(sums, at + LANES, load(sums, at + LANES) + q1 * s1 + q2 * s2)
+                store(sums, at, load(sums, at) + q1 * power_1[0] + q2 * power_2[0])
+                store(sums, at + LANES, load(sums, at + LANES) + q1 * power_1[1] + q2 * power_2[1])
                 place += 1
-            c1, s1 = _turn(c1, s1, a1, b1)
-            c2, s2 = _turn(c2, s2, a2, b2)
+            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
 
 
 @inlined
-def _finish(problem, a, b, z, weight, grad_x, grad_y, grad_z, out, place):
-    """Tangent part of the gradient over beta Z."""
-    radial = grad_x * a + grad_y * b + grad_z * z
+def _add_degree(order, q, real, imaginary):
+    """Sums over the degrees of one order m: of q and of its derivative, times the real and the imaginary prefix sum."""
+    even, odd, even_z, odd_z = order
+    return even + q[0] * real, odd + q[0] * imaginary, even_z + q[1] * real, odd_z + q[1] * imaginary
+
+
+@inlined
+def _add_order(gradient, order, power, m):
+    """Add one order m to the weight and its gradient: d(x + i y)^m = m (x + i y)^(m-1) (dx + i dy)."""
+    weight, x, y, z = gradient
+    even, odd, even_z, odd_z = order
+    c, s, c_old, s_old = power
+    weight = weight + even * c + odd * s
+    x = x + m * (even * c_old + odd * s_old)
+    y = y + m * (odd * c_old - even * s_old)
+    return weight, x, y, z + even_z * c + odd_z * s
+
+
+@inlined
+def _finish(problem, token, gradient, i, out):
+    """Velocity of token i: the tangent part of the gradient over beta Z."""
+    a, b, z = token
+    weight, x, y, up = gradient
+    radial = x * a + y * b + up * z
     scale = problem.ratio[0] / weight
-    store(out, place, scale * (grad_x - radial * a))
-    store(out, place + LANES, scale * (grad_y - radial * b))
-    store(out, place + 2 * LANES, scale * (grad_z - radial * z))
+    store(out, 3 * i * LANES, scale * (x - radial * a))
+    store(out, (3 * i + 1) * LANES, scale * (y - radial * b))
+    store(out, (3 * i + 2) * LANES, scale * (up - radial * z))
 
 
 @inner
-def sphere_stretch(problem, x, length, sums, out):
-    """Velocities (three vectors per token) of the tokens of each lane, one after the other; `sums` is what lies before them.
+def sphere_stretch(problem, stretch, out):
+    """Velocities (three vectors per token) of the tokens of each lane, one after the other; the sums are what lies before them.
 
     Two tokens at a time (1 and 2 in the names) share the loads of sums and coefficients.
     """
-    degree = problem.modes
+    length, sums = stretch.length, stretch.sums
+    none = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
     for i in range(0, length, 2):
         second = i + 1 < length
-        place_1 = 3 * i * LANES
-        place_2 = place_1 + 3 * LANES if second else place_1
-        a1, b1, z1 = _token(x, place_1)
-        a2, b2, z2 = _token(x, place_2)
-        c1 = fill(1.0)
-        s1 = fill(0.0)
-        c2 = fill(1.0)
-        s2 = fill(0.0)
-        c1_old = fill(0.0)
-        s1_old = fill(0.0)
-        c2_old = fill(0.0)
-        s2_old = fill(0.0)
-        weight_1 = fill(0.0)
-        gx_1 = fill(0.0)
-        gy_1 = fill(0.0)
-        gz_1 = fill(0.0)
-        weight_2 = fill(0.0)
-        gx_2 = fill(0.0)
-        gy_2 = fill(0.0)
-        gz_2 = fill(0.0)
+        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
+        power_1 = power_2 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
+        gradient_1 = gradient_2 = none
         place = 0
-        for m in range(degree + 1):
-            q1 = fill(0.0)
-            q2 = fill(0.0)
-            q1_old = fill(-1.0)
-            q2_old = fill(-1.0)
-            d1 = fill(0.0)
-            d2 = fill(0.0)
-            d1_old = fill(0.0)
-            d2_old = fill(0.0)
-            even_1 = fill(0.0)
-            odd_1 = fill(0.0)
-            even_z1 = fill(0.0)
-            odd_z1 = fill(0.0)
-            even_2 = fill(0.0)
-            odd_2 = fill(0.0)
-            even_z2 = fill(0.0)
-            odd_z2 = fill(0.0)
-            for _ in range(m, degree + 1):
-                rise = spread(problem.rise, place)
-                fall = spread(problem.fall, place)
-                up_1 = z1 * rise
-                up_2 = z2 * rise
-                # The derivative in z obeys the derivative of the recurrence.
-                d1, d1_old = up_1 * d1 + (rise * q1 - fall * d1_old), d1
-                d2, d2_old = up_2 * d2 + (rise * q2 - fall * d2_old), d2
-                q1, q1_old = up_1 * q1 - fall * q1_old, q1
-                q2, q2_old = up_2 * q2 - fall * q2_old, q2
+        for m in range(problem.modes + 1):
+            q1 = q2 = (fill(0.0), fill(0.0), fill(-1.0), fill(0.0))
+            order_1 = order_2 = none
+            for _ in range(m, problem.modes + 1):
+                rise, fall = spread(problem.rise, place), spread(problem.fall, place)
+                q1, q2 = _climb(q1, token_1[2], rise, fall), _climb(q2, token_2[2], rise, fall)
                 at = 2 * LANES * place
-                real = load(sums, at) + q1 * c1
-                imaginary = load(sums, at + LANES) + q1 * s1
-                even_1 = even_1 + q1 * real
-                odd_1 = odd_1 + q1 * imaginary
-                even_z1 = even_z1 + d1 * real
-                odd_z1 = odd_z1 + d1 * imaginary
-                real = real + q2 * c2
-                imaginary = imaginary + q2 * s2
+                real = load(sums, at) + q1[0] * power_1[0]
+                imaginary = load(sums, at + LANES) + q1[0] * power_1[1]
+                order_1 = _add_degree(order_1, q1, real, imaginary)
+                real = real + q2[0] * power_2[0]
+                imaginary = imaginary + q2[0] * power_2[1]
                 store(sums, at, real)
                 store(sums, at + LANES, imaginary)
-                even_2 = even_2 + q2 * real
-                odd_2 = odd_2 + q2 * imaginary
-                even_z2 = even_z2 + d2 * real
-                odd_z2 = odd_z2 + d2 * imaginary
+                order_2 = _add_degree(order_2, q2, real, imaginary)
                 place += 1
-            weight_1 = weight_1 + even_1 * c1 + odd_1 * s1
-            weight_2 = weight_2 + even_2 * c2 + odd_2 * s2
-            gz_1 = gz_1 + even_z1 * c1 + odd_z1 * s1
-            gz_2 = gz_2 + even_z2 * c2 + odd_z2 * s2
-            # d(x + i y)^m = m (x + i y)^(m-1) (dx + i dy)
-            order = fill(1.0 * m)
-            gx_1 = gx_1 + order * (even_1 * c1_old + odd_1 * s1_old)
-            gy_1 = gy_1 + order * (odd_1 * c1_old - even_1 * s1_old)
-            gx_2 = gx_2 + order * (even_2 * c2_old + odd_2 * s2_old)
-            gy_2 = gy_2 + order * (odd_2 * c2_old - even_2 * s2_old)
-            c1_old = c1
-            s1_old = s1
-            c2_old = c2
-            s2_old = s2
-            c1, s1 = _turn(c1, s1, a1, b1)
-            c2, s2 = _turn(c2, s2, a2, b2)
-        _finish(problem, a1, b1, z1, weight_1, gx_1, gy_1, gz_1, out, place_1)
+            gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
+            gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
+            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
+        _finish(problem, token_1, gradient_1, i, out)
         if second:
-            _finish(problem, a2, b2, z2, weight_2, gx_2, gy_2, gz_2, out, place_2)
+            _finish(problem, token_2, gradient_2, i + 1, out)

@@ -14,25 +14,43 @@ which costs as much as the attention sum itself: Jacobian blocks are never forme
 
     dA_k/dx_k = V [ (1 - q_k) I + beta ((C_k - D_k D_k^T) M^T - (1 - q_k) D_k g^T) ].
 
-Columns (frozen tokens first, then the tokens) live in one flat array `work`, one part of `width` entries per component, padded so
-that whole vectors can be read from any column on (`padded_columns`). Components come in chunks of `len(tag)` = 2, 3 or 4, which
-is a constant of the compiled code; dimensions above four are padded with zero components to a multiple of four and looped over.
+Columns (frozen tokens first, then the tokens) are lines of `Columns`, one for each component, padded so that whole vectors can be
+read from any column on (`padded_columns`). Components come in chunks of `len(tag)` = 2, 3 or 4, which is a constant of the compiled
+code; dimensions above four are padded with zero components to a multiple of four and looped over.
 """
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
+import math
+from collections import namedtuple
 
 from metastable.kernels.cpu.compiled import inlined
 from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
+from metastable.kernels.jacobian_circle import store_first
 
 NOTHING = -1e300
 """Smaller than any logit."""
 
+Model = namedtuple("Model", ["values", "forms", "betas", "slopes", "drift"])
+"""V and M of each head (heads, d, d), beta and log2(e) times the slope of the bias (heads,), and V_sum - lambda I (d, d)."""
+Columns = namedtuple("Columns", ["position", "tangent", "bias", "weights", "scratch", "zeros"])
+"""(stages, components, width): position and tangent; (heads, width): bias, and p_kj of the row at hand; (width,): two to work with."""
+Head = namedtuple("Head", ["value", "form", "beta", "slope", "bias", "weights"])
+"""One head of `Model`, with its lines of `Columns`."""
+Row = namedtuple("Row", ["tag", "number", "ranges", "frozen", "own"])
+"""A token k, the ranges of columns that it sees without itself (r, 2), the number of frozen tokens, 1 if it sees itself."""
+Shift = namedtuple("Shift", ["bias", "sign", "offset"])
+"""What is added to the logit of column j: `sign bias_j + offset`."""
+Vectors = namedtuple(
+    "Vectors", ["start", "place", "query", "spread", "force", "other", "part", "nothing", "spreads", "moment", "block"]
+)
+"""Memory of a row (components,): x_k at the start of the step and at a stage, g or the query, D_k, G_k, the sum over the other rows
+and a part of it, zeros; D_k of each head; (components, components): C_k, and the matrix in braces of J_kk."""
 
-@register_jitable
+
 def padded_dimension(dim: int) -> int:
     """Components after padding: dim up to four, else the next multiple of four."""
     return dim if dim <= 4 else -(-dim // 4) * 4
@@ -48,165 +66,250 @@ def chunk_tag(dim: int) -> tuple[int, ...]:
     return (0,) * min(padded_dimension(dim), 4)
 
 
-@inlined
-def store_first(work, index, value, count):
-    """Store the first `count` lanes only; the entries behind them belong to another range."""
-    if count < LANES:
-        before = load(work, index)
-        value = keep(value, count) + (before - keep(before, count))
-    store(work, index, value)
+# ------------------------------------------------------------------------------- sums over the columns that a row sees
 
 
 @kernel
-def dots(tag, work, width, base, vector, target, bias, sign, offset, start, stop):
-    """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns `start..stop-1`; returns the largest."""
+def dots(row, q, columns, vector, shift, target):
+    """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns of range q; returns the largest."""
+    tag, start, stop = row.tag, row.ranges[q, 0], row.ranges[q, 1]
     top = fill(NOTHING)
     whole = start + (stop - start) // LANES * LANES
     for j in range(start, stop, LANES):
-        value = load(work, bias + j) * sign + offset
+        value = load(shift.bias, j) * shift.sign + shift.offset
         for a in range(0, vector.size, len(tag)):
-            part = base + a * width + j
-            value += load(work, part) * vector[a]
-            value += load(work, part + width) * vector[a + 1]
+            value += load(columns[a], j) * vector[a]
+            value += load(columns[a + 1], j) * vector[a + 1]
             if len(tag) > 2:
-                value += load(work, part + 2 * width) * vector[a + 2]
+                value += load(columns[a + 2], j) * vector[a + 2]
             if len(tag) > 3:
-                value += load(work, part + 3 * width) * vector[a + 3]
-        store(work, target + j, value)
+                value += load(columns[a + 3], j) * vector[a + 3]
+        store(target, j, value)
         if j < whole:
             top = maximum(top, value)
     result = largest(top)
     for j in range(whole, stop):
-        result = max(result, work[target + j])
+        result = max(result, target[j])
     return result
 
 
 @kernel
-def exponentials(work, target, top, start, stop):
+def exponentials(row, target, top):
     """Replace logits by `2^(logit - top)` and return their sum."""
-    sums = fill(0.0)
-    for j in range(start, stop, LANES):
-        weight = keep(exp2(load(work, target + j) - top), stop - j)
-        store_first(work, target + j, weight, stop - j)
-        sums += weight
-    return total(sums)
+    others = 0.0
+    for q in range(row.ranges.shape[0]):
+        sums, stop = fill(0.0), row.ranges[q, 1]
+        for j in range(row.ranges[q, 0], stop, LANES):
+            weight = keep(exp2(load(target, j) - top), stop - j)
+            store_first(target, j, weight, stop - j)
+            sums += weight
+        others += total(sums)
+    return others
 
 
 @kernel
-def moments(tag, work, width, base, weight, origin, start, stop, out):
+def moments(row, columns, weights, origin, out):
     """Add `sum_j weight_j (column_j - origin)` to `out`."""
-    for a in range(0, out.size, len(tag)):
-        part = base + a * width
-        o0 = origin[a]
-        o1 = origin[a + 1]
-        o2 = origin[a + 2] if len(tag) > 2 else 0.0
-        o3 = origin[a + 3] if len(tag) > 3 else 0.0
-        s0 = fill(0.0)
-        s1 = fill(0.0)
-        s2 = fill(0.0)
-        s3 = fill(0.0)
-        for j in range(start, stop, LANES):
-            w = keep(load(work, weight + j), stop - j)
-            s0 += w * (load(work, part + j) - o0)
-            s1 += w * (load(work, part + width + j) - o1)
+    tag = row.tag
+    for q in range(row.ranges.shape[0]):
+        start, stop = row.ranges[q, 0], row.ranges[q, 1]
+        for a in range(0, out.size, len(tag)):
+            o0, o1 = origin[a], origin[a + 1]
+            o2 = origin[a + 2] if len(tag) > 2 else 0.0
+            o3 = origin[a + 3] if len(tag) > 3 else 0.0
+            s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
+            for j in range(start, stop, LANES):
+                w = keep(load(weights, j), stop - j)
+                s0 += w * (load(columns[a], j) - o0)
+                s1 += w * (load(columns[a + 1], j) - o1)
+                if len(tag) > 2:
+                    s2 += w * (load(columns[a + 2], j) - o2)
+                if len(tag) > 3:
+                    s3 += w * (load(columns[a + 3], j) - o3)
+            out[a] += total(s0)
+            out[a + 1] += total(s1)
             if len(tag) > 2:
-                s2 += w * (load(work, part + 2 * width + j) - o2)
+                out[a + 2] += total(s2)
             if len(tag) > 3:
-                s3 += w * (load(work, part + 3 * width + j) - o3)
-        out[a] += total(s0)
-        out[a + 1] += total(s1)
-        if len(tag) > 2:
-            out[a + 2] += total(s2)
-        if len(tag) > 3:
-            out[a + 3] += total(s3)
+                out[a + 3] += total(s3)
 
 
 @kernel
-def multiply(work, left, right, origin, target, start, stop):
+def multiply(row, left, right, origin, target):
     """Write `left_j (right_j - origin)` to `target` and return the sum."""
-    sums = fill(0.0)
-    for j in range(start, stop, LANES):
-        value = keep(load(work, left + j), stop - j) * (load(work, right + j) - origin)
-        store(work, target + j, value)
-        sums += value
-    return total(sums)
+    result = 0.0
+    for q in range(row.ranges.shape[0]):
+        sums, stop = fill(0.0), row.ranges[q, 1]
+        for j in range(row.ranges[q, 0], stop, LANES):
+            value = keep(load(left, j), stop - j) * (load(right, j) - origin)
+            store_first(target, j, value, stop - j)
+            sums += value
+        result += total(sums)
+    return result
 
 
 @kernel
-def bias_of(ranges, k, q, frozen, slope):
-    """(sign, offset) that turn the bias column into `-slope |k - j|`; frozen tokens keep theirs, the logarithm of a weight."""
-    start = ranges[k, q, 0]
-    if start < frozen or slope == 0.0:
+def scale(row, line, factor):
+    """Multiply the columns of a line that the row sees by a factor."""
+    for q in range(row.ranges.shape[0]):
+        stop = row.ranges[q, 1]
+        for j in range(row.ranges[q, 0], stop, LANES):
+            store_first(line, j, load(line, j) * factor, stop - j)
+
+
+# ---------------------------------------------------------------------------------------------- one head of one row
+
+
+@inlined
+def head_of(model, columns, h):
+    """Head h."""
+    return Head(model.values[h], model.forms[h], model.betas[h], model.slopes[h], columns.bias[h], columns.weights[h])
+
+
+@kernel
+def apply(matrix, vector, out):
+    """out += matrix vector."""
+    for a in range(matrix.shape[0]):
+        total = 0.0
+        for b in range(matrix.shape[0]):
+            total += matrix[a, b] * vector[b]
+        out[a] += total
+
+
+@kernel
+def apply_transposed(matrix, vector, factor, out):
+    """out = factor matrix^T vector (padding untouched)."""
+    for a in range(matrix.shape[0]):
+        total = 0.0
+        for b in range(matrix.shape[0]):
+            total += matrix[b, a] * vector[b]
+        out[a] = factor * total
+
+
+@kernel
+def shift_of(row, head, start):
+    """(sign, offset) that turn the bias into `-slope |k - j|`; frozen tokens keep theirs, the logarithm of a weight."""
+    if start < row.frozen or head.slope == 0.0:
         return 1.0, 0.0
-    return (1.0, -slope * k) if start - frozen < k else (-1.0, slope * k)
+    return (1.0, -head.slope * row.number) if start - row.frozen < row.number else (-1.0, head.slope * row.number)
 
 
 @kernel
-def attend(tag, work, width, base, target, query, bias, slope, ranges, k, frozen, own, place, spread):
-    """One head of one row: weights (not normalised) to `target`, D_k to `spread`; returns q_k and 1/Z_k.
-
-    `query` is beta log2(e) M^T x_k, `place` is x_k, `own` is 1 when the token sees itself.
-    """
+def attend(row, head, positions, target, query, place, spread):
+    """One head of one row at `place`: weights (not normalised) to `target`, D_k to `spread`; returns q_k and 1/Z_k."""
+    apply_transposed(head.form, place, head.beta * LOG2E, query)
     self_logit = 0.0
     for a in range(place.size):
         self_logit += query[a] * place[a]
         spread[a] = 0.0
-    top = self_logit if own > 0.0 else NOTHING
-    for q in range(ranges.shape[1]):
-        start, stop = ranges[k, q, 0], ranges[k, q, 1]
-        if stop > start:
-            sign, offset = bias_of(ranges, k, q, frozen, slope)
-            top = max(top, dots(tag, work, width, base, query, target, bias, sign, offset, start, stop))
-    others = 0.0
-    for q in range(ranges.shape[1]):
-        start, stop = ranges[k, q, 0], ranges[k, q, 1]
-        if stop > start:
-            others += exponentials(work, target, top, start, stop)
-            moments(tag, work, width, base, target, place, start, stop, spread)
-    inverse = 1.0 / (others + (own * exp2_scalar(self_logit - top) if own > 0.0 else 0.0))
+    top = self_logit if row.own > 0.0 else NOTHING
+    for q in range(row.ranges.shape[0]):
+        sign, offset = shift_of(row, head, row.ranges[q, 0])
+        top = max(top, dots(row, q, positions, query, Shift(head.bias, sign, offset), target))
+    others = exponentials(row, target, top)
+    moments(row, positions, target, place, spread)
+    inverse = 1.0 / (others + (row.own * exp2_scalar(self_logit - top) if row.own > 0.0 else 0.0))
     for a in range(place.size):
         spread[a] *= inverse
     return others * inverse, inverse
 
 
-@kernel
-def second_moments(tag, work, width, base, weight, inverse, scratch, ranges, k, place, out):
-    """C_k from the weights left by `attend`, which are normalised on the way; `out` (components, components)."""
+@inlined
+def second_moments(row, head, columns, inverse, vectors):
+    """C_k at the start of the step from the weights left by `attend`, which are normalised on the way."""
+    positions, place = columns.position[0], vectors.start
+    scale(row, head.weights, inverse)
     for a in range(place.size):
-        out[a, :] = 0.0
-        for q in range(ranges.shape[1]):
-            start, stop = ranges[k, q, 0], ranges[k, q, 1]
-            if stop > start:
-                if a == 0:
-                    scale(work, weight, inverse, start, stop)
-                multiply(work, weight, base + a * width, place[a], scratch, start, stop)
-                moments(tag, work, width, base, scratch, place, start, stop, out[a])
+        vectors.moment[a, :] = 0.0
+        multiply(row, head.weights, positions[a], place[a], columns.scratch)
+        moments(row, positions, columns.scratch, place, vectors.moment[a])
 
 
-@kernel
-def scale(work, part, factor, start, stop):
-    """Multiply the columns `start..stop-1` of a part by a factor."""
-    for j in range(start, stop, LANES):
-        store_first(work, part + j, load(work, part + j) * factor, stop - j)
-
-
-@kernel
-def derivative(
-    tag, work, width, base, tangent, weight, scratch, zero, ranges, k, key, place, spread, beta, nowhere, out
-):
-    """`sum_j p_kj v_j + beta sum_j p_kj <g, v_j> (Delta_j - D_k)` to `out`, without V; `key` is g, `tangent` the part of v,
-    `nowhere` zeros."""
-    inner = 0.0
+@inlined
+def derivative(row, head, columns, i, vectors, spread):
+    """`sum_j p_kj v_j + beta sum_j p_kj <g, v_j> (Delta_j - D_k)` to `part`, without V; v the tangents of stage i."""
+    tangents, scratch, out = columns.tangent[i], columns.scratch, vectors.part
+    apply_transposed(head.form, vectors.start, 1.0, vectors.query)
+    nothing = Shift(columns.zeros, 0.0, 0.0)
     out[:] = 0.0
-    for q in range(ranges.shape[1]):
-        start, stop = ranges[k, q, 0], ranges[k, q, 1]
-        if stop > start:
-            dots(tag, work, width, tangent, key, scratch, zero, 0.0, 0.0, start, stop)
-            inner += multiply(work, weight, scratch, 0.0, scratch, start, stop)
-            moments(tag, work, width, base, scratch, place, start, stop, out)
+    for q in range(row.ranges.shape[0]):
+        dots(row, q, tangents, vectors.query, nothing, scratch)
+    inner = multiply(row, head.weights, scratch, 0.0, scratch)
+    moments(row, columns.position[0], scratch, vectors.start, out)
     for a in range(out.size):
-        out[a] = beta * (out[a] - inner * spread[a])
-    for q in range(ranges.shape[1]):
-        start, stop = ranges[k, q, 0], ranges[k, q, 1]
-        if stop > start:
-            moments(tag, work, width, tangent, weight, nowhere, start, stop, out)
+        out[a] = head.beta * (out[a] - inner * spread[a])
+    moments(row, tangents, head.weights, vectors.nothing, out)
+
+
+@inlined
+def add_head(head, others, vectors, spread):
+    """Add `V [-q I + beta ((C - D D^T) M^T - (1 - q) D g^T)]` to the block."""
+    moment, dim = vectors.moment, head.form.shape[0]
+    for b in range(dim):
+        key = 0.0
+        for c in range(dim):
+            key += head.form[c, b] * vectors.start[c]
+        for a in range(dim):
+            total = 0.0
+            for c in range(dim):
+                total += (moment[a, c] - spread[a] * spread[c]) * head.form[b, c]
+            entry = head.beta * (total - (1.0 - others) * spread[a] * key)
+            if a == b:
+                entry -= others
+            for c in range(dim):
+                vectors.block[c, b] += head.value[c, a] * entry
+
+
+# ------------------------------------------------------------------------------------------------- all heads of one row
+
+
+@inlined
+def drive(row, model, columns, i, vectors):
+    """G_k = sum_heads V D_k + drift x_k at `place` and the positions of stage i, to `force`."""
+    vectors.force[:] = 0.0
+    apply(model.drift, vectors.place, vectors.force)
+    for h in range(model.betas.size):
+        head = head_of(model, columns, h)
+        attend(row, head, columns.position[i], columns.scratch, vectors.query, vectors.place, vectors.spread)
+        apply(head.value, vectors.spread, vectors.force)
+
+
+@inlined
+def linearise(row, model, columns, vectors):
+    """At the start of the step: G_k to `force`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
+
+    Normalised weights of the heads stay in the columns for the stages of this row. Returns a bound on the sum of the absolute
+    values of all terms of G_k, which is what its rounding errors are relative to (by Cauchy and Schwarz (sum p |Delta|)^2 is
+    at most q trace C; the roots are multiplied, since 1e-170 has no square).
+    """
+    place, dim = vectors.start, model.drift.shape[0]
+    vectors.force[:] = 0.0
+    apply(model.drift, place, vectors.force)
+    terms = 0.0
+    for a in range(dim):
+        for b in range(dim):
+            vectors.block[a, b] = model.drift[a, b]
+            terms += abs(vectors.block[a, b] * place[b])
+    for h in range(model.betas.size):
+        head, spread = head_of(model, columns, h), vectors.spreads[h]
+        others, inverse = attend(row, head, columns.position[0], head.weights, vectors.query, place, spread)
+        second_moments(row, head, columns, inverse, vectors)
+        apply(head.value, spread, vectors.force)
+        add_head(head, others, vectors, spread)
+        trace, size = 0.0, 0.0
+        for a in range(dim):
+            trace += vectors.moment[a, a]
+            for b in range(dim):
+                size = max(size, abs(head.value[a, b]))
+        terms += size * math.sqrt(others) * math.sqrt(trace)
+    return terms
+
+
+@inlined
+def other_rows(row, model, columns, i, vectors):
+    """`sum_j (dG_k/dx_j) v_j` over the other columns to `other`, v the tangents of stage i; with the weights left by `linearise`."""
+    vectors.other[:] = 0.0
+    for h in range(model.betas.size):
+        head = head_of(model, columns, h)
+        derivative(row, head, columns, i, vectors, vectors.spreads[h])
+        apply(head.value, vectors.part, vectors.other)

@@ -14,6 +14,7 @@ from metastable.errors import ModelError, UnsupportedError
 from metastable.model import declare
 from metastable.model.biases import ALiBi, Bias
 from metastable.model.declare import optional, parameter, parameters
+from metastable.model.describe import LONGEST, short, table
 from metastable.model.heads import Head, is_identity
 from metastable.model.masks import Causal, Mask, Masking
 from metastable.model.norms import Norm, PostLN
@@ -46,7 +47,7 @@ def _weights(value: Any) -> str | Weights:
     return value if parameters(value) else value.kind
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attention(ArrayFields):
     """Self-attention dynamics of tokens on the unit sphere of R^dim.
 
@@ -61,7 +62,8 @@ class Attention(ArrayFields):
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head` (also of low rank, with biases and rotary positions), summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`, `Mask(rule)`.
-    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended).
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended; with
+        Q = K = I every token is its own best match, so let the mask leave it out: `Causal(include_self=False)`).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
     feedforward : None or `FeedForward(...)`, a drift added before the projection.
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.
@@ -172,6 +174,25 @@ class Attention(ArrayFields):
     def width(self) -> int:
         """Columns of a packed state: dim, plus one when tokens carry a radius."""
         return self.dim + (1 if self.norm.has_radius else 0)
+
+    def _repr_html_(self) -> str:
+        heads = self.all_heads
+        facts = {
+            "dimension": str(self.dim),
+            "heads": "" if len(heads) == 1 else str(len(heads)),
+            "beta": ", ".join(f"{head.beta:g}" for head in heads[:LONGEST]) + (", ..." if len(heads) > LONGEST else ""),
+        }
+        for name in MATRICES if len(heads) == 1 else ():
+            matrix = getattr(heads[0], name)
+            facts[name] = "identity" if matrix is None else short(matrix)
+        for name in ("output", "rotary", "query_bias", "key_bias", "value_bias") if len(heads) == 1 else ():
+            part = getattr(heads[0], name)
+            facts[name] = "" if part is None else short(part)
+        for name in ("mask", "weights", "norm", "bias", "feedforward", "frozen", "masses"):
+            part = getattr(self, name)
+            facts[name] = "" if part is None else str(part) if isinstance(part, str) else short(part)
+        facts["noise"] = f"{self.noise:g}" if self.noise else ""
+        return table("Attention", facts)
 
     def replace(self, **changes: Any) -> Attention:
         """A copy with some fields changed, checked like a new one."""

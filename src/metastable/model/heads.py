@@ -74,7 +74,7 @@ class Rotary:
         return slice(0, dims // 2), slice(dims // 2, dims)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Head(ArrayFields):
     """One attention head; `beta` is its inverse temperature (below zero tokens repel).
 

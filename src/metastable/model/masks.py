@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metastable import _checks
 from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
+from metastable.model.describe import one_line
 
 IntArray = NDArray[np.int64]
 RULE_TOKENS = 2**14
@@ -179,7 +180,7 @@ class Prefix(Masking):
         return _ranges((0, stop), tokens=tokens)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mask(Masking):
     """Any boolean matrix: row k says whom token k sees. Or a rule for any length: a function (k, j) -> bool of two positions (0-based).
 
@@ -198,7 +199,7 @@ class Mask(Masking):
             object.__setattr__(self, "allowed", _checks.readonly(_allowed(self.allowed)))
 
     def __repr__(self) -> str:
-        return f"Mask({self.allowed!r})"
+        return one_line(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask) or self.is_rule != other.is_rule:

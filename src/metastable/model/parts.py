@@ -10,13 +10,14 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import ModelError
+from metastable.model.describe import one_line
 
 Activation = Literal["relu", "gelu", "silu", "tanh", "identity"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
 
 class ArrayFields:
-    """Equality and hashing for frozen dataclasses that hold arrays."""
+    """Equality, hashing and a short form for frozen dataclasses that hold arrays."""
 
     def _key(self) -> tuple:
         values = (getattr(self, name) for name in self.__dataclass_fields__)  # type: ignore[attr-defined]
@@ -28,8 +29,11 @@ class ArrayFields:
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._key()))
 
+    def __repr__(self) -> str:
+        return one_line(self)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class FeedForward(ArrayFields):
     """A drift added to the attention sum before the projection: `W2 act(W1 x + b1) + b2`.
 
@@ -58,7 +62,7 @@ class FeedForward(ArrayFields):
         return self.w1.shape[1]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Frozen(ArrayFields):
     """Tokens that never move and that every token attends to, as in cross-attention (Theorem 5.2).
 

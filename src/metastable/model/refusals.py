@@ -106,7 +106,7 @@ PARTS: dict[str, Part] = {
 EVERY_PART = frozenset(PARTS)
 """For those who leave the sums to the reference engine, which must know every part, also those to come. Everybody else lists theirs."""
 
-FIELDS = {
+FIELDS: dict[str, str | None] = {
     "dim": "dims",
     "beta": "repulsion",
     "query": "bilinear",

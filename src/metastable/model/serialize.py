@@ -28,7 +28,7 @@ ARRAY = "array"
 """The one key of a table that stands for an array kept elsewhere."""
 TEXT_LIMIT = 64
 """Numbers of an array up to which it stands in the text of a stored model, where people can read it."""
-PARTS = {"feedforward": FeedForward, "frozen": Frozen}
+PARTS: dict[str, type[FeedForward] | type[Frozen]] = {"feedforward": FeedForward, "frozen": Frozen}
 
 
 Write = Callable[[np.ndarray], Any]

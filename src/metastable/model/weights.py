@@ -52,7 +52,7 @@ class Unnormalized(Weights):
 
 @dataclass(frozen=True)
 class Hardmax(Weights):
-    """Equal weights on the most attended tokens: softmax at infinite beta."""
+    """Equal weights on the most attended tokens: softmax at infinite beta. With Q = K = I tokens that see themselves see no other."""
 
     kind: ClassVar[str] = "hardmax"
     label: ClassVar[str] = "hardmax"

@@ -2,5 +2,6 @@
 
 from metastable.run.handle import Run, load
 from metastable.run.simulation import simulate
+from metastable.run.trees import MergeTree, merge_tree, predict_merges
 
-__all__ = ["Run", "load", "simulate"]
+__all__ = ["MergeTree", "Run", "load", "merge_tree", "predict_merges", "simulate"]

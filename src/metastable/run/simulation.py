@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, StandstillWarning, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention, Schedule
+from metastable.model.standstill import standstill
 from metastable.run import scheduling
 from metastable.run.handle import Run, from_solution, warn_if_early
 
@@ -45,7 +47,8 @@ def simulate(
     ----------
     model : an `Attention`; a `Schedule` of them, piecewise constant in depth, for the adaptive methods; for `method="layers"` also a
         list with one model per layer.
-    start : unit vectors, shape (tokens, dim), for example `metastable.sphere.uniform(200, dim=2, seed=0)`.
+    start : unit vectors, shape (tokens, dim), for example `metastable.sphere.uniform(200, dim=2, seed=0)`. They stand at depth 0 and
+        have radius 1: to take a run further, use `run.extend(until=...)`, not `run.final`.
     until : the time to reach; `"settled"` runs until all tokens stopped for good. May be left out when `times` is given.
     times : output times. None keeps every step with dense output, so that `run.at(t)` works for any t.
     method : "tsit5" (explicit, adaptive), "rodas" (implicit, for long horizons), "layers" (x <- N(x + step A(x))),
@@ -78,10 +81,13 @@ def simulate(
         warn_if_early(solution)
         return from_solution(whole, tokens, solution)
     plan, tokens = _plan(model, start, until, times, wishes, seed)
+    reason = standstill(plan.model, len(tokens)) if len(plan.models) == 1 else None
+    if reason is not None:
+        warnings.warn(reason, StandstillWarning, stacklevel=2)
     with progress_bar("simulate", plan.save.until, progress) as report:
         solution = METHODS[plan.method].solve(plan, plan.packed(tokens), report)
     warn_if_early(solution)
-    return from_solution(plan, tokens, solution)
+    return from_solution(plan, tokens, solution, wishes)
 
 
 def _plan(
@@ -89,6 +95,11 @@ def _plan(
 ) -> tuple[Plan, FloatArray]:
     """The checked call: its plan and its tokens."""
     single = isinstance(model, Attention)
+    if isinstance(start, Run):
+        raise InvalidInputError(
+            "start is a run; to take it further use run.extend(until=...), which goes on with its depth, radii and noise; to begin "
+            "anew at depth 0 from where it ended, give its tokens: start=run.final"
+        )
     if not single:
         # One layer after the other, as they are.
         layered = wishes.method in ("auto", "layers")

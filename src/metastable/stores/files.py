@@ -6,7 +6,8 @@ import errno
 import os
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from metastable.errors import StoreError, StoreFullError
@@ -20,12 +21,19 @@ _ATTEMPTS, _PAUSE = 10, 0.05
 
 def write_file(path: Path, data: bytes, durable: bool = True) -> None:
     """All of `data` at `path`, or nothing: written beside it, flushed, moved. Raises `StoreFullError` when there is no room."""
+    with new_file(path, durable) as partial:
+        partial.write_bytes(data)
+
+
+@contextmanager
+def new_file(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A place beside `path` for who needs a name to write to (an encoder): moved there when the block ends, removed when it fails."""
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
+        yield partial
+        if durable:
+            # Windows flushes only what was opened for writing.
+            with partial.open("rb+") as file:
                 os.fsync(file.fileno())
         move(partial, path)
         if durable:

@@ -35,7 +35,7 @@ FREE_PORT = "127.0.0.1:0"
 """Any free port, and for this machine only."""
 DASHBOARD: str | None = FREE_PORT
 """Where a local cluster shows its dashboard (None: nowhere)."""
-FRUGAL = {
+FRUGAL: dict[str, Any] = {
     "distributed.worker.profile.enabled": False,
     "distributed.worker.memory.monitor-interval": "2s",
     "distributed.admin.system-monitor.interval": "5s",
@@ -85,7 +85,7 @@ class OnDask:
         self._number = 0
         self._last_seen = time.monotonic()
         self._workers, self._counted = 1, 0.0
-        self.dashboard = _dashboard(client)
+        self.dashboard: str = _dashboard(client)
 
     @property
     def workers(self) -> int:

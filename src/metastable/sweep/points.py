@@ -12,7 +12,7 @@ from metastable import _checks
 from metastable.errors import SweepError
 from metastable.model import Attention
 from metastable.model.declare import REGISTRY, parameters
-from metastable.sweep import expressions, families
+from metastable.sweep import expressions, families, own
 from metastable.sweep.tasks import Task, canonical, digest
 
 if TYPE_CHECKING:
@@ -90,13 +90,28 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
     options = dict(sweep.options)
     if _varies(sweep, "noise") and not model.get("noise") and options.get("method", "auto") == "auto":
         options.pop("step", None)  # it is that of the points with noise; the others choose their own
-    content = canonical([model, tokens, sweep.members, list(sweep.times), observe, options, draw])
+    start = sweep.start if isinstance(sweep.start, str) else resolve(sweep.start, scope, "start")
+    described = [model, tokens, sweep.members, list(sweep.times), observe, options, draw]
+    content = canonical(described if start == own.UNIFORM else [*described, start])
     if sweep.starts == "shared":
         entropy = [sweep.seed, draw]
     else:
         entropy = [sweep.seed, int(digest(content), 16)]
     seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    return Task(number, index, point, model, tokens, sweep.members, sweep.times, observe, options, seed, sweep.keep)
+    return Task(
+        number,
+        index,
+        point,
+        model,
+        tokens,
+        sweep.members,
+        sweep.times,
+        observe,
+        options,
+        seed,
+        sweep.keep,
+        start=start,
+    )
 
 
 def _varies(sweep: Sweep, field: str) -> bool:

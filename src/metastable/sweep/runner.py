@@ -63,7 +63,7 @@ class Outcome:
 
 def run(
     sweep: Sweep,
-    out: str | os.PathLike,
+    out: str | os.PathLike[str],
     *,
     workers: int | None = None,
     scheduler: str | None = None,

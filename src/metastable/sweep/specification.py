@@ -17,7 +17,7 @@ from metastable.errors import MetastableError, ModelError, StoreError, SweepErro
 from metastable.integrate.plan import Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
-from metastable.sweep import axes, expressions, points, tasks
+from metastable.sweep import axes, expressions, own, points, tasks
 from metastable.sweep.axes import Axis
 from metastable.sweep.points import MODEL_FIELDS, REPLICATE
 from metastable.sweep.tasks import Task, canonical, digest
@@ -49,7 +49,10 @@ class Sweep:
     tokens, members : size of the ensembles.
     times : output times: a list or a range.
     observe : name -> table with a `kind` of `metastable.observe` (default: the name) and its arguments; strings among the
-        arguments are formulas: `radius = "0.5 / sqrt(beta)"`.
+        arguments are formulas: `radius = "0.5 / sqrt(beta)"`. A function of your own is named by where it is imported from, `kind =
+        "package.module:name"` (in Python the function itself); tables of arguments are given to it by name.
+    start : "uniform", a table with a `kind` of `metastable.starts` and its parameters, or a function of a generator (or of generator,
+        tokens, dim) by its import path.
     seed : the one seed of the sweep.
     options : method, engine, tolerances: handed to `metastable.ensemble`.
     starts : "independent" at every grid point, or "shared" (the same starts everywhere: paired comparisons).
@@ -70,6 +73,7 @@ class Sweep:
     name: str = ""
     description: str = ""
     plot: Mapping[str, Any] = field(default_factory=dict)
+    start: Any = own.UNIFORM
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -81,6 +85,8 @@ class Sweep:
         put(self, "observe", {name: _observe_table(name, table) for name, table in self.observe.items()})
         if not self.observe:
             raise SweepError("observe is empty; say what to measure, for example [observe.mean_cosine]")
+        put(self, "start", own.start_table(self.start))
+        own.start(self.start)
         put(self, "options", axes.plain(self.options))
         unknown = [name for name in self.options if name not in OPTIONS]
         if unknown:
@@ -98,11 +104,13 @@ class Sweep:
         if self.times[-1] == 0:
             raise SweepError("times holds only 0, which is the start; give later times")
         self._check_names()
+        own.check_conflicts(self)
 
     def _check_names(self) -> None:
         """Axes that nobody would notice are refused, and so are sweeps too large to list."""
         used: set[str] = set()
         described = {"model": self.model, "observe": self.observe, "grid": self.grid, "tokens": self.tokens}
+        described |= {} if isinstance(self.start, str) else {"start": self.start}
         for where, text in points.formulas(described):
             used |= expressions.names(text, where)
         for item in self.axes:
@@ -177,6 +185,7 @@ class Sweep:
         table |= {"seed": self.seed, "members": self.members}
         table |= {"tokens": self.tokens} if self.tokens is not None else {}
         table |= {"starts": self.starts, "keep": self.keep}
+        table |= {"start": self.start} if self.start != own.UNIFORM else {}
         # TOML writers put tables behind lists, so the order of the axes is said apart.
         table |= {"axes": list(self.grid)} if len(self.grid) > 1 else {}
         table["run"] = {"times": list(self.times), **self.options}
@@ -202,7 +211,7 @@ class Sweep:
         """The sweep that a table describes."""
         if not isinstance(data, Mapping):
             raise SweepError(f"a sweep must be a table, not {data!r}")
-        known = {"name", "description", "seed", "members", "tokens", "starts", "keep", "axes"}
+        known = {"name", "description", "seed", "members", "tokens", "start", "starts", "keep", "axes"}
         tables = {"model", "grid", "observe", "run", "plot"}
         unknown = [key for key in data if key not in known | tables]
         if unknown:
@@ -241,7 +250,7 @@ class Sweep:
             raise SweepError(f"this is not TOML: {reason}") from None
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike) -> Sweep:
+    def from_file(cls, path: str | os.PathLike[str]) -> Sweep:
         """The sweep of a TOML file."""
         if not isinstance(path, (str, os.PathLike)):
             raise SweepError(f"from_file takes the path of a TOML file, not {type(path).__name__}")
@@ -256,7 +265,7 @@ class Sweep:
         except SweepError as reason:
             raise SweepError(f"{path}: {reason}") from reason
 
-    def run(self, out: str | os.PathLike, **how: Any) -> Outcome:
+    def run(self, out: str | os.PathLike[str], **how: Any) -> Outcome:
         """Run what is not done yet and keep it under `out`; see `metastable.sweep.run`."""
         from metastable.sweep.runner import run
 
@@ -311,8 +320,12 @@ def _grid_entry(name: str, entry: Any) -> Any:
 
 
 def _observe_table(name: str, table: Any) -> dict[str, Any]:
+    if callable(table):
+        table = {"kind": own.path_of(table, f"observe.{name}")}
     if not isinstance(table, Mapping):
         raise SweepError(f"observe.{name} must be a table such as {{kind = 'clusters', radius = 0.1}}, not {table!r}")
     if not name.isidentifier() or name in (*axes.RESERVED, *TAKEN):
         raise SweepError(f"observe.{name}: {name!r} cannot be the name of a result; use letters, digits and _")
-    return {"kind": name, **axes.plain(table)}
+    described = {"kind": name, **axes.plain(table)}
+    own.check_arguments(f"observe.{name}", described)
+    return described

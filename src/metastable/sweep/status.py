@@ -68,7 +68,7 @@ class Status:
         return self.done == self.total
 
 
-def status(folder: str | PathLike) -> Status:
+def status(folder: str | PathLike[str]) -> Status:
     """Read the folder of a sweep; works while it runs, and on what a crash left behind."""
     place = _checks.path(folder, "folder")
     sweep = read_description(place)

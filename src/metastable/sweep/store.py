@@ -107,7 +107,7 @@ class Store:
     def __init__(self, folder: Path, sweep: Sweep, say: Say) -> None:
         self.folder = folder
         self.sweep = sweep
-        self.index = index_of(sweep)
+        self.index: Index = index_of(sweep)
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
         grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
@@ -212,7 +212,7 @@ def unfinished_members(folder: Path) -> int:
     return int(np.nansum(found[UNFINISHED].values)) if UNFINISHED in found else 0
 
 
-def open_results(folder: str | os.PathLike) -> Any:
+def open_results(folder: str | os.PathLike[str]) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
     import xarray as xr
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from metastable.errors import StoppedEarlyWarning, SweepError
 from metastable.integrate.solution import tally
 from metastable.model import Attention
+from metastable.sweep import own
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,24 +64,23 @@ class Task:
     seed: int
     keep: str
     threads: int | None = None
+    start: str | Mapping[str, Any] = own.UNIFORM
 
     @cached_property
     def key(self) -> str:
         """Names the result of this task."""
-        return digest(
-            canonical(
-                [
-                    self.model,
-                    self.tokens,
-                    self.members,
-                    list(self.times),
-                    self.observe,
-                    self.options,
-                    self.seed,
-                    self.keep,
-                ]
-            )
-        )
+        content = [
+            self.model,
+            self.tokens,
+            self.members,
+            list(self.times),
+            self.observe,
+            self.options,
+            self.seed,
+            self.keep,
+        ]
+        # Keys of sweeps that say nothing about starts are those of earlier versions.
+        return digest(canonical(content if self.start == own.UNIFORM else [*content, self.start]))
 
     @property
     def where(self) -> str:
@@ -96,6 +95,10 @@ class Task:
         """The observables as objects of `metastable.observe`."""
         return {name: observable(name, table) for name, table in self.observe.items()}
 
+    def sampler(self) -> Any:
+        """What `metastable.ensemble` takes for `start`: "uniform", or a function."""
+        return own.start(self.start)
+
 
 def describe(point: Mapping[str, Any]) -> str:
     """A grid point in words."""
@@ -109,25 +112,19 @@ def observable(name: str, table: Mapping[str, Any]) -> Any:
     """The observable that `[observe.NAME]` describes."""
     where = f"observe.{name}"
     kind = table["kind"]
-    from metastable.analysis import observe as module
-
-    known = [item for item in getattr(module, "__all__", dir(module)) if item.islower() and not item.startswith("_")]
-    if kind not in known:
-        raise SweepError(f"{where}: unknown kind {kind!r}; known observables are: {', '.join(sorted(known))}")
     arguments = {key: value for key, value in table.items() if key != "kind"}
+    if own.is_path(kind):
+        return own.observable(where, kind, arguments)
+    make = own.maker(where, kind)
     try:
-        return getattr(module, kind)(**arguments)
+        return make(**arguments)
     except TypeError as reason:
         raise SweepError(f"{where}: {reason}") from None
 
 
 def load(path: str) -> Callable[..., Any]:
     """The function that `"package.module:name"` names."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as reason:
-        raise SweepError(f"the task function {path!r} cannot be loaded: {reason}") from reason
+    return own.load(path, "the task function")
 
 
 def run_ensemble(task: Task) -> xr.Dataset:
@@ -147,6 +144,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
             times=np.array(task.times),
             seed=task.seed,
             observe=task.observables(),
+            start=task.sampler(),
             threads=task.threads,
             progress=False,
             **task.options,

@@ -64,6 +64,7 @@ OBSERVABLES: dict[str, dict[str, Any]] = {
     "attention": {"head": 0},
     "attention_entropy": {"head": 0},
     "attention_rank": {"head": 0, "tolerance": 0.1},
+    "own": {"function": len, "dims": ("token",), "name": "count"},
 }
 
 JUNK: list[Any] = [

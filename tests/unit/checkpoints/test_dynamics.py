@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 import metastable as ms
-from metastable import checkpoints
+from metastable import checkpoints, errors
 from metastable.kernels.reference import attention_sum
 from metastable.model import Causal, Full, PostLN, PreLN
 
@@ -52,7 +54,9 @@ def test_attention_sum_is_the_layers_output(gpt2, ids) -> None:
 
 def test_one_head_carries_its_temperature_and_value(tiny) -> None:
     weights = checkpoints.load_weights(tiny("llama")[1])
-    model = checkpoints.as_model(weights, 1, 4, lag=2, radius=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it has no query biases, so nothing is dropped
+        model = checkpoints.as_model(weights, 1, 4, lag=2, radius=3.0)
     (head,) = model.all_heads
     expected = checkpoints.logit_matrix(weights, 1, 4, 2)
     assert head.bilinear is not None
@@ -66,7 +70,8 @@ def test_one_head_carries_its_temperature_and_value(tiny) -> None:
 def test_encoders_are_full_and_post_norm(tiny, ids) -> None:
     model, folder = tiny("bert")
     weights = checkpoints.load_weights(folder)
-    attention = checkpoints.as_model(weights, 0)
+    with pytest.warns(errors.DroppedPartWarning, match="query biases"):
+        attention = checkpoints.as_model(weights, 0)
     assert isinstance(attention.mask, Full)
     assert isinstance(attention.norm, PostLN)
     tokens = checkpoints.unit_tokens(weights, checkpoints.token_states(model, None, ids), 0, drop_first=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from metastable.errors import (
     UnknownArchitectureError,
     UnsupportedError,
 )
-from tests.unit.checkpoints.flow_models import ARCHITECTURES, CONTEXT, build
+from tests.unit.checkpoints.flow_models import ARCHITECTURES, CONTEXT, DECODER, ENCODER, NEOX, build
 
 IDS = [5, 9, 17, 33, 60, 9, 12, 41, 7, 28, 3, 50]
 
@@ -185,6 +186,45 @@ def test_temperature_scales_logits(flow) -> None:
     assert (flow.run(IDS, temperature=1.0).hidden == flow.run(IDS).hidden).all()
 
 
+@pytest.mark.parametrize("name", ["gemma2", "llama"])
+def test_temperature_against_a_loop_written_by_hand(name: str) -> None:
+    """Logits of every pair of tokens one by one: scaled, capped (Gemma 2, with a cap that bites), divided by T, then the softmax."""
+    import torch
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    model = copy.deepcopy(build(name))
+    cap = 0.4
+    if name == "gemma2":
+        for layer in model.model.layers:
+            layer.self_attn.attn_logit_softcapping = cap
+    flow = checkpoints.flow(model)
+    temperature, place = 2.5, 1
+    run = flow.run(IDS, layer=place, parts="attention", temperature=temperature)
+    layer = model.model.layers[place]
+    attention = layer.self_attn
+    with torch.no_grad():
+        x = torch.tensor(run.hidden[0][None])
+        y = layer.input_layernorm(x)
+        heads, size, n = 4, attention.head_dim, len(IDS)
+        q = attention.q_proj(y).view(1, n, heads, size).transpose(1, 2)
+        k, v = (part(y).view(1, n, 2, size).transpose(1, 2) for part in (attention.k_proj, attention.v_proj))
+        q, k = apply_rotary_pos_emb(q, k, *model.model.rotary_emb(y, torch.arange(n)[None]))
+        out = torch.zeros(1, n, heads * size)
+        for head in range(heads):
+            for i in range(n):
+                logits = [float(q[0, head, i] @ k[0, head // 2, j]) * attention.scaling for j in range(i + 1)]
+                logits = [cap * np.tanh(logit / cap) for logit in logits] if name == "gemma2" else logits
+                first = 0 if name == "llama" or place % 2 else max(0, i - 3)  # Gemma 2: every other layer has a window
+                weights = np.exp(np.array(logits[first:]) / temperature)
+                weights /= weights.sum()
+                for j, weight in enumerate(weights, first):
+                    out[0, i, head * size : (head + 1) * size] += weight * v[0, head // 2, j]
+        share = attention.o_proj(out)
+        share = layer.post_attention_layernorm(share) if name == "gemma2" else share
+    np.testing.assert_allclose(run.hidden[-1], (x + share)[0].numpy(), rtol=1e-4, atol=1e-4)
+    assert np.abs(run.hidden[-1] - flow.run(IDS, layer=place, parts="attention").hidden[-1]).max() > 1e-3
+
+
 def test_substeps_converge_to_the_flow_of_a_layer(flows) -> None:
     """Euler's error is of first order, and Tsit5 agrees with its limit (float64 where the model's modules allow)."""
     flow = checkpoints.flow(build("gpt2"), dtype="float64")
@@ -332,9 +372,13 @@ def test_result_is_a_run_for_analysis_and_figures(flows, tmp_path: Path) -> None
     assert 0 <= float(checkpoints.capture_curves(cloud.dataset, 0.5)["consumed"][-1]) <= 1
     assert len(ms.renyi_centers(cloud.start, 0.5)) >= 1
     assert ms.figures.draw_run(cloud) is not None
-    ms.figures.animate(cloud, tmp_path / "film.gif", seconds=0.2, frames_per_second=10)
+    cloud.animate(tmp_path / "film.gif", seconds=0.2, frames_per_second=10)
     assert (tmp_path / "film.gif").stat().st_size > 1000
+    assert cloud.plot() is not None
+    assert (run.engine, run.interaction, run.notes) == ("torch", "direct", {})
+    assert "observable" in cloud.observe(ms.observe.clusters(0.3)).attrs
     np.testing.assert_array_equal(run.at(20.0), run.final)
+    np.testing.assert_array_equal(run.at([0.0, 20.0])[1], run.final)
     with pytest.raises(TimeError, match="times="):
         run.at(0.123)
     with pytest.raises(ValueError, match="read-only"):
@@ -352,6 +396,163 @@ def test_words(flows) -> None:
     assert len(flows("bert").words(flows("bert").run(IDS).hidden[-1])) == len(IDS)
     with pytest.raises(UnsupportedError, match="dimension"):
         flows("albert").words(np.ones((1, 24)))
+
+
+def test_words_are_those_of_the_models_own_head() -> None:
+    """Heads with a bias, with a transform and an activation in front, with a cap: words of the last state are the predictions."""
+    import torch
+    import transformers
+
+    for name, options in (
+        ("Bert", {**ENCODER, "pad_token_id": None}),
+        ("Albert", {**ENCODER, "pad_token_id": None, "embedding_size": 12}),
+        ("Phi", {**NEOX, "pad_token_id": None}),
+        ("Gemma2", {**DECODER, "head_dim": 8, "final_logit_softcapping": 2.0}),
+    ):
+        kind = "ForMaskedLM" if name in ("Bert", "Albert") else "ForCausalLM"
+        torch.manual_seed(0)
+        model = getattr(transformers, name + kind)(getattr(transformers, f"{name}Config")(**options)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            truth = model(torch.tensor([IDS])).logits[0].topk(3).indices.tolist()
+        flow = checkpoints.flow(model)
+        found = flow.words(flow.run(IDS).hidden[-1], 3)
+        assert [list(map(int, row)) for row in found] == truth, name
+        assert not model.base_model._forward_hooks
+
+
+def test_final_norm_is_the_module_that_makes_the_last_state(flows) -> None:
+    names = {name: flows(name) for name in ("llama", "gpt2", "gpt_neox", "bert")}
+    modules = {
+        "llama": names["llama"].model.model.norm,
+        "gpt2": names["gpt2"].model.transformer.ln_f,
+        "gpt_neox": names["gpt_neox"].model.gpt_neox.final_layer_norm,
+        "bert": None,
+    }
+    assert all(flow.final_norm is modules[name] for name, flow in names.items())
+    # A state that something else than one module made is not read as if nothing had.
+    broken = dataclasses.replace(names["llama"], final_norm=None)
+    with pytest.raises(UnsupportedError, match="not one module"):
+        broken.words(np.ones((1, 24)))
+
+
+def test_only_what_unpacking_raises_is_taken_for_an_answer() -> None:
+    """Parts that cannot be told apart are one thing, a machine without memory another."""
+    from metastable.checkpoints.flows import parts
+
+    flow = checkpoints.flow(build("llama"))
+    call, x = flow.probe.calls[0], flow.probe.states[0]
+
+    def failing(error: Exception) -> blocks.Call:
+        calls: list[int] = []
+
+        def module(*given: Any, **more: Any) -> Any:
+            calls.append(1)
+            raise error
+
+        return dataclasses.replace(call, module=_Stub(call.module, module))
+
+    assert parts._can_be_switched(failing(TypeError("cannot unpack")), x, flow.parts[0]) is False
+    for error in (MemoryError(), RuntimeError("CUDA error")):
+        with pytest.raises(type(error)):
+            parts._can_be_switched(failing(error), x, flow.parts[0])
+
+
+class _Stub:
+    """A layer with the submodules of another and a call of its own."""
+
+    def __init__(self, module: Any, call: Any) -> None:
+        self.module, self.call = module, call
+
+    def get_submodule(self, name: str) -> Any:
+        return self.module.get_submodule(name)
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        return self.call(*given, **more)
+
+
+def test_wrong_words(flows) -> None:
+    flow = flows("llama")
+    state = np.ones((2, 24))
+    for hidden, count in (
+        (state, 65),
+        (state, 0),
+        (state, 1.5),
+        (np.ones((2, 23)), 1),
+        (np.ones((1, 2, 24)), 1),
+        (np.zeros((0, 24)), 1),
+        ("words", 1),
+        (None, 1),
+        (np.full((1, 24), np.nan), 1),
+    ):
+        with pytest.raises(InvalidInputError):
+            flow.words(hidden, count)
+    assert len(flow.words(state[0], 64)[0]) == 64
+    import torch
+
+    assert flow.words(torch.ones(2, 24, requires_grad=True)) == flow.words(state)
+
+
+def test_special_tokens_stay_where_they_are(flows) -> None:
+    """Shuffling a text moves its words: [CLS] and [SEP] stay, and an unknown word is a word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"] + [f"w{i}" for i in range(4, 64)]
+    made = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
+    flow = checkpoints.flow(build("bert"), tokenizer=PreTrainedTokenizerFast(tokenizer_object=made, **special))
+    text = " ".join(f"w{i}" for i in range(10, 20)) + " unknown"
+    plain = flow.run(text, layer=0).text
+    assert (plain[0], plain[-1], plain[-2]) == ("[CLS]", "[SEP]", "[UNK]")
+    moved = set()
+    for seed in range(6):
+        for options in ({"null": "text", "seed": seed}, {"permute": seed}):
+            found = flow.run(text, layer=0, **options).text
+            assert (found[0], found[-1]) == ("[CLS]", "[SEP]")
+            assert sorted(found) == sorted(plain)
+            assert found != plain
+            moved.add(found.index("[UNK]"))
+    assert len(moved) > 1
+
+
+def test_a_state_between_the_parts_that_leaves_the_numbers_ends_the_run(flows, monkeypatch) -> None:
+    """Also where the layer comes back from it."""
+    from metastable.checkpoints.flows.field import Field
+
+    inner = Field.middle
+
+    def middle(self: Field, index: int, x: Any) -> tuple[Any, Any]:
+        halfway, out = inner(self, index, x)
+        return (halfway * float("inf") if index == 1 else halfway), out
+
+    monkeypatch.setattr(Field, "middle", middle)
+    run = flows("bert").run(IDS, middle=True)
+    assert run.status == "diverged"
+    assert run.times.tolist() == [0.0, 0.5, 1.0]
+    assert np.isfinite(run.hidden).all()
+    with pytest.raises(TokenError, match="not finite"):
+        flows("bert").decompose(IDS)
+
+
+def test_states_that_enter_are_numbers(flows) -> None:
+    """Finite weights whose states are not: a named error, not a run of NaN."""
+    import torch
+
+    model = copy.deepcopy(build("llama"))
+    with torch.no_grad():
+        for part in (model.model.layers[0].mlp.down_proj, model.model.layers[0].mlp.up_proj):
+            part.weight.mul_(1e30)
+        flow = dataclasses.replace(checkpoints.flow(build("llama")), model=model)
+    with pytest.raises(TokenError, match="layer 1 are not finite"):
+        flow.run(IDS, layer=1)
+    run = flow.run(IDS)
+    assert (run.status, run.end) == ("diverged", 0.0)
+    with pytest.raises(CheckpointError, match="not finite"):
+        checkpoints.flow(model)
 
 
 def test_decomposition(flow) -> None:
@@ -396,6 +597,13 @@ def test_errors_come_before_work(flows, tmp_path: Path, monkeypatch) -> None:
         ({"project": "plane"}, InvalidInputError, "sphere"),
         ({"null": "noise"}, InvalidInputError, "haar"),
         ({"substeps": 2, "middle": True}, InvalidInputError, "whole layers"),
+        ({"step": 5e-324}, TimeError, "too short"),
+        ({"layer": 0, "until": 1e300, "step": 1e-10}, TimeError, "too many steps"),
+        ({"substeps": 2**60}, InvalidInputError, "substeps"),
+        ({"layers": slice("a", None)}, InvalidInputError, "slice"),
+        ({"layers": slice(None, None, 0)}, InvalidInputError, "slice"),
+        ({"layers": [[0, 1]]}, InvalidInputError, "whole number"),
+        ({"middle": "yes"}, InvalidInputError, "middle"),
     ):
         with pytest.raises(error, match=words):
             flow.run(IDS, **options)

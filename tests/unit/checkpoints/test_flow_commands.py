@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from metastable.cli.app import COMMANDS, build
+from metastable.cli.checkpoints import geometry
 from metastable.cli.flow import flow
-from metastable.cli.flow_study import loop_times
 from metastable.cli.meaning import meaning
 from metastable.errors import ContextLengthError, InvalidInputError, StoreExistsError, UnknownArchitectureError
+from metastable.reports.flow_study import loop_times
 from tests.unit.checkpoints.flow_models import VOCABULARY
 from tests.unit.checkpoints.flow_models import build as build_model
 
@@ -58,6 +59,14 @@ def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_pa
     page = (out / "report.html").read_text(encoding="utf-8")
     stands_alone(page)
     assert page.count("data:image/png;base64,") == 5
+    # What the loop is and how long it lasts; a legend that a phone shows.
+    assert "dx/dt = F(x) − x" in page
+    assert "Tsit5" in page
+    assert "below 0.001 of each token" in page
+    assert "for ever" not in page
+    assert page.count('<ul class="key">') == 2
+    for name in ("the model", "with its MLP", "null: random weights"):
+        assert f"</i>{name}</li>" in page
     assert "text.txt, 19 tokens counted" in " ".join(page.split())
     rows = list(csv.DictReader((out / "what-if.csv").open()))
     assert len(rows) == 12
@@ -71,14 +80,61 @@ def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_pa
         flow(str(folder), text=text, out=out)
 
 
-def test_flow_says_what_it_leaves_out(tmp_path: Path, capsys) -> None:
-    """A model without a tokenizer and a text that does not fit are refused by name; parallel layers have fewer pictures, not none."""
+def test_flow_says_what_it_leaves_out(folder: Path, text: Path, tmp_path: Path, capsys) -> None:
+    """A model whose parts cannot be told apart has a page with what can be run, and says what was left out and why."""
+    from transformers import PhiConfig, PhiForCausalLM
+
+    place = Path(shutil.copytree(folder, tmp_path / "phi"))
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "resid_pdrop": 0.0,
+    }
+    PhiForCausalLM(PhiConfig(vocab_size=VOCABULARY, **sizes)).save_pretrained(place)
+    out = tmp_path / "out"
+    flow(str(place), text=text, layer=1, until=2.0, out=out)
+    capsys.readouterr()
+    page = (out / "report.html").read_text(encoding="utf-8")
+    left_out = page[page.index("<h2>Left out</h2>") :]
+    for name in ("stack: attention only", "stack: feed-forward only", "loop: attention only", "decomposition"):
+        assert f"<li>{name}: the parts of layers." in left_out
+        assert "cannot be told apart" in left_out
+    assert "<li>stack: the model:" not in left_out
+    rows = {(row["run"], row["variant"]) for row in csv.DictReader((out / "what-if.csv").open())}
+    assert ("whole stack", "the model") in rows
+    assert ("layer 1 looped to t = 2", "with its MLP") in rows
+    assert not any("attention only" in variant for _, variant in rows)
+    assert {path.stem for path in out.glob("*.png")} == {"what-if", "merges-model"}
+    assert not (out / "parts.csv").exists()
+
+
+def test_flow_needs_a_tokenizer_and_a_text(tmp_path: Path) -> None:
     place = tmp_path / "llama"
     build_model("llama").save_pretrained(place)
     with pytest.raises(InvalidInputError, match="no tokenizer"):
         flow(str(place))
     with pytest.raises(InvalidInputError, match="no text file"):
         flow(str(place), text=tmp_path / "nothing.txt")
+
+
+@pytest.mark.parametrize("command", [flow, geometry])
+def test_too_many_tokens_left_out_are_refused_early(command, folder: Path, text: Path, monkeypatch) -> None:
+    """Before the model is loaded where --max-tokens tells, before it is run where only the text does."""
+    from metastable import checkpoints
+
+    def never(*given, **more):
+        pytest.fail("the model was run")
+
+    monkeypatch.setattr(checkpoints.Flow, "run", never)
+    monkeypatch.setattr(checkpoints, "token_states", never)
+    with pytest.raises(InvalidInputError, match="20 tokens, and --drop-first 30"):
+        command(str(folder), text=text, max_tokens=32, drop_first=30)
+    with pytest.raises(InvalidInputError, match="--max-tokens 8"):
+        command("no such model", text=text, max_tokens=8, drop_first=7)
+    with pytest.raises(InvalidInputError, match="drop-first"):
+        command("no such model", text=text, drop_first=-1)
 
 
 def test_flow_refuses_before_work(folder: Path, text: Path, tmp_path: Path) -> None:
@@ -124,10 +180,16 @@ def test_meaning_writes_a_page_that_stands_alone(folder: Path, tmp_path: Path, c
 
 
 def test_meaning_of_one_head(folder: Path, text: Path, capsys) -> None:
-    meaning(str(folder), layer=1, head=2, modes=2, words=3, text=text)
+    """As in the help's example: every mode on a line of its own, with a p that is not that of a pool of one."""
+    meaning(str(folder), layer=1, head=2, modes=3, words=3, text=text)
     shown = capsys.readouterr().out
-    assert "1.2" in shown
+    for mode in range(1, 3):
+        assert f"1.2 #{mode}" in shown
     assert "Mean likeness" not in shown
+    values = [float(found) for found in re.findall(r"[+-][01]\.\d\d +([01]\.\d{3})", shown)]
+    assert len(values) >= 2
+    assert all(0 < value <= 1 for value in values)
+    assert len(set(values)) > 1
 
 
 def test_commands_are_listed() -> None:

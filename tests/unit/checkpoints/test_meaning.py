@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.stats
 
 from metastable import checkpoints
-from metastable.checkpoints.meanings import measure, modes, vocabulary
+from metastable.checkpoints.meanings import found as found_module
+from metastable.checkpoints.meanings import modes, nulls, vocabulary
 from metastable.errors import InvalidInputError, UnsupportedError
-from tests.unit.checkpoints.flow_models import VOCABULARY, build
+from tests.unit.checkpoints.flow_models import ENCODER, VOCABULARY, build
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +53,51 @@ def test_modes_are_left_and_right_eigenvectors(seed: int) -> None:
     assert found.sign_score == pytest.approx(found.spectrum.real.sum() / np.abs(found.spectrum).sum())
 
 
-def test_haar_head_keeps_singular_values() -> None:
-    generator = np.random.default_rng(0)
-    output, value = generator.standard_normal((30, 6)), generator.standard_normal((6, 30))
-    drawn = modes.haar_head(output, value, generator)
-    singular = [np.linalg.svd(a @ b, compute_uv=False)[:6] for a, b in ((output, value), drawn)]
-    np.testing.assert_allclose(*singular, rtol=1e-8)
-    zero = modes.haar_head(np.zeros((30, 6)), value, generator)
-    assert np.abs(zero[0] @ zero[1]).max() == 0
+def whole_haar_head(strengths: np.ndarray, dim: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of a random value matrix with these singular values between two Haar frames of R^dim: the slow way."""
+    frames = []
+    for _ in range(2):
+        q, r = np.linalg.qr(generator.standard_normal((dim, len(strengths))))
+        frames.append(q * np.sign(np.diag(r)))
+    return frames[0] * strengths, frames[1].T
+
+
+def some_words(generator: np.random.Generator, dim: int, count: int = 60) -> vocabulary.Vocabulary:
+    """Words whose inputs and outputs are related and not isotropic, centred."""
+    inputs = generator.standard_normal((count, dim)) * np.linspace(0.3, 2.0, dim)
+    outputs = inputs + 0.8 * generator.standard_normal((count, dim))
+    inputs, outputs = ((rows - rows.mean(axis=0)).astype(np.float32) for rows in (inputs, outputs))
+    return vocabulary.Vocabulary(np.arange(count), inputs, outputs, "output embedding")
+
+
+def slow_likeness(words: vocabulary.Vocabulary, output: np.ndarray, value: np.ndarray) -> tuple[float, complex]:
+    """Likeness and eigenvalue of the leading mode, from the dense eigenvectors and word by word."""
+    values, left, right = scipy.linalg.eig(output @ value, left=True, right=True)
+    # The kernel is no mode, and of a pair the upper one counts.
+    there = (np.abs(values) > 1e-9 * np.abs(values).max()) & (values.imag >= 0)
+    place = np.flatnonzero(there)[np.argmax(values.real[there])]
+    u, v = left[:, place].conj(), right[:, place]
+    v = v * values[place] / (u @ v)
+    r, s = words.inputs @ u, words.outputs @ v
+    return float((r * s).sum().real / np.sqrt((abs(r) ** 2).sum() * (abs(s) ** 2).sum())), values[place]
+
+
+def test_haar_draws_have_the_law_of_whole_heads() -> None:
+    """Draws from k x k cores against frames of R^dim and dense eigenvectors: Kolmogorov-Smirnov over 400 heads each."""
+    generator = np.random.default_rng(1)
+    dim, strengths = 14, np.array([3.0, 2.0, 1.5, 0.7, 0.2])
+    words = some_words(generator, dim)
+    alike, value = nulls.haar_likeness(strengths, 2, nulls.Moments.of(words), 1600, generator)
+    fast = alike[::4, 0], value[::4, 0]  # one of each core: independent
+    slow = [slow_likeness(words, *whole_haar_head(strengths, dim, generator)) for _ in range(400)]
+    likenesses, values = np.array([one for one, _ in slow]), np.array([one for _, one in slow])
+    for kind in (True, False):
+        ours, theirs = (fast[1].imag == 0) == kind, (values.imag == 0) == kind
+        assert min(ours.sum(), theirs.sum()) > 60
+        assert scipy.stats.ks_2samp(fast[0][ours], likenesses[theirs]).pvalue > 0.01
+        assert scipy.stats.ks_2samp(alike[np.repeat(ours, 4), 0], likenesses[theirs]).pvalue > 0.001
+        assert scipy.stats.ks_2samp(np.abs(fast[1][ours]), np.abs(values[theirs])).pvalue > 0.01
+    assert (value[:, 0].real >= value[:, 1].real).all()
 
 
 def planted(sign: float, tokenizer: Any) -> checkpoints.Flow:
@@ -145,14 +184,95 @@ def test_lists_agree_with_a_slow_way(tokenizer) -> None:
 
 
 def test_p_values_are_uniform_for_haar_heads() -> None:
-    """Heads drawn from the null itself: p <= 0.1 in about a tenth of them, on either side of zero."""
+    """Heads drawn from the null itself, whole: p <= 0.1 in a tenth of them and p <= 0.5 in half, for real modes and for planes."""
     generator = np.random.default_rng(0)
-    null, other = generator.normal(0.1, 0.05, 400), generator.normal(0.1, 0.05, (40, 10))
-    p = measure._p_values(other, np.ones_like(other), null)
-    assert np.mean(p <= 0.1) == pytest.approx(0.1, abs=0.05)
-    mirrored = measure._p_values(-other, -np.ones_like(other), null)
-    np.testing.assert_array_equal(p, mirrored)
-    assert measure._p_values(np.array([0.9]), np.array([1.0]), null)[0] == pytest.approx(1 / 401)
+    dim, strengths = 14, np.array([3.0, 2.0, 1.5, 0.7, 0.2])
+    words = some_words(generator, dim)
+    moments = nulls.Moments.of(words)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(300):
+        output, value = whole_haar_head(strengths, dim, generator)
+        np.testing.assert_allclose(modes.singular_values(output, value), strengths, rtol=1e-8)
+        # A head and its negative are as likely: every other one repels.
+        sign = 1 - 2 * (number % 2)
+        alike, eigenvalue = slow_likeness(words, output, value)
+        null = nulls.haar_likeness(strengths, 1, moments, 200, generator)
+        p, usual = found_module.p_value(sign * alike, sign * eigenvalue, null[0][:, 0], null[1][:, 0])
+        assert np.sign(usual) == np.sign(sign * eigenvalue.real)
+        found[eigenvalue.imag == 0].append(p)
+    for p in found.values():
+        assert len(p) > 60
+        assert np.mean(np.array(p) <= 0.1) == pytest.approx(0.1, abs=0.06)
+        assert np.mean(np.array(p) <= 0.5) == pytest.approx(0.5, abs=0.12)
+    drawn, values = np.linspace(0.0, 0.2, 99), np.ones(99, dtype=complex)
+    assert found_module.p_value(0.9, 1.0 + 0j, drawn, values) == pytest.approx((1 / 100, 0.1))
+    assert found_module.p_value(0.1, 1.0 + 0j, drawn, values)[0] == 1.0
+    assert np.isnan(found_module.p_value(0.9, 1.0 + 1j, drawn, values)).all()  # no draw of its kind
+
+
+def test_a_head_does_not_depend_on_what_else_was_asked(tokenizer) -> None:
+    """p, its draws and z of one head alone are those of the head among all others."""
+    flow = checkpoints.flow(build("qwen2"), tokenizer=tokenizer)
+    everything = checkpoints.meaning(flow, modes=2, words=4, draws=80)
+    alone = checkpoints.meaning(flow, layer=1, head=2, modes=2, words=4, draws=80)
+    one = everything.sel(layer=[1], head=[2])
+    for name in ("alike", "alike_p", "alike_usual", "alike_null", "read_z", "write_z"):
+        np.testing.assert_allclose(alone[name].values, one[name].values, atol=1e-6)
+    # p is the place of its own likeness among its own draws of its own kind.
+    row = one.isel(layer=0, head=0, mode=0)
+    same = row["null_is_real"].values == bool(row["is_real"])
+    drawn = row["alike_null"].values[same]
+    away = np.abs(drawn - np.median(drawn)) >= abs(float(row["alike"]) - np.median(drawn))
+    assert float(row["alike_p"]) == pytest.approx((1 + away.sum()) / (1 + same.sum()))
+    assert 0 < float(row["alike_p"]) <= 1
+
+
+def test_strengths_of_random_planes_and_lines() -> None:
+    """In units of the null random directions have mean 0 and spread 1; so have planes of any shape, which reach further."""
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((500, 20)).astype(np.float32)
+    null = nulls.strength_null(rows, 8, True, generator)
+    one_sided = nulls.strength_null(rows, 8, False, generator)
+    assert one_sided.line[0] < null.line[0]
+    for narrow in (0.0, 0.4, 1.0):
+        planes = generator.standard_normal((100, 20)) + 1j * narrow * generator.standard_normal((100, 20))
+        shapes = modes.plane_shape(planes)
+        assert ((shapes >= 0) & (shapes <= 1)).all()
+        z = [null.standardize(nulls.top_strength(abs(rows @ q), 8), float(shape)) for q, shape in zip(planes, shapes)]
+        assert abs(np.mean(z)) < 0.45
+        assert 0.6 < np.std(z) < 1.5
+    a, b = np.eye(20)[:2]
+    turn = np.exp(0.7j)
+    np.testing.assert_allclose(
+        modes.plane_shape(turn * np.array([a + 0j, a + 0.25j * b, a + 1j * b])), [0, 0.25, 1], atol=1e-7
+    )
+
+
+def test_modes_that_are_not_there(tokenizer) -> None:
+    """A pair counts once, so some heads have fewer modes than dimensions: NaN, no words, counted nowhere."""
+    flow = checkpoints.flow(build("qwen2"), tokenizer=tokenizer)
+    found = checkpoints.meaning(flow, modes=6, words=3, draws=24)
+    value = np.asarray(found["eigenvalue"].values)
+    missing = np.isnan(value.real)
+    assert missing.any()
+    for layer, head in ((0, 0), (1, 3), (2, 2)):
+        everything = checkpoints.load_weights(flow.model).layer(layer).fold()
+        core = everything.value[everything.kv_head(head)] @ everything.output[head]
+        assert (~missing[layer, head]).sum() == (np.linalg.eigvals(core).imag >= 0).sum()
+    assert not found["is_real"].values[missing].any()
+    for name in ("alike", "alike_p", "alike_usual", "read_z", "write_z"):
+        assert np.isnan(found[name].values[missing]).all()
+    assert (found["read"].values[missing] == "").all()
+    assert (found["shared"].values[missing] == 0).all()
+    assert np.isnan(found["alike_null"].values).any()
+    assert not found["null_is_real"].values[np.isnan(found["alike_null"].values)].any()
+    last = found.isel(mode=[5])
+    there = int((~missing[..., 5]).sum())
+    if there >= 3:
+        assert checkpoints.compare_heads(last).heads == there
+    else:
+        with pytest.raises(InvalidInputError, match="three"):
+            checkpoints.compare_heads(last)
 
 
 def test_comparison_of_heads() -> None:
@@ -166,8 +286,9 @@ def test_comparison_of_heads() -> None:
     data = xr.Dataset(
         {
             "alike": (("layer", "head", "mode"), alike),
-            "alike_null": (("layer", "head", "mode"), np.full(shape, 0.1)),
-            "null_is_real": (("layer", "head", "mode"), positive),
+            "alike_null": (("layer", "head", "mode", "draw"), np.full((*shape, 5), 0.1)),
+            "null_is_real": (("layer", "head", "mode", "draw"), np.repeat(positive[..., None], 5, axis=-1)),
+            "alike_usual": (("layer", "head", "mode"), np.full(shape, 0.1)),
             "alike_p": (("layer", "head", "mode"), np.where(alike > 0.25, 0.01, 0.5)),
             "eigenvalue": (("layer", "head", "mode"), value),
             "sign_score": (("layer", "head"), np.where(positive, 0.5, -0.5)[..., 0]),
@@ -193,6 +314,11 @@ def test_text_takes_the_place_of_the_vocabulary(tokenizer) -> None:
     assert found.attrs["reading"] == "tokens of a text"
     assert found.sizes["layer"] == 2
     assert set(found["read"].values.ravel()) <= {f"w{i}" for i in range(11, 22)}
+    # Eleven tokens have no such best ones as a vocabulary has: random weights stand out by nothing, in units of their own null.
+    everything = checkpoints.meaning(flow, words=5, text=" ".join(f"w{i}" for i in range(10, 22)), draws=8)
+    assert abs(float(everything["read_z"].mean())) < 1.0
+    with pytest.raises(InvalidInputError, match="three tokens"):
+        checkpoints.meaning(flow, text="w3 w4")
 
 
 def test_what_is_refused(tokenizer) -> None:
@@ -207,16 +333,73 @@ def test_what_is_refused(tokenizer) -> None:
         checkpoints.meaning(flow, modes=99)
     with pytest.raises(InvalidInputError, match="at least one"):
         checkpoints.meaning(flow, head=[])
+    for wrong in (
+        {"layer": [1.7]},
+        {"layer": ["x"]},
+        {"layer": [[0, 1]]},
+        {"head": [None]},
+        {"head": [True]},
+        {"layer": "1"},
+    ):
+        with pytest.raises(InvalidInputError, match="whole number"):
+            checkpoints.meaning(flow, **wrong)
+    with pytest.raises(InvalidInputError, match="whole number"):
+        checkpoints.meaning(flow, layer=np.array([0.0, 1.0]))
+    with pytest.raises(InvalidInputError, match="draws"):
+        checkpoints.meaning(flow, draws=0)
     with pytest.raises(UnsupportedError, match="dimension"):
         checkpoints.meaning(checkpoints.flow(build("albert"), tokenizer=tokenizer))
 
 
-def test_final_gain(tokenizer) -> None:
-    flow = checkpoints.flow(build("llama"))
-    np.testing.assert_allclose(vocabulary.final_gain(flow), flow.model.model.norm.weight.detach(), rtol=1e-4)
-    flow = checkpoints.flow(build("gpt2"))
-    np.testing.assert_allclose(vocabulary.final_gain(flow), flow.model.transformer.ln_f.weight.detach(), rtol=1e-4)
-    assert vocabulary.final_gain(checkpoints.flow(build("bert"))) is None
+def odd_gpt2() -> Any:
+    """A GPT-2 of odd dimension: a LayerNorm with gain, shift and mean, and no direction of signs that has mean zero."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_embd=15, n_layer=2, n_head=3, vocab_size=VOCABULARY, n_positions=16, bos_token_id=1, eos_token_id=2
+    )
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "gpt_neox", "odd"])
+def test_final_norm_is_the_models_own(name: str, tokenizer) -> None:
+    """Words of a direction against the model's own norm and head, applied to the direction and to its negative (shifts cancel)."""
+    import torch
+
+    flow = checkpoints.flow(odd_gpt2() if name == "odd" else build(name), tokenizer=tokenizer)
+    norm = vocabulary.final_norm(flow)
+    assert norm is not None
+    weight = flow.final_norm.weight.detach().numpy() + (name == "gemma2")
+    np.testing.assert_allclose(norm.gain, weight, rtol=1e-4, atol=1e-5)
+    assert norm.centers == (name in ("gpt2", "gpt_neox", "odd"))
+    words = vocabulary.vocabulary_of(flow, checkpoints.load_weights(build("llama")).layer(0).norm)
+    assert words.writing == "output embedding"
+    direction = 100.0 * np.random.default_rng(0).standard_normal(flow.dim) + 30.0
+    with torch.no_grad():
+        head = flow.model.get_output_embeddings()
+        state = torch.tensor(direction, dtype=torch.float32)
+        own = 0.5 * (head(flow.final_norm(state)) - head(flow.final_norm(-state))).numpy()[words.ids]
+    ours = words.outputs @ direction
+    own = own - own.mean()
+    np.testing.assert_allclose(ours / np.linalg.norm(ours), own / np.linalg.norm(own), atol=1e-5)
+
+
+def test_a_head_that_is_not_linear_is_not_taken_for_the_output_embedding(tokenizer) -> None:
+    """The decoder of a masked language model sees states behind a dense layer and an activation: directions have input words only."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    assert vocabulary.final_norm(checkpoints.flow(build("bert"))) is None
+    model = BertForMaskedLM(BertConfig(**ENCODER)).eval()
+    words = vocabulary.vocabulary_of(
+        checkpoints.flow(model, tokenizer=tokenizer), checkpoints.load_weights(model).layer(0).norm
+    )
+    assert words.writing == "input embeddings"
 
 
 def test_words_of_smollm2(smollm2) -> None:
@@ -226,4 +409,7 @@ def test_words_of_smollm2(smollm2) -> None:
     for name in ("read", "written"):
         assert {" China", " Chinese", " Japanese"} <= set(row[name].values.tolist())
     assert float(row["alike"]) == pytest.approx(0.647, abs=0.01)
-    assert abs(found["alike_null"].values).max() < 0.35
+    # A random head is hardly ever as alike; its words stand out as those of no random direction do.
+    assert float(row["alike_p"]) < 0.03
+    assert float(row["read_z"]) > 3
+    assert float(np.quantile(np.abs(row["alike_null"].values), 0.95)) < 0.35

@@ -7,7 +7,7 @@ import pytest
 
 import metastable as ms
 from metastable.figures import long_runs, style
-from metastable.figures.run_view import sample
+from metastable.figures.moments import sample
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def close(page):
     plt.close(page)
 
 
-@pytest.mark.parametrize(("dim", "axes"), [(2, 2), (3, 1), (5, 5)])
+@pytest.mark.parametrize(("dim", "axes"), [(2, 3), (3, 2), (5, 5)])
 def test_plot_picks_by_dimension(runs, dim, axes):
     page = runs[dim].plot()
     assert len(page.axes) == axes

@@ -1,5 +1,7 @@
 """Projections and primitives: geometry that can be checked, and drawings that put things where they belong."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,9 +85,33 @@ def test_stacks_count_tokens():
 def test_world_lines_leave_at_the_edge_and_come_back_at_the_other():
     times, path = circle_view.break_wraps(np.arange(4.0), np.array([3.0, 3.1, -3.1, -3.0]))
     np.testing.assert_allclose(path, [3.0, 3.1, np.pi, np.nan, -np.pi, -3.1, -3.0])
-    np.testing.assert_allclose(times, [0, 1, 2, np.nan, 2, 2, 3])
+    # The straight line from 3.1 to -3.1 + 2 pi meets pi in the middle; it used to run along the edge until t = 2 and jump there.
+    np.testing.assert_allclose(times, [0, 1, 1.5, np.nan, 1.5, 2, 3])
     times, path = circle_view.break_wraps(np.arange(3.0), np.array([0.0, 0.1, 0.2]))
     assert path.size == 3
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_wrapped_lines_are_straight_across_the_edge(log):
+    """Coarse output: on both sides of the edge the line is the one to the unwrapped angle, straight on the axis that is drawn."""
+    times = np.geomspace(1.0, 1e6, 7) if log else np.linspace(1.0, 7.0, 7)
+    turning = 2.0 + 1.4 * np.arange(7)
+    wrapped = np.angle(np.exp(1j * turning))
+    t, path = circle_view.break_wraps(times, wrapped, log)
+    axis = np.log(t) if log else t
+    known = np.isfinite(t)
+    expected = np.interp(axis[known], np.log(times) if log else times, turning)
+    np.testing.assert_allclose(np.exp(1j * path[known]), np.exp(1j * expected), atol=1e-12)
+    assert np.isnan(t).sum() == 2  # the angle passes pi and 3 pi
+
+
+def test_many_tokens_are_counted_not_drawn_over_each_other():
+    _page, ax = style.figure()
+    times = np.linspace(0, 1, 5)
+    states = np.repeat(sphere.uniform(3000, dim=2, seed=0)[None], 5, axis=0)
+    image = circle_view.draw_world_density(ax, times, states, cells=40)
+    cells = np.ma.filled(image.get_array(), 0.0).reshape(40, 5)
+    np.testing.assert_array_equal(cells.sum(axis=0), 3000.0)
 
 
 def test_world_lines_keep_every_token():
@@ -129,3 +155,15 @@ def test_attention_matrix_needs_a_matrix():
     assert image.get_array().mask.sum() == 6
     with pytest.raises(InvalidInputError, match="matrix"):
         curves.draw_attention(ax, np.ones(3))
+
+
+def test_no_cluster_is_grey() -> None:
+    """Grey is for tokens that stay alone, however many clusters there are."""
+    from metastable.figures import flow_view
+
+    labels = np.repeat(np.arange(14), [2] * 12 + [1, 1])
+    tree = SimpleNamespace(final_labels=labels)
+    colors = flow_view._colors(tree)  # type: ignore[arg-type]
+    assert set(colors[24:]) == {flow_view.ALONE}
+    assert not set(colors[:24]) & {flow_view.ALONE, style.GREY, style.MUTED}
+    assert len(set(colors[:18])) == 9

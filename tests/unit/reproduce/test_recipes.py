@@ -14,6 +14,7 @@ SMALL = {
     "lemma-c.1": {"deltas": (0.5, 1.0), "renyi_tokens": 500},
     "cluster-law": {"tokens": 40, "beta": 16.0, "decades": (1, 2, 4, 8, 13)},
     "cascade": {"tokens": 40, "beta": 16.0, "until": 1e14},
+    "cascade-law": {"tokens": 30, "cases": ((2, 16.0),), "law_beta": 16.0, "law_tokens": 30, "decades": (2.5, 4, 8)},
     "theorem-5.2": {"tokens": 20},
     "causal-vs-full": {"tokens": 30, "until": 100.0},
     "table-1-random": {"tokens": 12},

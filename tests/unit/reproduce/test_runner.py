@@ -282,7 +282,7 @@ def test_the_catalogue_holds_every_item_of_the_paper():
         "conjecture-2",
     }
     wanted |= {"lemma-3.1", "lemma-5.1", "lemma-5.3", "lemma-a.1", "lemma-c.1", "counts-scaling"}
-    wanted |= {"cascade", "cluster-law", "causal-vs-full", "table-1-random", "cloud-width"}
+    wanted |= {"cascade", "cascade-law", "cluster-law", "causal-vs-full", "table-1-random", "cloud-width"}
     assert set(names) == wanted
     assert len(names) == len(wanted)
     for recipe in catalogue():

@@ -110,6 +110,26 @@ def test_one_axis_is_a_curve(results):
     assert len(phase.phase_figure(line).axes) == 1
 
 
+def test_curves_say_what_they_show_beside_the_data():
+    """Grid values have ticks, a geometric grid a logarithmic axis; the legend is outside the panels and explains the band."""
+    values = np.random.default_rng(0).normal(1.0, 0.1, (4, 2, 20))
+    coords = {"tokens": [25, 50, 100, 200], "mask": ["causal", "full"]}
+    page = phase.phase_figure(xr.DataArray(values, dims=("tokens", "mask", "member"), coords=coords, name="clusters"))
+    ax = page.axes[0]
+    assert ax.get_legend() is None
+    words = [text.get_text() for text in page.legends[0].get_texts()]
+    assert words[:2] == ["causal", "full"]
+    assert "10 % to 90 %" in words[2]
+    assert ax.get_xscale() == "log"
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["25", "50", "100", "200"]
+    page.canvas.draw()
+    box = page.legends[0].get_window_extent()
+    assert not box.overlaps(ax.get_window_extent())
+    even = xr.DataArray(values[:3, 0], dims=("tokens", "member"), coords={"tokens": [10, 20, 30]}, name="clusters")
+    lone = phase.phase_figure(even).axes[0]
+    assert (lone.get_xscale(), lone.get_xticks().tolist()) == ("linear", [10.0, 20.0, 30.0])
+
+
 def test_mistakes_are_named(results):
     with pytest.raises(InvalidInputError, match="is no axis"):
         phase.phase_figure(results, x="gamma")

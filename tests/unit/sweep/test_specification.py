@@ -97,7 +97,7 @@ def test_shared_starts():
 
 def test_bundles_change_fields_together():
     grid = {"case": [{"label": "circle", "dim": 2, "tokens": 4}, {"dim": 3, "tokens": 9, "c": 2.0}], "beta": [1.0]}
-    sweep = small_sweep(grid=grid)
+    sweep = small_sweep(grid=grid, model={}, tokens=None)
     assert sweep.axes[0].labels == ("circle", "dim = 3, tokens = 9, c = 2.0")
     assert [(task.model["dim"], task.tokens) for task in sweep.tasks()] == [(2, 4), (3, 9)]
 

@@ -157,7 +157,10 @@ def test_results_of_different_sizes_are_padded(tmp_path):
     for order in ([2, 4], [4, 2]):
         folder = tmp_path / str(order[0])
         sweeps.run(
-            small_sweep(grid={"tokens": order}, model={"dim": 2, "beta": 1.0}), folder, workers=0, execute=execute
+            small_sweep(grid={"tokens": order}, model={"dim": 2, "beta": 1.0}, tokens=None),
+            folder,
+            workers=0,
+            execute=execute,
         )
         found = sweeps.open_results(folder)["a"].sel(tokens=2).values
         assert found.tolist()[:2] == [1.0, 2.0]

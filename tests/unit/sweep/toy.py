@@ -66,3 +66,19 @@ def small_sweep(**changes) -> Sweep:
         "seed": 7,
     }
     return Sweep(**{**fields, **changes})
+
+
+def northern(x):
+    """An observable: how far north the northernmost token is."""
+    return x[:, 1].max()
+
+
+def moment(states, times, model, *, order):
+    """An observable with an argument."""
+    return (np.abs(states[:, :, 0]) ** order).mean(axis=1)
+
+
+def bunch(generator, tokens, dim):
+    """A start: all tokens close together."""
+    x = np.eye(dim)[0] + 0.01 * generator.standard_normal((tokens, dim))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,11 +117,23 @@ def all_from_cache(cache: Mapping[str, Any], dim: int | None = None) -> tuple[li
     return times, [found[time] for time in times]
 
 
-def order_of(tokens: int, seed: int, keep_first: int = 1) -> np.ndarray:
-    """A random order of the tokens that leaves the first `keep_first` (the attention sink, [CLS]) where they are."""
+def special_places(ids: Sequence[int], tokenizer: Any) -> list[int]:
+    """Places of special tokens ([CLS], [SEP], ends of text) among token ids; an unknown word is a word."""
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    others = [getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "cls", "sep", "pad", "mask")]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown not in others:
+        special.discard(unknown)
+    return [place for place, token in enumerate(ids) if token in special]
+
+
+def order_of(tokens: int, seed: int, kept: Sequence[int] = ()) -> np.ndarray:
+    """A random order of the tokens that leaves the first (the attention sink) and those at the places `kept` where they are."""
     generator = np.random.default_rng(seed)
-    kept = np.arange(min(keep_first, tokens))
-    return np.concatenate([kept, len(kept) + generator.permutation(tokens - len(kept))])
+    order = np.arange(tokens)
+    free = np.setdiff1d(order, [0, *kept])
+    order[free] = free[generator.permutation(len(free))]
+    return order
 
 
 def lengths(states: FloatArray, times: Any) -> FloatArray:

@@ -88,8 +88,6 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
     Raises:
         UnsupportedError: the layers are not a chain, each fed by the one before it.
     """
-    import torch
-
     calls: list[Call] = []
     entered: list[Any] = []
     left: list[Any] = []
@@ -107,20 +105,16 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
     def after(module: Any, arguments: Any, result: Any) -> None:
         left.append(first(result))
 
-    base = model.base_model
-    options = {"use_cache": False} if "use_cache" in inspect.signature(base.forward).parameters else {}
     hooks = []
     for _, module in layers:
         hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
         hooks.append(module.register_forward_hook(after))
     try:
-        with torch.no_grad():
-            device = next(base.parameters()).device
-            returned = base(input_ids=torch.tensor([list(ids)], device=device), **options)
+        returned = _forward(model.base_model, ids)
     finally:
         for hook in hooks:
             hook.remove()
-    chained = all(torch.equal(out, into) for out, into in zip(left, entered[1:]))
+    chained = all(_same(out, into) for out, into in zip(left, entered[1:]))
     if not calls or not chained:
         raise UnsupportedError(
             f"the layers of {type(model).__name__} do not feed one another directly, so its depth is not a flow of one state"
@@ -128,23 +122,48 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
     return Recording(tuple(calls), tuple(entered), left[-1], first(returned.to_tuple()))
 
 
-def find_final_norm(model: Any, recording: Recording) -> Any:
-    """The module between the last layer and what the model returns (None where there is none), found by its effect."""
+def find_final_norm(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int], recording: Recording) -> Any:
+    """The module that makes of the last layer's state what the model returns, seen in one more pass; None where there is none."""
     import torch
 
     if torch.equal(recording.last, recording.returned):
         return None
-    for _, module in model.base_model.named_children():
-        if not any(parameter.shape == recording.last.shape[-1:] for parameter in module.parameters()):
-            continue
-        try:
-            with torch.no_grad():
-                result = first(module(recording.last))
-        except Exception:  # a module that takes something else is not the norm
-            continue
-        if torch.is_tensor(result) and torch.equal(result, recording.returned):
-            return module
-    return None
+    found: list[Any] = []
+
+    def after(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        given = arguments[0] if arguments else keywords.get("hidden_states")
+        if _same(given, recording.last) and _same(first(result), recording.returned):
+            found.append(module)
+
+    base = model.base_model
+    inside = {id(module) for _, layer in layers for module in layer.modules()}
+    outside = [module for module in base.modules() if module is not base and id(module) not in inside]
+    hooks = [module.register_forward_hook(after, with_kwargs=True) for module in outside]
+    try:
+        _forward(base, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality of every entry; states that have left the numbers are themselves, too."""
+    import torch
+
+    if not torch.is_tensor(a) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return a is b or torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def _forward(base: Any, ids: Sequence[int]) -> Any:
+    """What a model without its head returns for token ids."""
+    import torch
+
+    options = {"use_cache": False} if "use_cache" in inspect.signature(base.forward).parameters else {}
+    with torch.no_grad():
+        device = next(base.parameters()).device
+        return base(input_ids=torch.tensor([list(ids)], device=device), **options)
 
 
 @contextmanager

@@ -12,20 +12,20 @@ from metastable.analysis.energy import global_energy
 from metastable.checkpoints.flows import solve
 from metastable.checkpoints.flows.field import Layer, prepared
 from metastable.checkpoints.geometry import mean_cosine
-from metastable.errors import UnsupportedError
+from metastable.errors import TokenError, UnsupportedError
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from metastable.checkpoints.flows.flow import Flow
 
-MEASURES = ("angle", "mean_cosine_change", "energy_change", "length_change")
-
 
 def _unit(x: Any, drop_first: int) -> tuple[FloatArray, FloatArray]:
     """Unit tokens and their lengths, float64."""
     states = solve.to_array(x)[drop_first:].astype(np.float64)
     length = np.linalg.norm(states, axis=1)
+    if not (np.isfinite(length).all() and length.all()):
+        raise TokenError("a state of this text is zero or not finite, so it has no direction; try dtype='float64'")
     return states / length[:, None], length
 
 
@@ -67,13 +67,13 @@ def decompose(
     """
     import xarray as xr
 
-    from metastable.checkpoints.flows.plan import check_plan
+    from metastable.checkpoints.flows.plan import Wish, check_plan
 
     beta = _checks.number(beta, "beta", 0.0, strict=True)
     untold = [name for name, part in zip(flow.layer_names, flow.parts) if part is None]
     if untold:
         raise UnsupportedError(f"the parts of {untold[0]} cannot be told apart, so there is nothing to decompose")
-    plan = check_plan(flow.depth, single_precision=True, **_PLAIN)
+    plan = check_plan(flow.depth, Wish(), single_precision=True)
     beginning = flow._begin(text, plan, max_tokens, special_tokens)
     drop_first = _checks.count(drop_first, "drop_first", 0, max(0, beginning.states.shape[1] - 2))
     layers = tuple(Layer(call, part) for call, part in zip(beginning.calls, flow.parts))
@@ -106,15 +106,3 @@ def decompose(
             "layer_kind": flow.kind,
         },
     )
-
-
-_PLAIN: dict[str, Any] = {
-    **dict.fromkeys(("layers", "layer", "until", "step", "substeps", "times", "permute", "project", "null")),
-    "parts": "all",
-    "temperature": 1.0,
-    "seed": 0,
-    "middle": False,
-    "rtol": 1e-3,
-    "max_steps": 100_000,
-}
-"""Arguments of a run with nothing changed."""

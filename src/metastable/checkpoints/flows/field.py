@@ -60,17 +60,29 @@ class Field:
         return (x + self.shares["attention"] if "attention" in self.active else x), result
 
 
-def attention_scalings(module: Any) -> list[tuple[Any, float]]:
-    """Attention modules inside a layer that hold the factor of their logits in `scaling`, with its value."""
-    return [
-        (submodule, float(submodule.scaling))
-        for submodule in module.modules()
-        if isinstance(getattr(submodule, "scaling", None), float)
-    ]
+CAPS = ("attn_logit_softcapping",)
+"""Where attention modules keep the bound c of logits c tanh(logit / c) (Gemma 2)."""
+CLOSE = 1e-4
+"""Attention weights of a probe that agree to this are the same (float32)."""
 
 
-def _attention_weights(layer: Layer, x: Any) -> list[Any]:
+def attention_factors(module: Any, temperature: float) -> list[tuple[Any, str, float]]:
+    """Changes (module, attribute, value) of a layer that divide by `temperature` the logits that enter its softmax.
+
+    The factor `scaling` of a logit l is divided; so is a cap c, because (c/T) tanh((l/T) / (c/T)) = c tanh(l/c) / T.
+    """
+    changes = []
+    for submodule in module.modules():
+        if isinstance(getattr(submodule, "scaling", None), float):
+            names = ("scaling", *(name for name in CAPS if isinstance(getattr(submodule, name, None), (int, float))))
+            changes += [(submodule, name, float(getattr(submodule, name)) / temperature) for name in names]
+    return changes
+
+
+def _attention_weights(layer: Layer, x: Any, temperature: float) -> list[Any]:
     """Attention weights (1, heads, tokens, tokens) that the modules of a layer return on the way."""
+    import torch
+
     found: list[Any] = []
 
     def keep(module: Any, arguments: Any, result: Any) -> None:
@@ -79,7 +91,8 @@ def _attention_weights(layer: Layer, x: Any) -> list[Any]:
 
     hooks = [module.register_forward_hook(keep) for module in layer.module.modules()]
     try:
-        layer.call(x)
+        with torch.no_grad(), replaced(attention_factors(layer.module, temperature)):
+            layer.call(x)
     finally:
         for hook in hooks:
             hook.remove()
@@ -87,18 +100,16 @@ def _attention_weights(layer: Layer, x: Any) -> list[Any]:
 
 
 def check_temperature(layers: Sequence[Layer], states: Sequence[Any]) -> None:
-    """Refuse a temperature where logits cannot be scaled: with the factor zero, attention over visible tokens must be uniform.
+    """Refuse a temperature where logits cannot be scaled: at temperature T weights must be w^(1/T) / sum w^(1/T), here for T = 2.
 
     `layers`, `states`: calls of a short probe text and what entered them.
     """
-    import torch
-
     for layer, x in zip(layers, states):
-        scalings = attention_scalings(layer.module)
-        with torch.no_grad(), replaced([(module, "scaling", 0.0) for module, _ in scalings]):
-            weights = _attention_weights(layer, x)
-        spread = [float((w - w.amax(-1, keepdim=True))[w > 0].abs().max()) for w in weights]
-        if not scalings or not weights or max(spread) > 1e-6:
+        plain, warm = (_attention_weights(layer, x, temperature) for temperature in (1.0, 2.0))
+        roots = [weights.sqrt() for weights in plain]
+        wanted = [root / root.sum(dim=-1, keepdim=True) for root in roots]
+        agree = all(float((w - v).abs().max()) <= CLOSE for w, v in zip(wanted, warm))
+        if not plain or len(plain) != len(warm) or not agree:
             raise UnsupportedError(
                 f"{layer.call.name}: its attention shows no factor of the logits that can be changed, so temperature= is not possible; "
                 "leave it out, or load the model with attn_implementation='eager'"
@@ -107,7 +118,7 @@ def check_temperature(layers: Sequence[Layer], states: Sequence[Any]) -> None:
 
 @contextmanager
 def prepared(layers: Sequence[Layer], parts: str, temperature: float, dim: int) -> Iterator[Field]:
-    """The field of these layers with `parts` on (`"all"`, `"attention"`, `"mlp"`) and logits divided by `temperature`.
+    """The field of these layers with `parts` on (`"all"`, `"attention"`, `"mlp"`) and the softmax's logits divided by `temperature`.
 
     Everything that is changed on the model's modules is put back at the end.
     """
@@ -134,8 +145,7 @@ def prepared(layers: Sequence[Layer], parts: str, temperature: float, dim: int) 
                 for part, name in wanted.items():
                     hooks.append(layer.module.get_submodule(name).register_forward_hook(keep(part)))
             if temperature != 1.0:
-                scalings = attention_scalings(layer.module)
-                stack.enter_context(replaced([(module, "scaling", value / temperature) for module, value in scalings]))
+                stack.enter_context(replaced(attention_factors(layer.module, temperature)))
         try:
             yield result
         finally:

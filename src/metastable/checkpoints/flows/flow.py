@@ -12,9 +12,9 @@ from metastable.checkpoints.flows import beginnings, blocks, nulls, solve
 from metastable.checkpoints.flows.field import Field, Layer, check_temperature, prepared
 from metastable.checkpoints.flows.handle import FlowRun, make
 from metastable.checkpoints.flows.parts import Parts
-from metastable.checkpoints.flows.plan import Plan, check_plan
+from metastable.checkpoints.flows.plan import RTOL, Plan, Wish, check_plan
 from metastable.checkpoints.models import encode
-from metastable.errors import ContextLengthError, InvalidInputError, UnsupportedError
+from metastable.errors import ContextLengthError, InvalidInputError, TokenError, UnsupportedError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -90,7 +90,7 @@ class Flow:
         null: str | None = None,
         seed: int = 0,
         middle: bool = False,
-        rtol: float = 1e-3,
+        rtol: float = RTOL,
         max_tokens: int | None = None,
         special_tokens: bool = True,
         max_steps: int = 100_000,
@@ -111,11 +111,12 @@ class Flow:
             step, substeps: fixed steps of length `step` = 1/`substeps`; `"adaptive"`: Tsit5 with error control, for one looped layer.
                 Default: whole layers; adaptive when one layer is looped.
             times: when to keep states. Default: every layer; when looped, 101 times.
-            temperature: logits are divided by it.
-            permute: seed of a random order of the tokens that enter (the first stays first).
+            temperature: the logits that enter the softmax are divided by it (behind a cap, where a model has one).
+            permute: seed of a random order of the tokens that enter (the first and special tokens stay where they are).
             project: `"sphere"`: tokens keep the length they start with. Default: lengths go where the layers send them.
             null: `"gaussian"` (random weights of the same shapes and spread), `"haar"` (value matrices with random frames) or `"text"`
-                (the words of the text shuffled), drawn with `seed`. A looped layer is random, the states that enter it are not.
+                (the words of the text shuffled; special tokens stay), drawn with `seed`. A looped layer is random, the states that
+                enter it are not.
             middle: also keep the states between attention and feed-forward part, at half times.
             rtol: error per adaptive step, relative to each token's length.
             max_tokens, special_tokens: as in `token_states`.
@@ -123,25 +124,24 @@ class Flow:
         Returns:
             A `FlowRun`. A run that left the range of numbers or ran out of steps says so in `status` and keeps what it reached.
         """
-        plan = check_plan(
-            self.depth,
-            parts=parts,
-            layers=layers,
-            layer=layer,
-            until=until,
-            step=step,
-            substeps=substeps,
-            times=times,
-            temperature=temperature,
-            permute=permute,
-            project=project,
-            null=null,
-            seed=seed,
-            middle=middle,
-            rtol=rtol,
-            max_steps=max_steps,
-            single_precision=self._dtype_name == "float32",
+        wish = Wish(
+            parts,
+            layers,
+            layer,
+            until,
+            step,
+            substeps,
+            times,
+            temperature,
+            permute,
+            project,
+            null,
+            seed,
+            middle,
+            rtol,
+            max_steps,
         )
+        plan = check_plan(self.depth, wish, single_precision=self._dtype_name == "float32")
         self._refuse(plan)
         beginning = self._begin(text, plan, max_tokens, special_tokens)
         chosen = tuple(Layer(beginning.calls[index], self.parts[index]) for index in plan.layers)
@@ -167,12 +167,21 @@ class Flow:
         return decompose(self, text, beta=beta, drop_first=drop_first, **options)
 
     def words(self, hidden: Any, count: int = 3) -> list[tuple[str, ...]]:
-        """The `count` words that hidden states (rows, dim) stand for, likeliest first: the model's own last norm and output
-        embedding applied to them (logit lens); for an encoder without one the input embeddings nearest in direction.
+        """The `count` words that hidden states (rows, dim) stand for, likeliest first: the model's own last norm and head, with
+        all that belongs to it, applied to them (logit lens); for a model without a head the input embeddings nearest in direction.
         """
         from metastable.checkpoints.flows.lens import read_words
 
         return read_words(self, hidden, count)
+
+    def check_final_norm(self) -> None:
+        """Refuse a model that does something to its last state that no module of it does alone."""
+        import torch
+
+        if self.final_norm is None and not torch.equal(self.probe.last, self.probe.returned):
+            raise UnsupportedError(
+                f"what {self.source} does to its last state before the head is not one module, so states cannot be read as words"
+            )
 
     @property
     def _dtype_name(self) -> str:
@@ -204,10 +213,16 @@ class Flow:
         layers = blocks.find_layers(self.model)
         if beginnings.is_text(given):
             ids = encode(self.model, self.tokenizer, given, max_tokens, special_tokens)
+            special = beginnings.special_places(ids, self.tokenizer)
             if plan.null == "text":
-                ids = [ids[place] for place in beginnings.order_of(len(ids), plan.seed)]
+                ids = [ids[place] for place in beginnings.order_of(len(ids), plan.seed, special)]
             recording = blocks.record(self.model, layers, ids)
             states, text = recording.states[first], self._names(ids)
+            if not bool(torch.isfinite(states).all()):
+                raise TokenError(
+                    f"the states that enter layer {first} are not finite: the model leaves the range of {self._dtype_name} on this "
+                    "text; try dtype='float64'"
+                )
         else:
             if plan.null == "text":
                 raise InvalidInputError(
@@ -220,16 +235,16 @@ class Flow:
             )
             array = array if max_tokens is None else array[: _checks.count(max_tokens, "max_tokens")]
             self._check_length(len(array))
-            ids, text = [-1] * len(array), ("",) * len(array)
-            recording = blocks.record(self.model, layers, [self._plain_id] * len(array))
+            ids, text, special = [-1] * len(array), ("",) * len(array), []
+            recording = blocks.record(self.model, layers, [self.plain_id] * len(array))
             states = torch.tensor(array[None], dtype=self.probe.last.dtype, device=self.probe.last.device)
         if plan.permute is not None:
-            order = beginnings.order_of(len(ids), plan.permute)
+            order = beginnings.order_of(len(ids), plan.permute, special)
             states, text, ids = states[:, order], [text[place] for place in order], [ids[place] for place in order]
         return _Beginning(states, recording.calls, tuple(text), tuple(ids))
 
     @property
-    def _plain_id(self) -> int:
+    def plain_id(self) -> int:
         """A token id that is not padding: what stands in for the text when hidden states are given."""
         return 1 if getattr(self.model.config, "pad_token_id", None) in (None, 0) else 0
 

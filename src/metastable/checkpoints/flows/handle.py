@@ -16,11 +16,12 @@ from metastable import dataset as stores
 from metastable._checks import FloatArray
 from metastable.checkpoints.flows import beginnings
 from metastable.errors import InvalidInputError, StoreError, TimeError, UnsupportedError
+from metastable.handle import Handle, moments_of
 from metastable.integrate.solution import Solution, Statistics
 from metastable.model import Causal, Full, PostLN, PreLN
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,15 @@ def make(
     return FlowRun(data)
 
 
-@dataclass(frozen=True, eq=False)
-class FlowRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class FlowRun(Handle):
     """The result of `Flow.run`: a handle on an `xarray.Dataset` of the schema of every run.
 
     Dims `time`, `token`, `coord`. `x`: unit tokens, float64; `radius`: their lengths; `hidden`: the hidden states as the model has
     them, bit for bit; `start`: unit tokens at t = 0; coordinates `text` and `id` name the tokens. `cluster_labels`,
     `renyi_centers`, `merge_tree(run, radius=...)`, observables, `checkpoints.token_geometry(run.dataset)`,
-    `checkpoints.capture_curves(run.dataset, delta)`, `figures.draw_run(run)` and `figures.animate(run, path)` take it like any other.
+    `checkpoints.capture_curves(run.dataset, delta)`, `run.plot()` and `run.animate(path)` work as for any other.
     """
-
-    dataset: xr.Dataset
 
     def __post_init__(self) -> None:
         import xarray as xr
@@ -162,16 +161,6 @@ class FlowRun:
         return LayerModel(json.loads(self.dataset.attrs["model"]))
 
     @property
-    def times(self) -> FloatArray:
-        """Saved times (depth; one layer is one unit), shape (times,)."""
-        return self.dataset["time"].values
-
-    @property
-    def states(self) -> FloatArray:
-        """Unit tokens at the saved times, shape (times, tokens, dim)."""
-        return self.dataset["x"].values
-
-    @property
     def radius(self) -> FloatArray:
         """Lengths of the hidden states, shape (times, tokens)."""
         return self.dataset["radius"].values
@@ -187,40 +176,9 @@ class FlowRun:
         return tuple(str(item) for item in self.dataset["text"].values)
 
     @property
-    def start(self) -> FloatArray:
-        """Unit tokens at t = 0, shape (tokens, dim)."""
-        return self.dataset["start"].values
-
-    @property
-    def final(self) -> FloatArray:
-        """Unit tokens at the last saved time."""
-        return self.states[-1] if len(self.times) else self.start
-
-    @property
-    def end(self) -> float:
-        """The last time that was reached and kept."""
-        return float(self.times[-1]) if len(self.times) else 0.0
-
-    @property
-    def status(self) -> str:
-        """ "success", "max_steps" or "diverged"; `message` says more."""
-        return self.dataset.attrs["status"]
-
-    @property
-    def message(self) -> str:
-        """Why a run stopped early; empty for a success."""
-        return self.dataset.attrs["message"]
-
-    @property
     def method(self) -> str:
         """ "layers" (the model's own), "euler" or "tsit5"."""
-        return self.dataset.attrs["method"]
-
-    @property
-    def stats(self) -> Statistics:
-        """Steps accepted and rejected, layers evaluated."""
-        names = ("accepted", "rejected", "evaluations", "jacobians")
-        return Statistics(*(int(self.dataset.attrs[name]) for name in names))
+        return super().method
 
     @property
     def dense(self) -> None:
@@ -229,10 +187,9 @@ class FlowRun:
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Unit tokens at a saved time t, shape (tokens, dim); a list of times gives one more axis."""
-        if isinstance(t, (Sequence, np.ndarray)) and not isinstance(t, str):
-            moments = _checks.vector(t, "t", error=TimeError)
-            return np.array([self.at(float(time)) for time in moments]).reshape(-1, *self.start.shape)
-        t = _checks.number(t, "t", 0.0, error=TimeError)
+        t = moments_of(t)
+        if isinstance(t, np.ndarray):
+            return np.array([self.at(float(time)) for time in t]).reshape(-1, *self.start.shape)
         near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-9, atol=1e-9))
         if near.size:
             return self.states[near[0]]
@@ -240,22 +197,12 @@ class FlowRun:
             f"this run kept {len(self.times)} times, and t = {t:g} is not among them; run it with times=[{t:g}, ...]"
         )
 
-    def observe(self, observable: Any) -> xr.DataArray:
-        """An observable (see `metastable.observe`) at the saved times."""
-        import xarray as xr
-
-        from metastable.analysis.observe import check_observable
-
-        check_observable(observable, "observe")
-        values = np.asarray(observable.measure(self.states, start=self.start, model=self.model, times=self.times))
-        return xr.DataArray(values, dims=("time", *observable.dims), coords={"time": self.times})
-
     def drop_first(self, tokens: int = 1) -> FlowRun:
         """The run without its first tokens: they still moved the others (the attention sink does), but are not measured."""
         tokens = _checks.count(tokens, "tokens", 0, len(self.start) - 1)
         return FlowRun(self.dataset.isel(token=slice(tokens, None)))
 
-    def save(self, path: str | os.PathLike, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         # Text as an attribute: zarr has no settled format for arrays of strings.
         names = json.dumps(list(self.text))
@@ -263,7 +210,7 @@ class FlowRun:
         stores.save(data, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
     @staticmethod
-    def load(path: str | os.PathLike) -> FlowRun:
+    def load(path: str | os.PathLike[str]) -> FlowRun:
         """The run that `FlowRun.save` stored."""
         data = stores.load(path)
         if "hidden" not in data:

@@ -7,18 +7,57 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import _checks
-from metastable._checks import FloatArray
-from metastable.errors import UnsupportedError
+from metastable._checks import FloatArray, real_array
+from metastable.checkpoints.flows.beginnings import as_array
+from metastable.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from metastable.checkpoints.flows.flow import Flow
 
 
-def output_embedding(model: Any) -> Any:
-    """The matrix (vocabulary, dim) that turns states into logits; the input embedding where the model has no output; or None."""
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    module = model.get_input_embeddings() if head is None else head
-    return None if module is None else module.weight.detach()
+def has_head(model: Any) -> bool:
+    """Whether a model turns states into logits itself."""
+    return model.base_model is not model and getattr(model, "get_output_embeddings", lambda: None)() is not None
+
+
+def head_logits(flow: Flow, returned: Any) -> Any:
+    """Logits (rows, vocabulary) that the model's own head makes of what its base model returns, rows (rows, dim).
+
+    The model runs on a single token, and the rows take the place of what its base returns: biases, transforms and caps of any head are
+    in.
+    """
+    import torch
+
+    def put(module: Any, given: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (returned[None], *output[1:])
+        output["last_hidden_state"] = returned[None]
+        return output
+
+    hook = flow.model.base_model.register_forward_hook(put)
+    try:
+        with torch.no_grad():
+            result = flow.model(input_ids=torch.tensor([[flow.plain_id]], device=returned.device))
+    finally:
+        hook.remove()
+    return (result[0] if isinstance(result, tuple) else result.logits)[0]
+
+
+def direct_output(flow: Flow) -> Any:
+    """The output embedding (vocabulary, dim) where the model's head applies it to the returned states themselves; else None."""
+    import torch
+
+    if not has_head(flow.model):
+        return None
+    module = flow.model.get_output_embeddings()
+    seen: list[Any] = []
+    hook = module.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
+    try:
+        head_logits(flow, flow.probe.returned[0])
+    finally:
+        hook.remove()
+    same = seen and seen[0].shape[-1] == flow.dim and torch.equal(seen[0].reshape(-1, flow.dim), flow.probe.returned[0])
+    return module.weight.detach() if same else None
 
 
 def readable(token: str) -> str:
@@ -39,26 +78,46 @@ def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
 
 
 def scores(flow: Flow, hidden: Any) -> Any:
-    """Scores (rows, vocabulary) of hidden states: logits of the model's own head, or cosines with the input embeddings."""
+    """Scores (rows, vocabulary) of hidden states (rows, dim): logits of the model's own head, or cosines with the input embeddings.
+
+    Raises:
+        InvalidInputError: not rows of numbers of the model's dimension.
+        UnsupportedError: the model has no head, and embeddings of another dimension.
+    """
     import torch
 
-    matrix = output_embedding(flow.model)
-    if matrix is None or matrix.shape[1] != flow.dim:
-        raise UnsupportedError(
-            f"{flow.source} has no embedding of its hidden states' dimension, so they cannot be read as words"
-        )
-    rows = torch.tensor(np.atleast_2d(np.asarray(hidden)), dtype=matrix.dtype, device=matrix.device)
+    array = real_array(as_array(hidden, "hidden"), "hidden")
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] != flow.dim or not len(array):
+        raise InvalidInputError(f"hidden must be states of shape (rows, {flow.dim}), not {array.shape}")
+    rows = torch.tensor(array, dtype=flow.probe.last.dtype, device=flow.probe.last.device)
     with torch.no_grad():
-        if flow.model.get_output_embeddings() is None:
-            lengths = matrix.norm(dim=1).clamp_min(torch.finfo(matrix.dtype).tiny)
-            return torch.nn.functional.normalize(rows, dim=1) @ matrix.T / lengths
-        return (rows if flow.final_norm is None else flow.final_norm(rows)) @ matrix.T
+        if has_head(flow.model):
+            flow.check_final_norm()
+            return head_logits(flow, rows if flow.final_norm is None else flow.final_norm(rows))
+        matrix = flow.model.get_input_embeddings().weight.detach()
+        if matrix.shape[1] != flow.dim:
+            raise UnsupportedError(
+                f"{flow.source} has no embedding of its hidden states' dimension, so they cannot be read as words"
+            )
+        lengths = matrix.norm(dim=1).clamp_min(torch.finfo(matrix.dtype).tiny)
+        return torch.nn.functional.normalize(rows, dim=1) @ matrix.T / lengths
+
+
+ROWS_AT_ONCE = 256
+"""States that are read together: logits over a large vocabulary take memory."""
 
 
 def read_words(flow: Flow, hidden: Any, count: int) -> list[tuple[str, ...]]:
     """The `count` best words of each row; see `Flow.words`."""
-    count = _checks.count(count, "count")
-    best = scores(flow, hidden).topk(count, dim=-1).indices.cpu().tolist()
+    count = _checks.count(count, "count", 1, int(flow.model.config.vocab_size))
+    array = as_array(hidden, "hidden")
+    parts = (
+        [array]
+        if array.ndim != 2
+        else [array[i : i + ROWS_AT_ONCE] for i in range(0, max(len(array), 1), ROWS_AT_ONCE)]
+    )
+    best = [row for part in parts for row in scores(flow, part).topk(count, dim=-1).indices.cpu().tolist()]
     if flow.tokenizer is None:
         return [tuple(str(token) for token in row) for row in best]
     return [names_of(flow.tokenizer, row) for row in best]

@@ -75,7 +75,12 @@ def flow(
         model = model.to(where)
     _check_finite(model, name)
     layers = blocks.find_layers(model)
-    recording = blocks.record(model, layers, _probe_ids(model))
+    ids = _probe_ids(model)
+    recording = blocks.record(model, layers, ids)
+    if not bool(recording.returned.isfinite().all() and recording.last.isfinite().all()):
+        raise CheckpointError(
+            f"{name}: its states are not finite on a text of {len(ids)} tokens; the checkpoint is damaged, or needs dtype='float64'"
+        )
     found: dict[int, Parts | None] = {}
     for call, x in zip(recording.calls, recording.states):
         if id(call.module) not in found:
@@ -86,7 +91,7 @@ def flow(
         source=name,
         probe=recording,
         parts=tuple(found[id(call.module)] for call in recording.calls),
-        final_norm=blocks.find_final_norm(model, recording),
+        final_norm=blocks.find_final_norm(model, layers, ids, recording),
         causal=_is_causal(recording),
     )
 

@@ -22,6 +22,10 @@ CLOSE = 1e-4
 """Sums that agree to this fraction of the largest entry of each feature are the same sum (float32 rounding is 1e-7)."""
 
 
+UNPACKING = (TypeError, ValueError, AttributeError, IndexError, KeyError)
+"""What a layer raises that unpacks or uses more of a part's output than the states and None."""
+
+
 @dataclass(frozen=True)
 class Idle:
     """A module that need not run when its part is off: its path, and how many things it returns (0: a bare tensor)."""
@@ -185,7 +189,7 @@ def _can_be_switched(call: Call, x: Any, parts: Parts) -> bool:
         for off in (("attention",), ("mlp",), ("attention", "mlp")):
             with torch.no_grad(), switched(call.module, parts, off, x.shape[-1]):
                 results.append(call(x))
-    except Exception:  # a caller that unpacks something else: then only whole layers are offered
+    except UNPACKING:  # then only whole layers are offered
         return False
     if parts.kind == "post":
         return True

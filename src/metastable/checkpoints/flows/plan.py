@@ -19,8 +19,35 @@ SAVED = 100
 """States kept by default when a layer is looped (and the start); a stack keeps every layer."""
 OFF_GRID = 1e-6
 """Fraction of a step by which a time may miss the grid of fixed steps."""
+RTOL = 1e-3
+"""Error per adaptive step, relative to each token's length, unless something else is asked for."""
 FLOAT32_RTOL = 1e-6
 """Tolerances below this ask for more than a float32 model can resolve."""
+
+
+LARGEST_STEP_NUMBER = 2**53
+"""Beyond this the number of a step is not exact in double precision."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What `Flow.run` was asked for, unchecked; its arguments say what each means."""
+
+    parts: Any = "all"
+    layers: Any = None
+    layer: Any = None
+    until: Any = None
+    step: Any = None
+    substeps: Any = None
+    times: Any = None
+    temperature: Any = 1.0
+    permute: Any = None
+    project: Any = None
+    null: Any = None
+    seed: Any = 0
+    middle: Any = False
+    rtol: Any = RTOL
+    max_steps: Any = 100_000
 
 
 @dataclass(frozen=True)
@@ -85,7 +112,10 @@ def check_layers(layer: Any, layers: Any, depth: int) -> tuple[int, ...]:
     if layers is None:
         return tuple(range(depth))
     if isinstance(layers, slice):
-        layers = range(depth)[layers]
+        try:
+            layers = range(depth)[layers]
+        except (TypeError, ValueError) as reason:
+            raise InvalidInputError(f"layers={layers!r} is not a slice of whole numbers: {reason}") from None
     if isinstance(layers, (str, bytes)) or not isinstance(layers, (Sequence, np.ndarray)):
         raise InvalidInputError(f"layers must be a range, a slice or a list of layer numbers, not {layers!r}")
     chosen = []
@@ -104,7 +134,7 @@ def _step(step: Any, substeps: Any, looped: bool, layers: int) -> float | None:
     if step is not None and substeps is not None:
         raise InvalidInputError("give step= or substeps= (step = 1/substeps), not both")
     if substeps is not None:
-        return 1.0 / _checks.count(substeps, "substeps")
+        return 1.0 / _checks.count(substeps, "substeps", 1, LARGEST_STEP_NUMBER)
     if step is None:
         return None if looped and layers == 1 else 1.0
     if isinstance(step, str):
@@ -115,73 +145,64 @@ def _step(step: Any, substeps: Any, looped: bool, layers: int) -> float | None:
             )
         return None
     length = _checks.number(step, "step", 0.0, strict=True, error=TimeError)
+    if 1.0 / length > LARGEST_STEP_NUMBER:
+        raise TimeError(f"step={length:g} is too short to be counted; use {1.0 / LARGEST_STEP_NUMBER:.1g} or more")
     if layers > 1 and abs(round(1.0 / length) * length - 1.0) > OFF_GRID:
         raise TimeError(f"with several layers a layer must end on a step: step={length:g} is not 1/k; use substeps=k")
     return length
 
 
-def check_plan(
-    depth: int,
-    *,
-    parts: Any,
-    layers: Any,
-    layer: Any,
-    until: Any,
-    step: Any,
-    substeps: Any,
-    times: Any,
-    temperature: Any,
-    permute: Any,
-    project: Any,
-    null: Any,
-    seed: Any,
-    middle: bool,
-    rtol: Any,
-    max_steps: Any,
-    single_precision: bool,
-) -> Plan:
-    """The plan for these arguments of `Flow.run`; raises before any work."""
-    _checks.choice(parts, "parts", PARTS)
-    chosen = check_layers(layer, layers, depth)
-    length = _step(step, substeps, until is not None, len(chosen))
-    horizon = float(len(chosen)) if until is None else _checks.horizon(until)
-    if project is not None:
-        _checks.choice(project, "project", ("sphere",))
-    if null is not None:
-        _checks.choice(null, "null", NULLS)
+def _kept_times(wish: Wish, horizon: float, length: float | None, layers: int) -> FloatArray:
+    """When states are kept."""
+    if wish.times is None:
+        if wish.until is None and length is not None:
+            return np.arange(layers + 1, dtype=np.float64)
+        return spread_times(horizon, length, SAVED)
+    kept = _checks.output_times(wish.times)
+    if kept[-1] > horizon * (1 + 1e-12):
+        raise TimeError(f"times go to {kept[-1]:g}, but the run ends at {horizon:g}")
+    if length is not None and step_numbers(kept, length)[1] > OFF_GRID:
+        raise TimeError(f"times must be ends of steps, multiples of {length:g}")
+    return kept
+
+
+def check_plan(depth: int, wish: Wish, *, single_precision: bool) -> Plan:
+    """The plan for a wish; raises before any work."""
+    _checks.choice(wish.parts, "parts", PARTS)
+    chosen = check_layers(wish.layer, wish.layers, depth)
+    length = _step(wish.step, wish.substeps, wish.until is not None, len(chosen))
+    horizon = float(len(chosen)) if wish.until is None else _checks.horizon(wish.until)
+    if wish.project is not None:
+        _checks.choice(wish.project, "project", ("sphere",))
+    if wish.null is not None:
+        _checks.choice(wish.null, "null", NULLS)
+    if length is not None and horizon / length > LARGEST_STEP_NUMBER:
+        raise TimeError(f"until={horizon:g} is too many steps of {length:g} to be counted; use longer steps")
     if length is not None and step_numbers([horizon], length)[1] > OFF_GRID:
         raise TimeError(f"until={horizon:g} is not a whole number of steps of {length:g}")
-    if times is not None:
-        kept = _checks.output_times(times)
-        if kept[-1] > horizon * (1 + 1e-12):
-            raise TimeError(f"times go to {kept[-1]:g}, but the run ends at {horizon:g}")
-        if length is not None and step_numbers(kept, length)[1] > OFF_GRID:
-            raise TimeError(f"times must be ends of steps, multiples of {length:g}")
-    elif until is None and length is not None:
-        kept = np.arange(len(chosen) + 1, dtype=np.float64)
-    else:
-        kept = spread_times(horizon, length, SAVED)
-    if middle and (length != 1.0 or times is not None):
+    kept = _kept_times(wish, horizon, length, len(chosen))
+    middle = _checks.flag(wish.middle, "middle")
+    if middle and (length != 1.0 or wish.times is not None):
         raise InvalidInputError(
             "middle=True is for whole layers (step 1, no substeps) and keeps all of them; leave times= out"
         )
-    tolerance = _checks.tolerance(rtol)
+    tolerance = _checks.tolerance(wish.rtol)
     if length is None and single_precision and tolerance < FLOAT32_RTOL:
         raise InvalidInputError(
             f"rtol={tolerance:g} is below what float32 resolves; use 1e-5 or more, or dtype='float64'"
         )
     return Plan(
         layers=chosen,
-        parts=parts,
+        parts=wish.parts,
         until=horizon,
         step=length,
         times=kept,
         rtol=tolerance,
-        temperature=_checks.number(temperature, "temperature", 0.0, strict=True),
-        permute=None if permute is None else _checks.seed(permute, "permute"),
-        project=project,
-        null=null,
-        seed=_checks.seed(seed),
-        middle=bool(middle),
-        max_steps=_checks.count(max_steps, "max_steps"),
+        temperature=_checks.number(wish.temperature, "temperature", 0.0, strict=True),
+        permute=None if wish.permute is None else _checks.seed(wish.permute, "permute"),
+        project=wish.project,
+        null=wish.null,
+        seed=_checks.seed(wish.seed),
+        middle=middle,
+        max_steps=_checks.count(wish.max_steps, "max_steps"),
     )

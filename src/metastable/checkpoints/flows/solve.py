@@ -85,14 +85,16 @@ def stack(
         if step >= max_steps:
             return kept.solution(out_of_steps(float(step), max_steps), step, step)
         index = step % len(layers.layers)
-        if middle:
-            halfway, x = layers.middle(index, x)
-            kept.add(step + 0.5, sphere.retract(halfway))
-        else:
-            x = layers.apply(index, x)
+        halfway, x = layers.middle(index, x) if middle else (None, layers.apply(index, x))
         x = sphere.retract(x)
+        if halfway is not None:
+            # A norm may bring a state back that had left the numbers on the way.
+            halfway = sphere.retract(halfway)
+            if not bool(torch.isfinite(halfway).all()):
+                return kept.solution(diverged(float(step)), step, step + 1)
+            kept.add(step + 0.5, halfway)
         if not bool(torch.isfinite(x).all()):
-            return kept.solution(diverged(float(step)), step, step + 1)
+            return kept.solution(diverged(step + 0.5 if middle else float(step)), step, step + 1)
         if step + 1 in wanted:
             kept.add(step + 1.0, x)
         report(step + 1.0)
@@ -158,6 +160,9 @@ class _System:
             if weight != 0.0:
                 total = total + float(weight) * stage
         return total
+
+    def state(self) -> FloatArray:
+        return to_array(self.x).astype(np.float64)
 
     def begin(self, t: float) -> None:
         self.stages[0] = self._rhs(self.x)

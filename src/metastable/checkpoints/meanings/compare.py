@@ -21,8 +21,8 @@ class Comparison:
 
     `alike_real_positive`, `alike_others`: mean of `alike` over heads with a real positive leading eigenvalue and over the rest, with
     their numbers; `difference_p`: two-sided, by permuting which heads are which. `alike_null_real`, `alike_null_complex`: means over
-    Haar heads of either kind. `same_words`,
-    `opposite_words`: heads whose `alike` is above (below) its null with p <= `level`; by chance about `level` of all heads are either.
+    Haar heads of either kind. `same_words`, `opposite_words`: heads whose `alike` is above (below) the median of their own Haar heads
+    with p <= `level`; by chance about `level` of all heads are either.
     `sign_correlation`: Spearman's rank correlation of `alike` with the sign score; `depth_correlation`: with the layer; each with its
     p, which counts heads as independent.
     """
@@ -49,7 +49,7 @@ class Comparison:
 
 
 def _mean(values: FloatArray) -> float:
-    return float(values.mean()) if values.size else float("nan")
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
 def _permutation_p(values: FloatArray, chosen: Any, permutations: int, seed: int) -> float:
@@ -80,7 +80,7 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
     """`Comparison` over the heads of a dataset of `checkpoints.meaning` (leading mode; heads that write nothing are left out)."""
     level = _checks.number(level, "level", 0.0, 1.0, strict=True)
     permutations, seed = _checks.count(permutations, "permutations"), _checks.seed(seed)
-    if not {"alike", "alike_null", "alike_p", "eigenvalue", "null_is_real", "sign_score"} <= set(
+    if not {"alike", "alike_null", "alike_p", "alike_usual", "eigenvalue", "null_is_real", "sign_score"} <= set(
         getattr(meanings, "variables", ())
     ):
         raise InvalidInputError(f"meanings must be a dataset of checkpoints.meaning, not {type(meanings).__name__}")
@@ -91,13 +91,14 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
         raise InvalidInputError("comparing heads needs at least three of them; measure more layers or heads")
     alike = alike[kept]
     value = np.asarray(lead["eigenvalue"].values, dtype=np.complex128).ravel()[kept]
-    null = lead["alike_null"].values.ravel()[kept]
-    null_real = lead["null_is_real"].values.ravel()[kept]
+    null, null_real = (
+        lead[name].values.reshape(kept.size, -1)[kept].ravel() for name in ("alike_null", "null_is_real")
+    )
+    usual = lead["alike_usual"].values.ravel()[kept]
     significant = lead["alike_p"].values.ravel()[kept] <= level
     layer = np.broadcast_to(lead["layer"].values[:, None], lead["alike"].shape).ravel()[kept]
     positive = (value.imag == 0) & (value.real > 0)
-    middle = np.median(null) * np.where(value.real < 0, -1.0, 1.0)
-    same = significant & (alike > middle)
+    same = significant & (alike > usual)
     sign, sign_p = _rank_correlation(alike, meanings["sign_score"].values.ravel()[kept])
     depth, depth_p = _rank_correlation(alike, layer)
     return Comparison(
@@ -109,7 +110,7 @@ def compare_heads(meanings: xr.Dataset, *, level: float = 0.05, permutations: in
         alike_null_real=_mean(null[null_real]),
         alike_null_complex=_mean(null[~null_real]),
         same_words=int(same.sum()),
-        opposite_words=int((significant & (alike < middle)).sum()),
+        opposite_words=int((significant & (alike < usual)).sum()),
         same_words_real_positive=int((same & positive).sum()),
         level=level,
         sign_correlation=sign,

@@ -13,40 +13,26 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.checkpoints.flows.flow import Flow
 from metastable.checkpoints.flows.handle import FlowRun
-from metastable.checkpoints.flows.lens import names_of
-from metastable.checkpoints.meanings.modes import Modes, haar_head, modes_of
+from metastable.checkpoints.meanings.found import Found, Reading
+from metastable.checkpoints.meanings.modes import Modes, modes_of, plane_shape, singular_values
+from metastable.checkpoints.meanings.nulls import (
+    Moments,
+    StrengthNull,
+    best,
+    haar_likeness,
+    strength,
+    strength_null,
+    top_strength,
+)
 from metastable.checkpoints.meanings.vocabulary import Vocabulary, project, vocabulary_of
-from metastable.checkpoints.weights import LayerWeights
+from metastable.checkpoints.weights import AttentionWeights, LayerWeights
 from metastable.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import xarray as xr
 
-RANDOM_DIRECTIONS = 128
-"""Random directions that the strength of word lists is compared with."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One mode in words: rows of its two lists, how strongly they stand out, and how alike reading and writing are."""
-
-    read: Any
-    written: Any
-    read_strength: float
-    write_strength: float
-    alike: float
-
-
-def _best(scores: FloatArray, count: int) -> np.ndarray:
-    """Indices of the `count` largest scores, best first."""
-    top = np.argpartition(scores, -count)[-count:]
-    return top[np.argsort(-scores[top])]
-
-
-def _strength(scores: FloatArray, best: np.ndarray) -> float:
-    """Mean score of the best words in units of the root mean square over the vocabulary: a random direction has about 4."""
-    size = float(np.sqrt(np.mean(np.square(scores, dtype=np.float64))))
-    return float(scores[best].mean()) / size if size > 0 else 0.0
+DIRECTIONS_KEY = 2**31
+"""Child of the seed from which random directions come; those of heads are numbered (layer, head)."""
 
 
 def likeness(r: Any, s: Any) -> float:
@@ -66,52 +52,18 @@ def read_mode(r: Any, s: Any, alike: float, real: bool, count: int) -> Reading:
     complex pair ranks by the length in its plane.
     """
     reading, writing = (r.real, s.real) if real else (np.abs(r), np.abs(s))
-    size = min(count, len(reading))
-    if real and _strength(-reading, _best(-reading, size)) > _strength(reading, _best(reading, size)):
+    if real and top_strength(-reading, count) > top_strength(reading, count):
         reading, writing = -reading, -writing
-    first, second = _best(reading, size), _best(writing, count)
-    return Reading(first, second, _strength(reading, first), _strength(writing, second), alike)
-
-
-def _in_units(value: FloatArray, null: FloatArray) -> FloatArray:
-    """Values in standard deviations of the null from its mean."""
-    deviation = float(null.std())
-    return (value - null.mean()) / deviation if deviation > 0 else np.zeros_like(value)
-
-
-def _p_values(alike: FloatArray, real_part: FloatArray, null: FloatArray) -> FloatArray:
-    """Two-sided p of `alike` against the null, mirrored for modes with negative real part (the null's are all positive)."""
-    if not null.size:
-        return np.full(alike.shape, np.nan)
-    middle = float(np.median(null))
-    mirrored = np.where(real_part < 0, -alike, alike)
-    away = np.abs(mirrored - middle)
-    extreme = (np.abs(null - middle)[:, None] >= away.ravel()[None, :]).sum(axis=0).reshape(alike.shape)
-    return (1.0 + extreme) / (1.0 + null.size)
-
-
-def _random_strengths(words: Vocabulary, count: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Strengths of the read and written lists of random directions, (directions,) each."""
-    drawn = generator.standard_normal((RANDOM_DIRECTIONS, words.inputs.shape[1]))
-    found = np.empty((2, RANDOM_DIRECTIONS))
-    for row, matrix in enumerate((words.inputs, words.outputs)):
-        scores = project(matrix, drawn).T.copy()
-        for column, one in enumerate(scores):
-            found[row, column] = max(_strength(side, _best(side, count)) for side in (one, -one))
-    return found[0], found[1]
-
-
-def _factors(layer: LayerWeights, head: int) -> tuple[FloatArray, FloatArray]:
-    """O_h (dim, head_dim) and W_h (head_dim, dim) of a folded layer."""
-    return layer.output[head], layer.value[layer.kv_head(head)]
+    first, second = best(reading, min(count, len(reading))), best(writing, count)
+    return Reading(first, second, strength(reading, first), strength(writing, second), alike)
 
 
 def _chosen(value: Any, check: Any, count: int) -> list[int]:
     """Layers or heads asked for: one, several, or None for all."""
     if value is None:
         return list(range(count))
-    if isinstance(value, (range, list, tuple, np.ndarray)):
-        found = [check(int(item)) for item in value]
+    if isinstance(value, (range, list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0):
+        found = [check(item) for item in value]
         if not found:
             raise InvalidInputError("give at least one layer and one head")
         return found
@@ -127,6 +79,7 @@ def meaning(
     words: int = 10,
     text: Any = None,
     max_tokens: int | None = None,
+    draws: int = 200,
     seed: int = 0,
     revision: str | None = None,
     progress: bool | None = None,
@@ -134,31 +87,35 @@ def meaning(
     """What the leading eigenvectors of value matrices V_h = O_h W_h G say in words.
 
     A mode of V_h reads with its left eigenvector u and writes its right one v. Written words: logits of v through the unembedding
-    with the final norm's gain folded in. Read words: those whose embeddings, passed through a norm without gain, excite u; with `text`,
+    with the final norm folded in. Read words: those whose embeddings, passed through a norm without gain, excite u; with `text`,
     the tokens of the text whose states at that layer do. A complex pair is a plane; its words are those that reach furthest into it.
 
-    Two nulls. Random directions: how much do the best words of a direction stand out when it means nothing (`read_z`, `write_z`)? Haar
-    heads (`haar_head`, one for each head): how alike are read and written words when a head has the same singular values and random
-    frames (`alike_null`, `alike_p`)? They are needed: u^T v = lambda ties the two sides of any leading mode together a little.
+    Two nulls. Random directions, or for a complex pair random planes of its shape: how much do the best words stand out when a
+    direction means nothing (`read_z`, `write_z`; over the tokens of the text where one is given)? Haar heads with the singular values
+    of the head and random frames, `draws` of them for each head, from a child of `seed` that belongs to its layer and head: how alike
+    are read and written words there (`alike_null`, `alike_p`)? They are needed: u^T v = lambda ties the two sides of any leading mode
+    together a little. A real mode is compared with the real ones among its draws, a plane with planes.
 
     Args:
         source: as in `checkpoints.flow`, or a `Flow`. Its architecture needs an adapter (`known_architectures`).
         layer, head: one, several, or None for all.
-        modes: how many modes of largest real part of each head.
+        modes: how many modes of largest real part of each head; a complex pair is one.
         words: length of the lists.
         text: None, or a text whose tokens take the place of the vocabulary on the reading side.
+        draws: Haar heads for each head; the smallest p is about 2/`draws`.
         seed: of both nulls.
 
     Returns:
-        Dataset over (layer, head, mode): `eigenvalue`, `is_real`, `alike` (-1..1), `alike_p`, `shared` (words in both lists), `read_z`,
-        `write_z` (how far the lists stand out, in standard deviations of random directions), `read`, `written` (.., word); over
-        (layer, head): `sign_score`; over (layer, head, mode): `alike_null` and `null_is_real`, one Haar head each.
+        Dataset over (layer, head, mode): `eigenvalue`, `is_real`, `alike` (-1..1), `alike_p`, `alike_usual` (median likeness of its
+        Haar heads), `shared` (words in both lists), `read_z`, `write_z` (how far the lists stand out, in standard deviations of random
+        directions), `read`, `written` (.., word), `alike_null`, `null_is_real` (.., draw); over (layer, head): `sign_score`. A head
+        with fewer modes than asked for (pairs count once) has NaN there, `is_real` False and no words.
     """
     from metastable.checkpoints.flows.opening import flow as open_flow
     from metastable.checkpoints.sources import load_weights
 
     count, length = _checks.count(modes, "modes"), _checks.count(words, "words", 1, 1000)
-    root = _checks.seed(seed)
+    root, samples = _checks.seed(seed), _checks.count(draws, "draws", 1, 1_000_000)
     flow = source if isinstance(source, Flow) else open_flow(source, revision=revision)
     weights = load_weights(flow.model)
     layers = _chosen(layer, weights.check_layer, weights.layer_count)
@@ -166,147 +123,95 @@ def meaning(
     count = _checks.count(count, "modes", 1, weights.head_dim)
     vocabulary = vocabulary_of(flow, weights.layer(layers[0]).norm)
     length = min(length, len(vocabulary.ids))
-    tokens = None if text is None else flow.run(text, max_tokens=max_tokens)
-    found = _Found((len(layers), len(heads), count), length)
+    tokens = None if text is None else flow.run(text, max_tokens=max_tokens, progress=False)
+    if tokens is not None and len(tokens.start) < 3:
+        raise InvalidInputError("text must have at least three tokens: the first is a sink and is not read")
+    study = _Study(vocabulary, Moments.of(vocabulary), tokens, length, samples, root)
+    found = Found((len(layers), len(heads), count), length, samples)
     with progress_bar("meaning", len(layers), progress) as report:
         for place, number in enumerate(layers):
-            folded = weights.layer(number).fold(center=weights.norm_kind == "layer")
-            generator = np.random.default_rng(np.random.SeedSequence(root, spawn_key=(number,)))
-            items = _Items(vocabulary.inputs, vocabulary.ids) if tokens is None else _states(tokens, number, folded)
-            _measure_layer(found, place, folded, heads, vocabulary, items, generator)
+            study.measure_layer(found, place, number, weights, heads)
             report(place + 1.0)
-    return found.dataset(flow, vocabulary, layers, heads, root, text is not None)
+    return found.dataset(flow, vocabulary, layers, heads, root, study.reading)
 
 
 @dataclass(frozen=True)
 class _Items:
-    """What can be read: directions (items, dim) and token ids."""
+    """What can be read: directions (items, dim), token ids, and what random directions find among them."""
 
     directions: Any
     ids: Any
+    null: StrengthNull
 
 
-def _states(run: FlowRun, layer: int, folded: LayerWeights) -> _Items:
-    """The states that enter `layer`, without the first token (a sink) and without their mean."""
-    states = folded.norm.standardize(run.hidden[layer].astype(np.float64))[1:]
-    states /= np.linalg.norm(states, axis=1, keepdims=True)
-    return _Items((states - states.mean(axis=0)).astype(np.float32), run.dataset["id"].values[1:])
+class _Study:
+    """What all layers share: the words, what random directions find among them, and how heads are measured."""
 
-
-class _Found:
-    """What is measured, head by head."""
-
-    def __init__(self, shape: tuple[int, int, int], words: int) -> None:
-        self.words = words
-        self.numbers = {
-            name: np.full(shape, np.nan) for name in ("alike", "alike_null", "read_strength", "write_strength")
-        }
-        self.eigenvalue = np.zeros(shape, dtype=np.complex128)
-        self.null_eigenvalue = np.zeros(shape, dtype=np.complex128)
-        self.score = np.zeros(shape[:2])
-        self.read = np.full((*shape, words), -1, dtype=np.int64)
-        self.written = np.full((*shape, words), -1, dtype=np.int64)
-
-    def put(self, at: tuple[int, int, int], reading: Reading, items: _Items, vocabulary: Vocabulary) -> None:
-        """Keep one mode; lists as token ids."""
-        self.numbers["alike"][at] = reading.alike
-        if not np.isfinite(reading.alike):
-            return
-        self.numbers["read_strength"][at] = reading.read_strength
-        self.numbers["write_strength"][at] = reading.write_strength
-        self.read[at][: len(reading.read)] = items.ids[reading.read]
-        self.written[at] = vocabulary.ids[reading.written]
-
-    def dataset(
-        self, flow: Flow, vocabulary: Vocabulary, layers: list[int], heads: list[int], root: int, from_text: bool
-    ) -> xr.Dataset:
-        """Everything with its nulls."""
-        import xarray as xr
-
-        generator = np.random.default_rng(np.random.SeedSequence(root, spawn_key=(2**31,)))
-        random_read, random_write = _random_strengths(vocabulary, self.words, generator)
-        alike, null = self.numbers["alike"], self.numbers["alike_null"]
-        p = np.full(alike.shape, np.nan)
-        for mode in range(p.shape[2]):
-            drawn = null[..., mode].ravel()
-            p[..., mode] = _p_values(alike[..., mode], self.eigenvalue[..., mode].real, drawn[np.isfinite(drawn)])
-        p[~np.isfinite(alike)] = np.nan
-        shared = (self.read[..., :, None] == self.written[..., None, :]).any(axis=-1) & (self.read >= 0)
-        dims = ("layer", "head", "mode")
-        return xr.Dataset(
-            {
-                "eigenvalue": (dims, self.eigenvalue),
-                "is_real": (dims, self.eigenvalue.imag == 0),
-                "sign_score": (("layer", "head"), self.score),
-                "alike": (dims, alike),
-                "alike_null": (dims, null),
-                "null_is_real": (dims, self.null_eigenvalue.imag == 0),
-                "alike_p": (dims, p),
-                "shared": (dims, shared.sum(axis=-1)),
-                "read_z": (dims, _in_units(self.numbers["read_strength"], random_read)),
-                "write_z": (dims, _in_units(self.numbers["write_strength"], random_write)),
-                "read": ((*dims, "word"), _names(flow.tokenizer, self.read)),
-                "written": ((*dims, "word"), _names(flow.tokenizer, self.written)),
-            },
-            coords={"layer": layers, "head": heads, "mode": np.arange(p.shape[2]), "word": np.arange(self.words)},
-            attrs={
-                "source": flow.source,
-                "architecture": flow.architecture,
-                "vocabulary": len(vocabulary.ids),
-                "seed": root,
-                "reading": "tokens of a text" if from_text else "embeddings",
-                "random_read_strength": float(random_read.mean()),
-                "random_write_strength": float(random_write.mean()),
-            },
+    def __init__(
+        self, vocabulary: Vocabulary, moments: Moments, tokens: FlowRun | None, length: int, draws: int, root: int
+    ) -> None:
+        self.vocabulary, self.moments, self.tokens = vocabulary, moments, tokens
+        self.length, self.draws, self.root = length, draws, root
+        self.write_null = strength_null(vocabulary.outputs, length, False, self._generator(DIRECTIONS_KEY))
+        self.words = (
+            _Items(vocabulary.inputs, vocabulary.ids, self._null(vocabulary.inputs, DIRECTIONS_KEY + 1))
+            if tokens is None
+            else None
         )
 
+    @property
+    def reading(self) -> str:
+        return "embeddings" if self.tokens is None else "tokens of a text"
 
-def _names(tokenizer: Any, ids: Any) -> Any:
-    """Words of an array of token ids, empty where there is none (-1)."""
-    unique = np.unique(ids[ids >= 0])
-    known = dict(zip(unique.tolist(), names_of(tokenizer, unique)))
-    return np.array([known.get(number, "") for number in ids.ravel().tolist()], dtype=str).reshape(ids.shape)
+    def _generator(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.root, spawn_key=key))
 
+    def _null(self, directions: Any, *key: int) -> StrengthNull:
+        return strength_null(directions, self.length, True, self._generator(*key))
 
-def _measure_layer(
-    found: _Found,
-    place: int,
-    folded: LayerWeights,
-    heads: list[int],
-    vocabulary: Vocabulary,
-    items: _Items,
-    generator: np.random.Generator,
-) -> None:
-    """All heads of a layer and one Haar head for each, with one product over the vocabulary for all of them."""
-    count = found.eigenvalue.shape[2]
-    trained, drawn = [], []
-    for column, head in enumerate(heads):
-        factors = _factors(folded, head)
-        trained.append(modes_of(*factors, count))
-        drawn.append(modes_of(*haar_head(*factors, generator), count))
-        found.score[place, column] = trained[-1].sign_score
-    own, null = _scores(vocabulary, trained), _scores(vocabulary, drawn)
-    over_items = own[0] if items.directions is vocabulary.inputs else project(items.directions, _stack(trained, "read"))
-    number = 0
-    for column, modes in enumerate(trained):
+    def _items(self, number: int, folded: LayerWeights) -> _Items:
+        """The words, or the states of the text that enter layer `number`, without the first token (a sink) and without their mean."""
+        if self.words is not None or self.tokens is None:
+            assert self.words is not None
+            return self.words
+        states = folded.norm.standardize(self.tokens.hidden[number].astype(np.float64))[1:]
+        states /= np.linalg.norm(states, axis=1, keepdims=True)
+        directions = (states - states.mean(axis=0)).astype(np.float32)
+        ids = self.tokens.dataset["id"].values[1:]
+        return _Items(directions, ids, self._null(directions, DIRECTIONS_KEY + 1, number))
+
+    def measure_layer(self, found: Found, place: int, number: int, weights: AttentionWeights, heads: list[int]) -> None:
+        """All chosen heads of a layer, with one product over the vocabulary for all of them."""
+        folded = weights.layer(number).fold(center=weights.norm_kind == "layer")
+        items = self._items(number, folded)
+        count = found.eigenvalue.shape[2]
+        factors = [(folded.output[head], folded.value[folded.kv_head(head)]) for head in heads]
+        trained = [modes_of(*pair, count) for pair in factors]
+        reading, writing = (np.concatenate([getattr(one, side) for one in trained]) for side in ("read", "write"))
+        r, s = project(self.vocabulary.inputs, reading), project(self.vocabulary.outputs, writing)
+        over_items = r if self.tokens is None else project(items.directions, reading)
+        first = 0
+        for column, (head, modes) in enumerate(zip(heads, trained)):
+            found.score[place, column] = modes.sign_score
+            generator = self._generator(number, head)
+            null = haar_likeness(singular_values(*factors[column]), count, self.moments, self.draws, generator)
+            found.put_null((place, column), *null)
+            rows = slice(first, first + len(modes.eigenvalue))
+            self._measure_head(found, (place, column), modes, over_items[:, rows], r[:, rows], s[:, rows], items)
+            first = rows.stop
+
+    def _measure_head(
+        self, found: Found, at: tuple[int, int], modes: Modes, over_items: Any, r: Any, s: Any, items: _Items
+    ) -> None:
+        """The modes of one head, from their scores over items and words (.., modes)."""
+        shapes: list[FloatArray] = [plane_shape(side) for side in (modes.read, modes.write)]
         for mode, value in enumerate(modes.eigenvalue):
-            found.eigenvalue[place, column, mode] = value
-            r, s = own[0][:, number], own[1][:, number]
-            reading = read_mode(over_items[:, number], s, likeness(r, s), bool(value.imag == 0), found.words)
-            found.put((place, column, mode), reading, items, vocabulary)
-            number += 1
-    number = 0
-    for column, modes in enumerate(drawn):
-        for mode, value in enumerate(modes.eigenvalue):
-            found.null_eigenvalue[place, column, mode] = value
-            found.numbers["alike_null"][place, column, mode] = likeness(null[0][:, number], null[1][:, number])
-            number += 1
-
-
-def _stack(modes: list[Modes], side: str) -> Any:
-    return np.concatenate([getattr(one, side) for one in modes])
-
-
-def _scores(vocabulary: Vocabulary, modes: list[Modes]) -> tuple[Any, Any]:
-    """Reading and writing scores (words, modes) of all modes of several heads."""
-    return project(vocabulary.inputs, _stack(modes, "read")), project(vocabulary.outputs, _stack(modes, "write"))
+            real = bool(value.imag == 0)
+            alike = likeness(r[:, mode], s[:, mode])
+            one = read_mode(over_items[:, mode], s[:, mode], alike, real, found.words)
+            read_shape, write_shape = (None if real else float(shape[mode]) for shape in shapes)
+            z = (
+                items.null.standardize(one.read_strength, read_shape),
+                self.write_null.standardize(one.write_strength, write_shape),
+            )
+            found.put((*at, mode), complex(value), one, z, items.ids, self.vocabulary.ids)

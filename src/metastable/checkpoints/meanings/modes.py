@@ -37,31 +37,42 @@ class Modes:
         return float(self.spectrum.real.sum()) / size if size > 0 else 0.0
 
 
-def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
-    """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim)."""
-    values, right = np.linalg.eig(value @ output)
+def eigensystem(core: FloatArray) -> tuple[ComplexArray, ComplexArray, ComplexArray]:
+    """Eigenvalues of a core (k, k), right eigenvectors as columns, left ones as rows with z_i y_j = 1 for i = j and 0 else."""
+    values, right = np.linalg.eig(core)
     values, right = values.astype(np.complex128), right.astype(np.complex128)
     try:
         left = np.linalg.inv(right)
     except np.linalg.LinAlgError:  # a defective core (a head that was switched off): the least-squares inverse
         left = np.linalg.pinv(right)
+    return values, right, left.astype(np.complex128)
+
+
+def leading(values: ComplexArray, count: int) -> list[int]:
+    """Places of the `count` eigenvalues of largest real part, a complex pair once (so there may be fewer)."""
     order = np.lexsort((-values.imag, -values.real))
-    kept = [index for index in order if values[index].imag >= 0][:count]
-    write = (output @ right[:, kept]).T
-    read = left[kept] @ value
-    return Modes(values[kept], write, read, values[order])
+    return [int(index) for index in order if values[index].imag >= 0][:count]
 
 
-def haar_head(output: FloatArray, value: FloatArray, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Factors of a random value matrix with the singular values of output @ value between independent Haar frames.
+def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
+    """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim)."""
+    values, right, left = eigensystem(value @ output)
+    kept = leading(values, count)
+    return Modes(values[kept], (output @ right[:, kept]).T, left[kept] @ value, values)
 
-    The same null as `ov_spectra_null(kind="haar")`, with its frames in R^dim, so that it has words.
-    """
-    dim, size = output.shape
+
+def singular_values(output: FloatArray, value: FloatArray) -> FloatArray:
+    """The k largest singular values of output @ value, for factors (dim, k) and (k, dim)."""
     outer, inner = (gram_factor(factor) for factor in (output, value.T))
-    strengths = np.linalg.svd(outer @ inner.T, compute_uv=False)
-    frames = []
-    for _ in range(2):
-        q, r = np.linalg.qr(generator.standard_normal((dim, size)))
-        frames.append(q * np.sign(np.diag(r)))
-    return frames[0] * strengths, frames[1].T
+    return np.asarray(np.linalg.svd(outer @ inner.T, compute_uv=False), dtype=np.float64)
+
+
+def plane_shape(directions: ComplexArray) -> FloatArray:
+    """Ratio of the semi-axes, 0 (a line) to 1 (a circle), of the ellipse Re(e^{it} q) of every row q (directions, dim).
+
+    sqrt((|q|^2 - |q^T q|) / (|q|^2 + |q^T q|)): what is left of a plane when neither phase nor length of q matters.
+    """
+    size = np.einsum("ij,ij->i", directions, directions.conj()).real
+    turn = np.abs(np.einsum("ij,ij->i", directions, directions))
+    total = size + turn
+    return np.sqrt(np.clip(size - turn, 0.0, None) / np.where(total > 0, total, 1.0))

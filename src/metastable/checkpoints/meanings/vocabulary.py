@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastable.checkpoints.flows.lens import names_of, output_embedding
+from metastable.checkpoints.flows.lens import direct_output
 from metastable.checkpoints.weights import Norm
 from metastable.errors import InvalidInputError, UnsupportedError
 
@@ -21,17 +21,14 @@ Matrix = NDArray[np.float32]
 @dataclass(frozen=True)
 class Vocabulary:
     """Words with their directions, one row each, float32: `inputs` (words, dim) unit rows, as a layer's norm passes them on, and
-    `outputs` (words, dim) = unembedding times the final norm's gain. Both have their mean over words removed.
+    `outputs` (words, dim) = unembedding with the final norm folded in. Both have their mean over words removed. `writing`: which
+    embedding `outputs` are.
     """
 
     ids: NDArray[np.int64]
     inputs: Matrix
     outputs: Matrix
-    tokenizer: Any
-
-    def names(self, rows: Any) -> tuple[str, ...]:
-        """The words of these rows, as a person reads them."""
-        return names_of(self.tokenizer, self.ids[np.asarray(rows)])
+    writing: str
 
 
 def project(rows: Matrix, directions: Any) -> Any:
@@ -56,24 +53,63 @@ def _standardize(rows: Matrix, kind: str) -> None:
     rows /= np.where(length > 0, length, 1.0)[:, None]
 
 
-def final_gain(flow: Flow) -> Matrix | None:
-    """Gain of the norm before the unembedding, by its effect on a state; None where there is none."""
+@dataclass(frozen=True)
+class FinalNorm:
+    """The norm before the unembedding as it acts on a direction, up to length: v -> gain * v, or gain * (v - mean v) for LayerNorm."""
+
+    gain: Matrix
+    centers: bool
+
+    def fold(self, rows: Matrix) -> None:
+        """Rows (words, dim) of an unembedding, in place, so that their product with a direction is that behind the norm."""
+        rows *= self.gain
+        if self.centers:
+            rows -= rows.mean(axis=1, keepdims=True)
+
+
+def final_norm(flow: Flow) -> FinalNorm | None:
+    """The final norm of a flow's model by its effect on states, whatever its class; None where there is none.
+
+    A norm is gain * (x - m) / size + shift with m the mean of x or zero. Half the difference of its values at x and -x has no shift,
+    and at an x of mean zero it does not matter which m it is.
+
+    Raises:
+        UnsupportedError: what the model does there is none of these.
+    """
     if flow.final_norm is None:
+        flow.check_final_norm()
         return None
     import torch
 
-    # A norm is gain * standardised + shift; a difference of two states of one length takes the shift away.
-    state = torch.ones(2, flow.dim, dtype=flow.probe.last.dtype, device=flow.probe.last.device)
-    state[:, ::2] = -1.0
-    state[1] = -state[1]
+    def odd_part(x: Any) -> Any:
+        return 0.5 * (flow.final_norm(x) - flow.final_norm(-x))[0]
+
+    generator = np.random.default_rng(0)
+    # Long states: the epsilon of a norm does not matter.
+    drawn = 1e3 * generator.choice((-1.0, 1.0), flow.dim) * generator.uniform(0.5, 1.5, flow.dim)
+    shifted = 1e3 * generator.standard_normal(flow.dim) + 1e3
+    last = flow.probe.last
+    zero_mean, other = (
+        torch.tensor(x[None], dtype=last.dtype, device=last.device) for x in (drawn - drawn.mean(), shifted)
+    )
     with torch.no_grad():
-        result = flow.final_norm(state)
-    gain = (0.5 * (result[0] - result[1]) / state[0]).cpu().numpy()
-    return gain.astype(np.float32)
+        gain = odd_part(zero_mean) / (zero_mean / zero_mean.square().mean().sqrt())[0]
+        for centers in (False, True):
+            x = other - other.mean() if centers else other
+            expected = gain * (x / x.square().mean().sqrt())[0]
+            if torch.allclose(odd_part(other), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
+                return FinalNorm(gain.cpu().numpy().astype(np.float32), centers)
+    raise UnsupportedError(
+        f"{flow.source}: {type(flow.final_norm).__name__}, the last norm, is neither a LayerNorm nor a root-mean-square norm, so the "
+        "words of a direction are not known"
+    )
 
 
 def vocabulary_of(flow: Flow, norm: Norm) -> Vocabulary:
     """The words of a flow's model for layers whose norm is `norm`, special tokens left out.
+
+    Words are written through the output embedding where it is applied to the (normed) states themselves. A model without one, or
+    with another map in between (the dense layer and activation of a masked language model), is read through its input embeddings.
 
     Raises:
         InvalidInputError: no tokenizer, so no words.
@@ -84,8 +120,9 @@ def vocabulary_of(flow: Flow, norm: Norm) -> Vocabulary:
             f"{flow.source} has no tokenizer, so its directions have no words; add tokenizer.json to it"
         )
     given = flow.model.get_input_embeddings().weight.detach()
-    out = output_embedding(flow.model)
-    if given.shape[1] != flow.dim or out is None or out.shape[1] != flow.dim:
+    direct = direct_output(flow)
+    out, writing = (given, "input embeddings") if direct is None else (direct, "output embedding")
+    if given.shape[1] != flow.dim or out.shape[1] != flow.dim:
         raise UnsupportedError(
             f"{flow.source} embeds words in dimension {given.shape[1]} and has states of dimension {flow.dim}: its directions "
             "cannot be read as words"
@@ -96,8 +133,8 @@ def vocabulary_of(flow: Flow, norm: Norm) -> Vocabulary:
     inputs, outputs = (matrix.float().cpu().numpy()[kept] for matrix in (given, out))
     _standardize(inputs, norm.kind)
     inputs -= inputs.mean(axis=0)
-    gain = final_gain(flow)
-    if gain is not None:
-        outputs *= gain
+    norm_behind = final_norm(flow)
+    if norm_behind is not None:
+        norm_behind.fold(outputs)
     outputs -= outputs.mean(axis=0)
-    return Vocabulary(kept, inputs, outputs, flow.tokenizer)
+    return Vocabulary(kept, inputs, outputs, writing)

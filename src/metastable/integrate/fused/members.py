@@ -16,25 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.control import (
-    ERROR_FLOOR,
-    FIRST_ERROR,
-    GROW,
-    INTEGRAL,
-    ORDER,
-    PROPORTIONAL,
-    SAFETY,
-    SHRINK,
-)
-from metastable.integrate.fused.stages import Method, Step, make_step, square_sum, stage_state
-from metastable.integrate.solution import STATUSES
+from metastable.integrate import control
+from metastable.integrate.fused.stages import Method, Step, make_step, method_of, square_sum, stage_state
+from metastable.integrate.plan import Accuracy
+from metastable.integrate.solution import STATUSES, UNFINISHED
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.members import Scratch, make_scratch
 from metastable.kernels.cpu.problem import Problem
-from metastable.kernels.cpu.rules import pace
-from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
+from metastable.kernels.cpu.rules import inverse_length, pace
+from metastable.kernels.cpu.series import unit_tokens
+from metastable.kernels.cpu.vector import LANES, fill, load, store, where
 
 SUCCESS, MAX_STEPS, DIVERGED = (STATUSES.index(name) for name in ("success", "max_steps", "diverged"))
 """Status of a member."""
@@ -104,6 +97,25 @@ class Lanes(NamedTuple):
     """One number per stage."""
 
 
+def make_batch(problem: Problem, accuracy: Accuracy, starts: FloatArray, times: FloatArray) -> Batch:
+    """Nothing done yet. (States are left empty: the workers touch this memory first, each its own part.)"""
+    count = len(starts)
+    return Batch(
+        problem=problem,
+        method=method_of(TSIT5),
+        tolerance=accuracy.tolerance,
+        max_steps=accuracy.max_steps,
+        starts=starts,
+        times=np.ascontiguousarray(times, dtype=float),
+        queue=np.zeros(3, dtype=np.int64),
+        states=np.empty((count, len(times), problem.tokens, problem.dim)),
+        statistics=np.zeros((count, 3), dtype=np.int64),
+        status=np.full(count, UNFINISHED, dtype=np.int64),
+        speed=np.array([0.0, 1.0]),
+        bend=np.array([0.0, -1.0, 1.0]),
+    )
+
+
 def make_lanes(batch: Batch) -> Lanes:
     """Empty lanes. Idle ones need a state that the kernel can digest: the first start."""
     entries = batch.problem.tokens * batch.problem.components
@@ -126,33 +138,8 @@ def make_lanes(batch: Batch) -> Lanes:
     )
 
 
-@inner
-def accepted_factor(error, previous, after_rejection):
-    """`control.accepted_factor`."""
-    error = max(error, ERROR_FLOOR)
-    factor = SAFETY * error**-PROPORTIONAL * max(previous, ERROR_FLOOR) ** INTEGRAL
-    factor = min(GROW, max(SHRINK, factor))
-    return min(factor, 1.0) if after_rejection else factor
-
-
-@inner
-def rejected_factor(error):
-    """`control.rejected_factor`."""
-    return max(SHRINK, SAFETY * error ** (-1.0 / ORDER)) if math.isfinite(error) else SHRINK
-
-
-@inner
-def trial_step(speed, tolerance, horizon):
-    """Length of the probe of a start with that scaled speed: tokens move by about a hundredth."""
-    return min(0.01 / (tolerance * speed), horizon) if tolerance * speed > 1e-10 else min(1e-6, horizon)
-
-
-@inner
-def first_step(speed, curvature, trial, horizon):
-    """First step size from scaled speed and curvature."""
-    largest = max(speed, curvature)
-    wanted = max(1e-6, 1e-3 * trial) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / ORDER)
-    return min(100.0 * trial, wanted, horizon)
+accepted_factor, rejected_factor = inner(control.accepted_factor), inner(control.rejected_factor)
+trial_step, first_step = inner(control.trial_step), inner(control.first_step)
 
 
 @inner
@@ -161,14 +148,9 @@ def _write(problem, state, row):
     dim = problem.dim
     for token in range(problem.tokens):
         if problem.components == 1:
-            s, c = sincos(state[token])
-            row[token, 0] = c
-            row[token, 1] = s
+            row[token, 1], row[token, 0] = sincos(state[token])
         else:
-            square = 0.0
-            for a in range(dim):
-                square += state[token * dim + a] ** 2
-            inverse = 1.0 / math.sqrt(square)
+            inverse = inverse_length(state, token * dim, dim)
             for a in range(dim):
                 row[token, a] = state[token * dim + a] * inverse
 
@@ -203,7 +185,7 @@ def _load_member(batch, lanes, lane, member):
         lanes.step.k[0, i * LANES + lane] = 0.0
     clock.time[lane] = 0.0
     clock.wanted[lane] = 0.0
-    clock.previous[lane] = FIRST_ERROR
+    clock.previous[lane] = control.FIRST_ERROR
     ledger.member[lane] = member
     ledger.output[lane] = 0
     ledger.accepted[lane] = 0
@@ -350,23 +332,6 @@ def _settle(batch, lanes, lane, until):
 
 
 @inner
-def _retract(problem, y):
-    """Unit tokens, lane by lane (nothing to do for angles)."""
-    dim = problem.dim
-    if problem.components == 1:
-        return
-    for token in range(problem.tokens):
-        square = fill(0.0)
-        for a in range(dim):
-            value = load(y, (token * dim + a) * LANES)
-            square = square + value * value
-        inverse = 1.0 / root(square)
-        for a in range(dim):
-            place = (token * dim + a) * LANES
-            store(y, place, load(y, place) * inverse)
-
-
-@inner
 def _accept(step, accepted):
     """In the lanes where `accepted` is not zero: the new state, and the last stage as the first of the next step."""
     mask = load(accepted, 0)
@@ -385,7 +350,8 @@ def work(kernel, batch, lanes):
         _set_steps(until, lanes)
         _take_step(kernel, batch, lanes, until)
         store(lanes.square, 0, square_sum(step, batch.method.error, load(step.h, 0), 0, step.y.size))
-        _retract(batch.problem, step.new)
+        if batch.problem.components > 1:
+            unit_tokens(batch.problem, batch.problem.tokens, step.new, False, step.new)
         for lane in range(LANES):
             lanes.accepted[lane] = 0.0
             if lanes.ledger.member[lane] >= 0:

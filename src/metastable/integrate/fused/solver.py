@@ -17,9 +17,8 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.solution import UNFINISHED, Chart, Solution
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.plan import Accuracy
+from metastable.integrate.solution import UNFINISHED, Chart, Resume, Solution
 from metastable.kernels import cpu
 from metastable.kernels.cpu.support import FUSED
 from metastable.kernels.protocol import Interaction
@@ -74,22 +73,17 @@ def _watch(work: Callable[[], Any], stop: Callable[[], None], look: Callable[[],
     return outcome[0]
 
 
-# -------------------------------------------------------------------------------------------------------- members
-
-
 def solve_members(
     model: Attention,
     starts: FloatArray,
     times: FloatArray,
     *,
-    rtol: float = RTOL,
-    atol: float = ATOL,
-    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
+    **accuracy: Any,
 ) -> tuple[FloatArray, np.ndarray, np.ndarray]:
-    """Integrate many members from 0 to `times[-1]`, each with its own step size.
+    """Integrate many members from 0 to `times[-1]`, each with its own step size (rtol, atol, max_steps: `plan.Accuracy`).
 
     `starts` (members, tokens, dim) unit tokens; `times` increasing. Returns states (members, times, tokens, dim), statistics
     (members, 3: accepted, rejected, evaluations) and status (members,), places in `MEMBER_STATUSES`, unfinished
@@ -97,52 +91,33 @@ def solve_members(
     members finished. A member's numbers do not depend on the other members, nor on the number of threads.
     """
     from metastable.integrate.fused import members as loop
-    from metastable.integrate.fused.stages import method_of
     from metastable.kernels.cpu import members as kernels
+    from metastable.kernels.cpu.memory import Reference
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count
 
-    count, tokens, dim = starts.shape
-    # Left empty: the workers touch this memory first, each its own part.
-    states = np.empty((count, times.size, tokens, dim))
-    statistics = np.zeros((count, 3), dtype=np.int64)
-    status = np.full(count, UNFINISHED, dtype=np.int64)
-    queue = np.zeros(3, dtype=np.int64)
-    batch = loop.Batch(
-        problem=prepare(model, tokens, interaction=interaction, chart=_chart(model)),
-        method=method_of(TSIT5),
-        tolerance=rtol + atol,
-        max_steps=max_steps,
-        starts=_to_chart(np.asarray(starts, dtype=float)),
-        times=np.asarray(times, dtype=float),
-        queue=queue,
-        states=states,
-        statistics=statistics,
-        status=status,
-        speed=np.array([0.0, 1.0]),
-        bend=np.array([0.0, -1.0, 1.0]),
-    )
+    count, tokens, _ = starts.shape
+    problem = prepare(model, tokens, interaction=interaction, chart=_chart(model))
+    batch = loop.make_batch(problem, Accuracy(**accuracy), _to_chart(np.asarray(starts, dtype=float)), times)
     # A lane for every member: more workers than full vectors would have nothing to do.
-    workers = [loop.make_lanes(batch) for _ in range(max(1, min(thread_count(threads), -(-count // loop.LANES))))]
-    kernel = kernels.kernel(batch.problem, workers[0].scratch)
+    workers = max(1, min(thread_count(threads), -(-count // loop.LANES)))
+    shared, lanes = Reference(batch), [Reference(loop.make_lanes(batch)) for _ in range(workers)]
+    kernel = kernels.kernel(problem.kind, shared.field("problem"), lanes[0].field("scratch"))
 
     def work() -> None:
-        with ThreadPoolExecutor(len(workers), "metastable-members") as pool:
-            for worker in [pool.submit(loop.work, kernel, batch, lanes) for lanes in workers]:
+        with ThreadPoolExecutor(workers, "metastable-members") as pool:
+            for worker in [pool.submit(loop.work, kernel, shared, own) for own in lanes]:
                 worker.result()
 
     def stop() -> None:
-        queue[loop.STOP] = 1
+        batch.queue[loop.STOP] = 1
 
     with contextlib.suppress(KeyboardInterrupt):
-        _watch(work, stop, None if progress is None else lambda: progress(float(queue[loop.FINISHED])))
-    states[status == UNFINISHED] = np.nan
+        _watch(work, stop, None if progress is None else lambda: progress(float(batch.queue[loop.FINISHED])))
+    batch.states[batch.status == UNFINISHED] = np.nan
     if progress is not None:
-        progress(float(queue[loop.FINISHED]))
-    return states, statistics, status
-
-
-# ----------------------------------------------------------------------------------------------------- one system
+        progress(float(batch.queue[loop.FINISHED]))
+    return batch.states, batch.statistics, batch.status
 
 
 def solve(
@@ -151,30 +126,32 @@ def solve(
     times: FloatArray | None,
     until: float,
     *,
-    rtol: float = RTOL,
-    atol: float = ATOL,
-    max_steps: int = MAX_STEPS,
     interaction: Interaction = "direct",
     threads: int | None = None,
     progress: Report | None = None,
+    resume: Resume | None = None,
+    **accuracy: Any,
 ) -> Solution:
-    """Integrate one system (tokens, dim) from 0 to `until`: outputs at `times`, or every step with dense output for None.
+    """Integrate one system (tokens, dim) from 0 (or from `resume`) to `until`: outputs at `times`, or every step with dense output
+    for None.
 
-    Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all).
+    Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all). rtol, atol,
+    max_steps: `plan.Accuracy`.
     """
     from metastable.integrate.fused.system import System
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count
 
-    chart, tokens = _chart(model), len(start)
+    chart, tokens, care = _chart(model), len(start), Accuracy(**accuracy)
     problem = prepare(model, tokens, interaction=interaction, chart=chart)
     begin = _to_chart(np.asarray(start, dtype=float)).reshape(tokens, -1)
     return march.integrate(
-        System(problem, begin, rtol + atol, thread_count(threads)),
+        System(problem, begin, care.tolerance, thread_count(threads)),
         begin,
         march.Recorder(model.dim, None if times is None else np.asarray(times, dtype=float), chart),
         float(until),
-        tolerance=rtol + atol,
-        max_steps=max_steps,
+        tolerance=care.tolerance,
+        max_steps=care.max_steps,
         progress=progress,
+        resume=resume,
     )

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
 
 from metastable._checks import FloatArray
 from metastable.integrate import march
-from metastable.integrate.fused.stages import Method, make_step, method_of, square_sum, stage_state
+from metastable.integrate.fused.stages import Method, Step, make_step, method_of, square_sum, stage_state
 from metastable.integrate.solution import DEGREE
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.cpu import system as kernels
-from metastable.kernels.cpu.compiled import aligned_array, compiled, inner, parallel
+from metastable.kernels.cpu.compiled import compiled, inner, parallel, vectors
+from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.problem import Problem
+from metastable.kernels.cpu.rules import inverse_length
 from metastable.kernels.cpu.threads import using
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
 
@@ -36,74 +39,71 @@ SPEED, BEND = np.array([1.0]), np.array([-1.0, 1.0])
 """Weights of the stages whose size is the speed, and of those whose size is the change of velocity."""
 
 
+class Memory(NamedTuple):
+    """What compiled code needs (by reference): a system, a step of it, the method, and sums of squares over one or many chunks."""
+
+    system: kernels.System
+    step: Step
+    method: Method
+    one: FloatArray
+    many: FloatArray
+
+
 @inner
-def _share(step, stage, weights, partial, chunk):
-    """A chunk of the argument of a stage; or, for a negative stage, of the sum of squares into `partial`."""
+def _share(step, weights, count, partial, chunk):
+    """A chunk of the argument of the stage `count`; or, for a negative one, of the sum of squares into `partial`."""
     vectors = step.y.size // LANES
     chunks = partial.size // LANES
     first = vectors * chunk // chunks * LANES
     last = vectors * (chunk + 1) // chunks * LANES
-    if stage >= 0:
-        stage_state(step, weights, stage, first, last)
+    if count >= 0:
+        stage_state(step, weights, count, first, last)
     else:
         store(partial, chunk * LANES, square_sum(step, weights, load(step.h, 0), first, last))
 
 
 @parallel
-def _share_parallel(step, stage, weights, partial):
+def _share_parallel(step, weights, count, partial):
     for chunk in prange(partial.size // LANES):
-        _share(step, stage, weights, partial, chunk)
-
-
-@inner
-def _shares(step, stage, weights, partial, threads):
-    """All chunks."""
-    if threads is not None and step.y.size > LONG:
-        _share_parallel(step, stage, weights, partial)
-    else:
-        for chunk in range(partial.size // LANES):
-            _share(step, stage, weights, partial, chunk)
-
-
-@inner
-def _retract(problem, y):
-    """Unit rows (nothing to do for angles)."""
-    dim = problem.dim
-    if problem.components == 1:
-        return
-    for token in range(problem.tokens):
-        square = 0.0
-        for a in range(dim):
-            square += y[token * dim + a] ** 2
-        inverse = 1.0 / math.sqrt(square)
-        for a in range(dim):
-            y[token * dim + a] *= inverse
+        _share(step, weights, count, partial, np.int64(chunk))
 
 
 @compiled
-def advance(system, step, method, span, stages, weights, partial, threads):
+def advance(memory, span, stages, weights, chunks, threads):
     """Evaluate the stages first..last - 1 (`stages`) of the step from t, none later than `latest` (`span`), each at `new`.
 
-    Returns the sum of squares of h sum_j weights_j k_j, added up in as many chunks as `partial` has vectors. After the last
-    stage `new` is retracted. `threads`: as in `kernels.cpu.system.velocity`.
+    Returns the sum of squares of h sum_j weights_j k_j, added up in one or in many `chunks`. After the last stage `new` is
+    retracted to unit tokens. `threads`: as in `kernels.cpu.system.velocity`.
     """
-    t, latest = span
-    for stage in range(stages[0], stages[1]):
-        _shares(step, stage, method.a[stage], partial, threads)
-        time = min(t + method.c[stage] * step.h[0], latest)
-        kernels.velocity(system, time, step.new, step.k[stage], threads)
-    _shares(step, -1, weights, partial, threads)
+    step, method, problem = memory.step, memory.method, memory.system.problem
+    partial = memory.one if chunks == 1 else memory.many
+    for stage in range(stages[0], stages[1] + 1):
+        last = stage == stages[1]
+        row = weights if last else method.a[stage]
+        count = -1 if last else stage
+        if threads is not None and step.y.size > LONG:
+            _share_parallel(step, row, count, partial)
+        else:
+            for chunk in range(partial.size // LANES):
+                _share(step, row, count, partial, chunk)
+        if not last:
+            time = min(span[0] + method.c[stage] * step.h[0], span[1])
+            kernels.velocity(memory.system, time, step.new, step.k[stage], threads)
+    if stages[1] == method.c.size and problem.components > 1:
+        for token in range(problem.tokens):
+            inverse = inverse_length(step.new, token * problem.dim, problem.dim)
+            for i in range(token * problem.dim, (token + 1) * problem.dim):
+                step.new[i] *= inverse
     result = fill(0.0)
     for chunk in range(partial.size // LANES):
         result = result + load(partial, chunk * LANES)
-    if stages[1] == method.c.size:
-        _retract(system.problem, step.new)
     return total(result)
 
 
 @compiled
-def keep_polynomial(step, method, piece):
+def keep_polynomial(memory, piece):
     """Coefficients of the dense output of a step into `piece` (powers + 1, tokens * components)."""
+    step, method = memory.step, memory.method
     for i in range(piece.shape[1]):
         piece[0, i] = step.y[i]
         for power in range(piece.shape[0] - 1):
@@ -123,11 +123,12 @@ class System:
     threads: int
 
     def __post_init__(self) -> None:
-        self.system = kernels.make(self.problem)
         self.step = make_step(TSIT5, self.start.size)
         self.step.y[: self.start.size] = self.start.reshape(-1)
+        system = kernels.make(self.problem).memory
+        memory = Memory(system, self.step, METHOD, vectors(1), vectors(CHUNKS))
+        self.memory, self.euler = Reference(memory), Reference(memory._replace(method=EULER))
         self.parallel = True if self.threads > 1 and kernels.pays(self.problem) else None
-        self.one, self.many = aligned_array(LANES), aligned_array(CHUNKS * LANES)
 
     def _advance(
         self,
@@ -135,14 +136,17 @@ class System:
         stages: tuple[int, int],
         step: float,
         weights: FloatArray,
-        method: Method = METHOD,
+        memory: Reference | None = None,
     ) -> float:
         """`advance`, as a root mean square over tokens in units of the tolerance."""
         self.step.h[:] = step
-        partial = self.many if weights is METHOD.error else self.one
+        chunks = CHUNKS if weights is METHOD.error else 1
         with using(self.threads if self.parallel else None):
-            square = advance(self.system, self.step, method, span, stages, weights, partial, self.parallel)
+            square = advance(memory or self.memory, span, stages, weights, chunks, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
+
+    def state(self) -> FloatArray:
+        return self.step.y[: self.start.size].reshape(self.start.shape)
 
     def begin(self, t: float) -> None:
         self._advance((t, t), (0, 1), 0.0, SPEED)
@@ -151,7 +155,7 @@ class System:
         return self._advance((0.0, 0.0), (0, 0), 1.0, SPEED)
 
     def bend(self, trial: float) -> float:
-        self._advance((0.0, trial), (1, 2), trial, BEND, EULER)
+        self._advance((0.0, trial), (1, 2), trial, BEND, self.euler)
         return self._advance((0.0, 0.0), (0, 0), 1.0, BEND)
 
     def advance(self, t: float, step: float, latest: float) -> float:
@@ -166,5 +170,5 @@ class System:
 
     def _polynomial(self) -> FloatArray:
         piece = np.empty((DEGREE + 1, self.start.size))
-        keep_polynomial(self.step, METHOD, piece)
+        keep_polynomial(self.memory, piece)
         return piece.reshape(DEGREE + 1, *self.start.shape)

@@ -1,30 +1,27 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
-from metastable.integrate.rodas.members import MemberSolutions, solve_members
 from metastable.integrate.rodas.prepare import dense_tokens
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
+    LOGIT_SPREAD,
     SETTLED,
     SUPPORT,
     chart_jacobian,
     check_range,
     horizon_refusal,
     refusal,
-    rotation,
     solve,
 )
 
 __all__ = [
     "DENSE_HORIZON",
+    "LOGIT_SPREAD",
     "SETTLED",
     "SUPPORT",
-    "MemberSolutions",
     "chart_jacobian",
     "check_range",
     "dense_tokens",
     "horizon_refusal",
     "refusal",
-    "rotation",
     "solve",
-    "solve_members",
 ]

@@ -1,213 +1,201 @@
-"""Gnomonic charts, and attention with its derivative in them, one row at a time (see `sphere`)."""
+"""Gnomonic charts: x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), E_k a basis of the tangent space (see `sphere`);
+and small dense matrices inside compiled loops."""
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 
-from metastable.integrate.rodas.tableau import STAGES, A
+import numpy as np
+
+from metastable.integrate.rodas.tableau import A
+from metastable.kernels.cpu.compiled import allocating as helper
 from metastable.kernels.cpu.compiled import inner as kernel
-from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.jacobian_sphere import (
-    attend,
-    derivative,
-    second_moments,
-)
+
+Charts = namedtuple("Charts", ["origin", "mirror", "scale"])
+"""x_k0 (n, d), the Householder vector v of the reflector I - scale v v^T whose columns 2..d are E_k (n, d), 2 / |v|^2 (n,)."""
 
 
 @kernel
-def set_frames(tokens, dim):
+def set_frames(charts):
     """Householder vectors of all charts at the current tokens."""
-    for k in range(tokens.shape[0]):
+    for k in range(charts.scale.size):
         square = 0.0
-        for a in range(dim):
-            value = tokens[k, a]
+        for a in range(charts.origin.shape[1]):
+            value = charts.origin[k, a]
             if a == 0:
                 value += 1.0 if value >= 0.0 else -1.0
-            tokens[k, dim + a] = value
+            charts.mirror[k, a] = value
             square += value * value
-        tokens[k, 2 * dim] = 2.0 / square
+        charts.scale[k] = 2.0 / square
 
 
 @kernel
-def to_chart(tokens, k, vector, out):
+def to_chart(charts, k, vector, out):
     """E_k^T vector."""
-    dim = out.size + 1
+    mirror = charts.mirror[k]
     inner = 0.0
-    for a in range(dim):
-        inner += tokens[k, dim + a] * vector[a]
-    inner *= tokens[k, 2 * dim]
-    for b in range(1, dim):
-        out[b - 1] = vector[b] - inner * tokens[k, dim + b]
+    for a in range(mirror.size):
+        inner += mirror[a] * vector[a]
+    inner *= charts.scale[k]
+    for b in range(1, mirror.size):
+        out[b - 1] = vector[b] - inner * mirror[b]
 
 
 @kernel
-def from_chart(tokens, k, y, out):
+def from_chart(charts, k, y, out):
     """E_k y."""
-    dim = y.size + 1
+    mirror = charts.mirror[k]
     inner = 0.0
-    for b in range(1, dim):
-        inner += tokens[k, dim + b] * y[b - 1]
-    inner *= tokens[k, 2 * dim]
-    out[0] = -inner * tokens[k, dim]
-    for b in range(1, dim):
-        out[b] = y[b - 1] - inner * tokens[k, dim + b]
+    for b in range(1, mirror.size):
+        inner += mirror[b] * y[b - 1]
+    inner *= charts.scale[k]
+    out[0] = -inner * mirror[0]
+    for b in range(1, mirror.size):
+        out[b] = y[b - 1] - inner * mirror[b]
 
 
 @kernel
-def _apply(matrix, vector, dim, out):
-    """out += matrix vector."""
-    for a in range(dim):
-        total = 0.0
-        for b in range(dim):
-            total += matrix[a, b] * vector[b]
-        out[a] += total
-
-
-@kernel
-def _apply_transposed(matrix, vector, dim, factor, out):
-    """out = factor matrix^T vector (padding untouched)."""
-    for a in range(dim):
-        total = 0.0
-        for b in range(dim):
-            total += matrix[b, a] * vector[b]
-        out[a] = factor * total
-
-
-@kernel
-def drive(tag, work, width, base, target, matrices, scalars, ranges, k, frozen, own, dim, place, query, spread, out):
-    """G_k at `place` and the positions in part `base`; `target` is a part to work in."""
-    heads = scalars.shape[1]
-    bias = STAGES * 2 * place.size * width
-    out[:] = 0.0
-    _apply(matrices[2 * heads], place, dim, out)
-    for h in range(heads):
-        _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
-        slope = scalars[1, h]
-        attend(tag, work, width, base, target, query, bias + h * width, slope, ranges, k, frozen, own, place, spread)
-        _apply(matrices[h], spread, dim, out)
-
-
-@kernel
-def linearise(
-    tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, place, query, spreads, out, block, moment
-):
-    """At the start of the step: G_k to `out`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
-
-    Normalised weights of head h stay in its part of `work` for the stages of this row. Returns a bound on the sum of the absolute
-    values of all terms of G_k, which is what its rounding errors are relative to (by Cauchy and Schwarz (sum p |Delta|)^2 is
-    at most q trace C; the roots are multiplied, since 1e-170 has no square).
-    """
-    heads = scalars.shape[1]
-    bias = STAGES * 2 * place.size * width
-    weights = bias + heads * width
-    scratch = weights + heads * width
-    out[:] = 0.0
-    _apply(matrices[2 * heads], place, dim, out)
-    terms = 0.0
-    for a in range(dim):
-        for b in range(dim):
-            block[a, b] = matrices[2 * heads, a, b]
-            terms += abs(block[a, b] * place[b])
-    for h in range(heads):
-        _apply_transposed(matrices[heads + h], place, dim, scalars[0, h] * LOG2E, query)
-        part = weights + h * width
-        slope = scalars[1, h]
-        spread = spreads[h]
-        others, inverse = attend(
-            tag, work, width, 0, part, query, bias + h * width, slope, ranges, k, frozen, own, place, spread
-        )
-        second_moments(tag, work, width, 0, part, inverse, scratch, ranges, k, place, moment)
-        _apply(matrices[h], spread, dim, out)
-        _add_head(matrices[h], matrices[heads + h], scalars[0, h], others, dim, place, spread, moment, block)
-        trace, size = 0.0, 0.0
-        for a in range(dim):
-            trace += moment[a, a]
-            for b in range(dim):
-                size = max(size, abs(matrices[h, a, b]))
-        terms += size * math.sqrt(others) * math.sqrt(trace)
-    return terms
-
-
-@kernel
-def _add_head(value, form, beta, others, dim, place, spread, moment, block):
-    """Add `V [-q I + beta ((C - D D^T) M^T - (1 - q) D g^T)]` to `block`."""
-    for b in range(dim):
-        key = 0.0
-        for c in range(dim):
-            key += form[c, b] * place[c]
-        for a in range(dim):
-            total = 0.0
-            for c in range(dim):
-                total += (moment[a, c] - spread[a] * spread[c]) * form[b, c]
-            entry = beta * (total - (1.0 - others) * spread[a] * key)
-            if a == b:
-                entry -= others
-            for c in range(dim):
-                block[c, b] += value[c, a] * entry
-
-
-@kernel
-def other_rows(tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, key, nowhere, part, out):
-    """`sum_j (dG_k/dx_j) v_j` over the other columns, v the tangents of stage i; uses the weights left by `linearise`."""
-    heads = scalars.shape[1]
-    padded = start.size
-    weights = (STAGES * 2 * padded + heads) * width
-    scratch = weights + heads * width
-    tangent = (2 * i + 1) * padded * width
-    out[:] = 0.0
-    for h in range(heads):
-        _apply_transposed(matrices[heads + h], start, dim, 1.0, key)
-        derivative(
-            tag,
-            work,
-            width,
-            0,
-            tangent,
-            weights + h * width,
-            scratch,
-            scratch + width,
-            ranges,
-            k,
-            key,
-            start,
-            spreads[h],
-            scalars[0, h],
-            nowhere,
-            part,
-        )
-        _apply(matrices[h], part, dim, out)
-
-
-@kernel
-def stage_place(tokens, increments, k, i, y, place):
-    """Chart point and position of row k at stage i; returns r = sqrt(1 + |y|^2)."""
-    dim = y.size + 1
-    square = 1.0
-    for b in range(dim - 1):
+def combine(increments, k, coefficients, count, y, square):
+    """y = sum of the first `count` increments of row k times their coefficients; returns `square` + |y|^2."""
+    for b in range(y.size):
         y[b] = 0.0
-        for j in range(i):
-            y[b] += A[i, j] * increments[j, k, b]
+        for j in range(count):
+            y[b] += coefficients[j] * increments[j, k, b]
         square += y[b] ** 2
-    r = math.sqrt(square)
-    from_chart(tokens, k, y, place)
-    for a in range(dim):
-        place[a] = (tokens[k, a] + place[a]) / r
+    return square
+
+
+@kernel
+def stage_place(charts, increments, k, i, y, place):
+    """Chart point and position of row k at stage i; returns r = sqrt(1 + |y|^2)."""
+    r = math.sqrt(combine(increments, k, A[i], i, y, 1.0))
+    from_chart(charts, k, y, place)
+    for a in range(y.size + 1):
+        place[a] = (charts.origin[k, a] + place[a]) / r
     return r
 
 
 @kernel
-def radial(tokens, k, force, dim):
+def radial(charts, k, force):
     """<x_k0, G_k>."""
     inner = 0.0
-    for a in range(dim):
-        inner += tokens[k, a] * force[a]
+    for a in range(charts.origin.shape[1]):
+        inner += charts.origin[k, a] * force[a]
     return inner
 
 
+# ---------------------------------------------------------------- the (d-1) x (d-1) diagonal blocks of the Jacobian in them
+
+
 @kernel
-def put_stage(work, width, padded, column, i, place, tangent, dim):
-    """Write the position and the tangent of one token at stage i."""
-    base = 2 * i * padded * width + column
-    for a in range(dim):
-        work[base + a * width] = place[a]
-        work[base + (padded + a) * width] = tangent[a]
+def reflect_block(block, frame, scale):
+    """`E^T block E` into the leading (d-1) x (d-1) part, E the columns 2..d of the reflector I - scale frame frame^T."""
+    d = frame.size
+    for a in range(d):
+        inner = 0.0
+        for b in range(d):
+            inner += block[a, b] * frame[b]
+        for b in range(d):
+            block[a, b] -= scale * inner * frame[b]
+    for b in range(d):
+        inner = 0.0
+        for a in range(d):
+            inner += frame[a] * block[a, b]
+        for a in range(d):
+            block[a, b] -= scale * inner * frame[a]
+    for a in range(d - 1):
+        for b in range(d - 1):
+            block[a, b] = block[a + 1, b + 1]
+
+
+@kernel
+def bound_of_real_parts(block, m):
+    """Gershgorin's bound for the symmetric part of the leading m x m part: no eigenvalue has a larger real part."""
+    bound = -1e300
+    for a in range(m):
+        reach = block[a, a]
+        for b in range(m):
+            if b != a:
+                reach += 0.5 * abs(block[a, b] + block[b, a])
+        bound = max(bound, reach)
+    return bound
+
+
+@kernel
+def real_part_of_pair(block):
+    """Largest real part of the eigenvalues of the leading 2 x 2 part."""
+    half = 0.5 * (block[0, 0] + block[1, 1])
+    gap = 0.5 * (block[0, 0] - block[1, 1])
+    # Entries of 1e-170 are no rarity, and their squares are zero.
+    size = max(abs(gap), max(abs(block[0, 1]), abs(block[1, 0])))
+    if not size > 0.0:
+        return half
+    square = (gap / size) * (gap / size) + (block[0, 1] / size) * (block[1, 0] / size)
+    return half + (size * math.sqrt(square) if square > 0.0 else 0.0)
+
+
+@helper
+def largest_real_part(block, m, result):
+    """Largest real part of the eigenvalues of the leading m x m part, to `result[0]`."""
+    result[0] = 0.0
+    size = 0.0
+    for a in range(m):
+        for b in range(m):
+            # LAPACK gives up on what is not finite; the error estimate will reject the step.
+            if not math.isfinite(block[a, b]):
+                return
+            size = max(size, abs(block[a, b]))
+    if size > 0.0:
+        # LAPACK's own scaling has been seen to fail for entries of 1e-139 and below.
+        result[0] = size * np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)).real.max()
+
+
+@kernel
+def factor(block, shift, m, factors, pivots):
+    """LU factors with row pivots of `shift I - block` (leading m x m)."""
+    for a in range(m):
+        for b in range(m):
+            factors[a, b] = (shift if a == b else 0.0) - block[a, b]
+    for c in range(m):
+        best = c
+        for a in range(c + 1, m):
+            if abs(factors[a, c]) > abs(factors[best, c]):
+                best = a
+        pivots[c] = best
+        if best != c:
+            for b in range(m):
+                factors[c, b], factors[best, b] = factors[best, b], factors[c, b]
+        for a in range(c + 1, m):
+            factors[a, c] /= factors[c, c]
+            for b in range(c + 1, m):
+                factors[a, b] -= factors[a, c] * factors[c, b]
+
+
+@kernel
+def solve_factored(factors, pivots, m, vector):
+    """Solve with the result of `factor`, in place."""
+    for c in range(m):
+        best = pivots[c]
+        if best != c:
+            vector[c], vector[best] = vector[best], vector[c]
+    for c in range(m):
+        for a in range(c + 1, m):
+            vector[a] -= factors[a, c] * vector[c]
+    for c in range(m - 1, -1, -1):
+        for b in range(c + 1, m):
+            vector[c] -= factors[c, b] * vector[b]
+        vector[c] /= factors[c, c]
+
+
+@kernel
+def norm_of_inverse(factors, pivots, m, vector):
+    """Largest entry of the inverse of what `factor` was given, `vector` (m,) is memory to work in."""
+    result = 0.0
+    for c in range(m):
+        for a in range(m):
+            vector[a] = 1.0 if a == c else 0.0
+        solve_factored(factors, pivots, m, vector)
+        for a in range(m):
+            result = max(result, abs(vector[a]))
+    return result

@@ -1,4 +1,4 @@
-"""One attempted step on the circle: a sweep over the rows, by blocks or one by one (see `circle`)."""
+"""One attempted step on the circle: a sweep over the rows, by blocks (see `circle`)."""
 
 from __future__ import annotations
 
@@ -7,44 +7,39 @@ from collections import namedtuple
 
 import numpy as np
 
-from metastable.integrate.rodas.control import CAP, OVERSHOOT
+from metastable.integrate.rodas.control import CAP, ENOUGH, ERROR, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
 from metastable.kernels.cpu.compiled import aligned_array, inlined
 from metastable.kernels.cpu.compiled import inner as kernel
-from metastable.kernels.cpu.fastmath import LOG2E, sincos
-from metastable.kernels.cpu.vector import LANES, fill, load, store
-from metastable.kernels.cpu.vector import sincos as sincos_vector
+from metastable.kernels.cpu.fastmath import LOG2E
+from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
-    FORCE,
     LARGE_ROWS,
-    PRODUCT,
     ROWS,
-    WEIGHTS,
+    Block,
     Columns,
+    Sums,
     finish_row,
-    keep_block,
+    keep_weights,
+    line,
     padded,
-    pull_and_keep,
-    pull_and_product,
     pull_block,
     pull_large_block,
+    pull_row,
 )
 
-# Lines of `rows` of the system.
-SIZE, OWN, VELOCITY, DIAGONAL, PIVOT = range(5)
-# Lines of one stage.
-COSINE, SINE, INCREMENT = range(3)
 LARGE_LIMIT = 512
 """Columns up to which large blocks stay in the first cache."""
+
+Rows = namedtuple("Rows", ["size", "own", "velocity", "diagonal", "pivot"])
+"""For each row (n,): tokens it stands for, its own weight, velocity, J_kk, inverse of 1/(h gamma) - J_kk."""
 
 Sweep = namedtuple(
     "Sweep",
     [
-        "stages",  # (8, 3, width): cosines, sines and increments of all columns at each stage
-        "biases",  # (LARGE_ROWS + 1, width): those that the rows of a block see, and the row behind them
-        "jacobian",  # (LARGE_ROWS, width): rows of the Jacobian of a block
+        "stages",  # `Columns` of all stages: (8, width) each, the vector being the increments
+        "block",  # `Block` of LARGE_ROWS rows (biases: and the row behind them)
         "masses",  # (width,)
-        "sums",  # (LARGE_ROWS, 3): force, weights and product of each row of a block
         "angles",  # (whole vectors of LARGE_ROWS,): where the rows of a block were at the start of the step
         "carried",  # (the same,): what earlier stages add to the right-hand side of their solve
     ],
@@ -57,122 +52,36 @@ def sweep_memory(columns: int) -> Sweep:
     A block may begin at the last column and is written in whole vectors, so `width` leaves room behind the columns. All
     lines begin at a whole number of vectors: none straddles two cache lines.
     """
+
+    def zeros(*shape: int) -> np.ndarray:
+        return aligned_array(math.prod(shape)).reshape(shape)
+
     width = padded(columns)
-    block = -(-LARGE_ROWS // LANES) * LANES
-    shapes = Sweep(
-        stages=(STAGES, 3, width),
-        biases=(LARGE_ROWS + 1, width),
-        jacobian=(LARGE_ROWS, width),
-        masses=(width,),
-        sums=(LARGE_ROWS, 3),
-        angles=(block,),
-        carried=(block,),
+    vectors = -(-LARGE_ROWS // LANES) * LANES
+    return Sweep(
+        stages=Columns(*(zeros(STAGES, width) for _ in Columns._fields)),
+        block=Block(zeros(LARGE_ROWS + 1, width), zeros(LARGE_ROWS, width), Sums(*(zeros(vectors) for _ in range(3)))),
+        masses=zeros(width),
+        angles=zeros(vectors),
+        carried=zeros(vectors),
     )
-    return Sweep(*(aligned_array(math.prod(shape)).reshape(shape) for shape in shapes))
-
-
-def put_frozen(memory: Sweep, angles: np.ndarray) -> None:
-    """Write frozen tokens, which never move, into the first columns of every stage."""
-    memory.stages[:, COSINE, : len(angles)] = np.cos(angles)
-    memory.stages[:, SINE, : len(angles)] = np.sin(angles)
 
 
 @inlined
-def _stage(stages, i):
+def at_stage(stages, i):
     """The columns at stage i."""
-    return Columns(stages[i, COSINE], stages[i, SINE], stages[i, INCREMENT])
+    return Columns(stages.cosine[i], stages.sine[i], stages.vector[i])
 
 
-# --------------------------------------------------------------------------------------------------------- row by row
+@inlined
+def _span(system, row, q):
+    """Columns of the q-th range that a row sees: everything before it under the plain mask."""
+    if system.plain:
+        return 0, system.frozen_mass.size + row
+    return system.ranges[row, q, 0], system.ranges[row, q, 1]
 
 
-@kernel
-def _jacobian_row(memory, ranges, plain, r, column, own, c, s, beta):
-    """Velocity, J_kk and `sum_j J_kj u_j` for stage 1; the row itself is left in the first line of `jacobian`."""
-    columns, row = _stage(memory.stages, 0), memory.jacobian[0]
-    force, weights = 0.0, own
-    for q in range(ranges.shape[1]):
-        start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
-        part, weight = pull_and_keep(columns, memory.biases[0], row, start, stop, c, s, beta * LOG2E)
-        force += part
-        weights += weight
-    inverse = 1.0 / weights
-    velocity = force * inverse
-    diagonal = 0.0
-    product = 0.0
-    for q in range(ranges.shape[1]):
-        start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
-        sums, inner = finish_row(columns, row, start, stop, c, s, beta, inverse, velocity)
-        diagonal -= sums
-        product += inner
-    return velocity, diagonal, product
-
-
-@kernel
-def _sweep_row(memory, ranges, plain, rows, r, column, angle, beta, h):
-    """All eight stages of row r; returns J_kk if the row moves, else 0."""
-    stages = memory.stages
-    s, c = sincos(angle)
-    own = rows[OWN, r]
-    velocity, diagonal, product = _jacobian_row(memory, ranges, plain, r, column, own, c, s, beta)
-    rows[VELOCITY, r] = velocity
-    rows[DIAGONAL, r] = diagonal
-    inverse = 1.0 / (1.0 / (h * GAMMA) - diagonal)
-    moves = False
-    for i in range(STAGES):
-        if i > 0:
-            place = angle
-            carried = 0.0
-            for j in range(i):
-                increment = stages[j, INCREMENT, column]
-                place += A[i, j] * increment
-                carried += C[i, j] * increment
-            s, c = sincos(place)
-            force, weights, product = 0.0, own, carried / h
-            for q in range(ranges.shape[1]):
-                start, stop = (0, column) if plain else (ranges[r, q, 0], ranges[r, q, 1])
-                part, weight, inner = pull_and_product(
-                    _stage(stages, i), memory.biases[0], memory.jacobian[0], start, stop, c, s, beta * LOG2E
-                )
-                force += part
-                weights += weight
-                product += inner
-            velocity = force / weights
-        increment = (velocity + product) * inverse
-        stages[i, COSINE, column] = c
-        stages[i, SINE, column] = s
-        stages[i, INCREMENT, column] = increment
-        moves |= increment != 0.0
-    return diagonal if moves else 0.0
-
-
-@kernel
-def _attempt_rows(system, h):
-    """Row by row, for masks and positional bias."""
-    memory, frozen = system.memory, system.frozen_mass.size
-    bias = memory.biases[0]
-    rate = 0.0
-    error = 0.0
-    for k in range(system.angles.size):
-        if system.slope != 0.0:
-            for j in range(frozen, frozen + k):
-                bias[j] -= system.slope
-        found = _sweep_row(
-            memory, system.ranges, system.plain, system.rows, k, frozen + k, system.angles[k], system.beta, h
-        )
-        rate = max(rate, found)
-        if rate * h > CAP * OVERSHOOT:
-            break
-        bias[frozen + k] = -system.beta * LOG2E
-        error = _worst(memory, frozen + k, 1, error)
-    system.result[0] = error
-    system.result[2] = rate
-
-
-# ------------------------------------------------------------------------------------------------------ block by block
-
-
-@kernel
+@inlined
 def _positions(memory, i, first, count, inverse_step):
     """Cosines and sines of the rows of a block at stage i, into their columns, and what earlier stages carry over to their solve.
 
@@ -183,66 +92,91 @@ def _positions(memory, i, first, count, inverse_step):
         place = load(memory.angles, r)
         carried = fill(0.0)
         for j in range(i):
-            increment = load(stages[j, INCREMENT], first + r)
+            increment = load(stages.vector[j], first + r)
             place += increment * A[i, j]
             carried += increment * C[i, j]
-        sine, cosine = sincos_vector(place)
-        store(stages[i, COSINE], first + r, cosine)
-        store(stages[i, SINE], first + r, sine)
+        sine, cosine = sincos(place)
+        store(stages.cosine[i], first + r, cosine)
+        store(stages.sine[i], first + r, sine)
         store(memory.carried, r, carried * inverse_step)
 
 
-@kernel
-def _linearise_block(memory, rows, row, first, count, beta, h):
-    """Velocities, J_kk and rows of the Jacobian of a block.
-
-    `sums` gets the product with the increments of stage 1, `rows[PIVOT]` the inverse of 1/(h gamma) - J_kk.
-    """
-    columns, sums = _stage(memory.stages, 0), memory.sums
-    for line in range(0, count, ROWS):
-        keep_block(columns, memory.biases, memory.jacobian, line, first, beta * LOG2E, sums)
+@inlined
+def _linearise(system, row, count, h):
+    """Velocities, J_kk, pivots and rows of the Jacobian of a block; its sums get the product with the increments of stage 1."""
+    rows, block, first = system.rows, system.memory.block, system.frozen_mass.size + row
+    columns, sums = at_stage(system.memory.stages, 0), block.sums
+    # Two loops: what one row waits for does not hold up the next.
     for r in range(count):
-        c = columns.cosine[first + r]
-        s = columns.sine[first + r]
-        inverse = 1.0 / (1.0 + sums[r, WEIGHTS])
-        velocity = sums[r, FORCE] * inverse
-        entries, product = finish_row(columns, memory.jacobian[r], 0, first + r, c, s, beta, inverse, velocity)
-        rows[VELOCITY, row + r] = velocity
-        rows[DIAGONAL, row + r] = -entries
-        rows[PIVOT, row + r] = 1.0 / (1.0 / (h * GAMMA) + entries)
-        sums[r, PRODUCT] = product
+        force, weights = 0.0, 0.0
+        for q in range(system.ranges.shape[1]):
+            start, stop = _span(system, row + r, q)
+            pull, weight = keep_weights(columns, line(columns, block, r, first), start, stop, system.beta * LOG2E)
+            force += pull
+            weights += weight
+        sums.force[r], sums.weights[r] = force, weights
+    for r in range(count):
+        inverse = 1.0 / (rows.own[row + r] + sums.weights[r])
+        velocity = sums.force[r] * inverse
+        diagonal, product = 0.0, 0.0
+        for q in range(system.ranges.shape[1]):
+            start, stop = _span(system, row + r, q)
+            one = line(columns, block, r, first)
+            entries, inner = finish_row(columns, one, start, stop, system.beta, inverse, velocity)
+            diagonal -= entries
+            product += inner
+        rows.velocity[row + r], rows.diagonal[row + r] = velocity, diagonal
+        rows.pivot[row + r] = 1.0 / (1.0 / (h * GAMMA) - diagonal)
+        sums.product[r] = product
 
 
-@kernel
-def _sweep_block(memory, rows, angles, leader, row, first, count, large, beta, h):
-    """All eight stages of the rows `row .. row + count - 1`, columns from `first` on; returns the largest J_kk that moves.
+@inlined
+def _pull(system, i, row, large):
+    """Sums of the rows of a block at stage i. A block has one row unless the mask is plain."""
+    columns, block = at_stage(system.memory.stages, i), system.memory.block
+    first, scale = system.frozen_mass.size + row, system.beta * LOG2E
+    if large:
+        pull_large_block(columns, block, first, scale)
+    elif system.plain:
+        pull_block(columns, block, first, scale)
+    else:
+        force, weights, product = 0.0, 0.0, 0.0
+        for q in range(system.ranges.shape[1]):
+            start, stop = _span(system, row, q)
+            found = pull_row(columns, line(columns, block, 0, first), start, stop, scale)
+            force += found.force
+            weights += found.weights
+            product += found.product
+        block.sums.force[0], block.sums.weights[0], block.sums.product[0] = force, weights, product
+
+
+@inlined
+def _sweep_block(system, row, count, large, h):
+    """All eight stages of the rows `row .. row + count - 1`; returns the largest J_kk that moves.
 
     Positions of a stage depend on earlier stages only, so the rows of a block are evaluated together; the triangular solve
     then passes through the block row by row.
     """
-    sums, jacobian, carried = memory.sums, memory.jacobian, memory.carried
-    scale = beta * LOG2E
-    inverse_step = 1.0 / h
+    memory, rows, first = system.memory, system.rows, system.frozen_mass.size + row
+    sums, jacobian = memory.block.sums, memory.block.jacobian
     rate = 0.0
     for r in range(memory.angles.size):
-        memory.angles[r] = angles[leader[row + r]] if r < count else 0.0
+        memory.angles[r] = system.angles[system.leader[row + r]] if r < count else 0.0
     for i in range(STAGES):
-        columns = _stage(memory.stages, i)
-        _positions(memory, i, first, count, inverse_step)
+        increments = memory.stages.vector[i]
+        _positions(memory, i, first, count, 1.0 / h)
         if i == 0:
-            _linearise_block(memory, rows, row, first, count, beta, h)
-        elif large:
-            pull_large_block(columns, memory.biases, jacobian, first, scale, sums)
+            _linearise(system, row, count, h)
         else:
-            pull_block(columns, memory.biases, jacobian, first, scale, sums)
+            _pull(system, i, row, large)
         for r in range(count):
-            value = sums[r, FORCE] / (1.0 + sums[r, WEIGHTS]) + sums[r, PRODUCT] + carried[r]
+            value = sums.force[r] / (rows.own[row + r] + sums.weights[r]) + sums.product[r] + memory.carried[r]
             for q in range(r):
-                value += jacobian[r, first + q] * columns.vector[first + q]
-            value *= rows[PIVOT, row + r]
-            columns.vector[first + r] = value
+                value += jacobian[r, first + q] * increments[first + q]
+            value *= rows.pivot[row + r]
+            increments[first + r] = value
             if value != 0.0:
-                rate = max(rate, rows[DIAGONAL, row + r])
+                rate = max(rate, rows.diagonal[row + r])
     return rate
 
 
@@ -254,66 +188,23 @@ def _copy_bias(biases, source, target, columns):
         store(after, j, load(before, j))
 
 
-@kernel
-def _attempt_blocks(system, h):
-    """Blocks of rows under the plain causal mask; slaved tokens add to the mass of their leader as the sweep passes them."""
-    memory, frozen = system.memory, system.frozen_mass.size
-    biases, masses = memory.biases, memory.masses
-    scale = system.beta * LOG2E
-    rate = 0.0
-    error = 0.0
-    row = 0
-    count = 0
-    n = system.angles.size
-    large = frozen + system.count[0] <= LARGE_LIMIT
-    most = LARGE_ROWS if large else ROWS
-    for k in range(n):
-        r = system.owner[k]
-        column = frozen + r
-        masses[column] += 1.0
-        if system.leader[r] != k:
-            biases[count, column] = system.logarithms[int(masses[column])] - scale
-        else:
-            _copy_bias(biases, count, count + 1, column)
-            count += 1
-            biases[count, column] = -scale
-        if count == most or (k == n - 1 and count > 0):
-            first = frozen + row
-            found = _sweep_block(
-                memory, system.rows, system.angles, system.leader, row, first, count, large, system.beta, h
-            )
-            rate = max(rate, found)
-            error = _worst(memory, first, count, error)
-            if rate * h > CAP * OVERSHOOT or error > system.result[3]:
-                break
-            _copy_bias(biases, count, 0, first + count)
-            row += count
-            count = 0
-    system.result[0] = error
-    system.result[2] = rate
-
-
-# ------------------------------------------------------------------------------------------------------------- attempt
-
-
-@kernel
+@inlined
 def _clear(memory, frozen_mass, scale):
     """Empty columns: stale entries are masked by zero weights, which does not help against what is not finite."""
     frozen = frozen_mass.size
-    memory.stages[:, COSINE, frozen:] = 0.0
-    memory.stages[:, SINE, frozen:] = 0.0
-    memory.stages[:, INCREMENT] = 0.0
-    memory.biases[:] = 0.0
-    memory.jacobian[:] = 0.0
+    memory.stages.cosine[:, frozen:] = 0.0
+    memory.stages.sine[:, frozen:] = 0.0
+    memory.stages.vector[:] = 0.0
+    memory.block.biases[:] = 0.0
+    memory.block.jacobian[:] = 0.0
     memory.masses[:] = 0.0
     for j in range(frozen):
-        memory.biases[0, j] = math.log2(frozen_mass[j]) - scale
+        memory.block.biases[0, j] = math.log2(frozen_mass[j]) - scale
 
 
-@kernel
-def _worst(memory, first, count, error):
+@inlined
+def _worst(last, first, count, error):
     """The largest of `error` and the error estimates of some columns; not a number wins."""
-    last = memory.stages[STAGES - 1, INCREMENT]
     for column in range(first, first + count):
         estimate = abs(last[column])
         if not estimate <= error:
@@ -323,9 +214,40 @@ def _worst(memory, first, count, error):
 
 @kernel
 def attempt(system, h):
-    """One step of all rows; `result`: largest error estimate, nothing, rate of the fastest unstable mode."""
-    _clear(system.memory, system.frozen_mass, system.beta * LOG2E)
-    if system.plain and system.slope == 0.0:
-        _attempt_blocks(system, h)
-    else:
-        _attempt_rows(system, h)
+    """One step of all rows, block by block; `result` gets the largest error estimate and the rate of the fastest unstable mode.
+
+    Slaved tokens add to the mass of their leader as the sweep passes them. Masks and positional bias have blocks of one row.
+    """
+    memory, frozen, scale = system.memory, system.frozen_mass.size, system.beta * LOG2E
+    biases, masses = memory.block.biases, memory.masses
+    _clear(memory, system.frozen_mass, scale)
+    rate, error = 0.0, 0.0
+    row, count = 0, 0
+    n = system.angles.size
+    large = system.plain and frozen + system.count[0] <= LARGE_LIMIT
+    most = LARGE_ROWS if large else (ROWS if system.plain else 1)
+    for k in range(n):
+        r = system.owner[k]
+        column = frozen + r
+        masses[column] += 1.0
+        if system.slope != 0.0:
+            for j in range(frozen, column):
+                biases[0, j] -= system.slope
+        if system.leader[r] != k:
+            biases[count, column] = system.logarithms[int(masses[column])] - scale
+        else:
+            count += 1
+            if system.plain:
+                _copy_bias(biases, count - 1, count, column)
+            biases[count if system.plain else 0, column] = -scale
+        if count == most or (k == n - 1 and count > 0):
+            rate = max(rate, _sweep_block(system, row, count, large, h))
+            error = _worst(memory.stages.vector[STAGES - 1], frozen + row, count, error)
+            if rate * h > CAP * OVERSHOOT or error > system.result[ENOUGH]:
+                break
+            row += count
+            if system.plain:
+                _copy_bias(biases, count, 0, frozen + row)
+            count = 0
+    system.result[ERROR] = error
+    system.result[FASTEST] = rate

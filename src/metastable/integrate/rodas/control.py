@@ -15,20 +15,22 @@ Step control, all in absolute angle:
 
 `t + h == t` late in a merge is harmless, since the system does not depend on t: there is no smallest step.
 
-A system is a named tuple of arrays (compiled) or an object (dense blocks) for which the functions `attempt`, `commit`,
-`polynomial` and `settled` below are implemented.
+A system is a named tuple of arrays or an object (dense blocks). The functions `attempt`, `commit`, `polynomial` and `settled` below
+are methods of the object; for a named tuple they are compiled on their own, and its `calls` holds their addresses.
 """
 
 from __future__ import annotations
 
-import math
+from collections import namedtuple
+from types import FunctionType
+from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload
+from numba.extending import lower_builtin, type_callable
 
-from metastable.kernels.cpu.compiled import compiled, generate_call
-from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.cpu.compiled import address_of, compiled, generate_call
+from metastable.kernels.cpu.compiled import inner as kernel
 
 CAP = 0.5
 """Largest h * Re lambda of an unstable mode."""
@@ -48,29 +50,66 @@ ERROR_FLOOR = 1e-2
 
 # Entries of `control`.
 T, H, H_OLD, ERROR_OLD, RATE, GROWTH, REACH, LAST_WIDTH, AFTER_REJECTION = range(9)
-CONTROL_SIZE = 9
-# Entries of `counters`.
+MEMORY: tuple[str, ...] = ("t", "h", "h_old", "error_old", "rate", "growth", "reach", "last_width", "after_rejection")
+"""Names of these entries, in order."""
+# Whether the step in hand was cut (or stretched) to end at the end; if so, the entries above as they were before it.
+LANDS, BEFORE = 9, 10
+CONTROL_SIZE = 19
+# Entries of `counters`, `Statistics` first.
 ACCEPTED, REJECTED, EVALUATIONS, JACOBIANS, OUTPUTS, PIECES = range(6)
 COUNTER_SIZE = 6
+# Entries of `result` of a system: largest |u_8| and largest chart coordinate of the attempted step, largest Re lambda of a moving
+# unstable mode, what `settled` found; and the error estimate that matters (see the systems).
+ERROR, EXTENT, FASTEST, STATE, ENOUGH = range(5)
+RESULT_SIZE = 5
 # What `march` returns.
 REACHED, FULL, EXHAUSTED, SETTLED, LOST, UNRESOLVED = range(6)
-# What `settled` returns.
+# What `settled` finds.
 MOVING, AT_REST, HIDDEN = range(3)
 
 
+Journal = namedtuple(
+    "Journal",
+    [
+        "control",  # (CONTROL_SIZE,)
+        "counters",  # (COUNTER_SIZE,)
+        "times",  # (m,) output times
+        "saved",  # (m, tokens, components) states at them
+        "starts",  # (steps,) where the accepted steps begin,
+        "widths",  # (steps,) their widths
+        "pieces",  # (steps or 1, 5, tokens, components) and their dense output
+    ],
+)
+"""What a march writes."""
+Goal = namedtuple("Goal", ["until", "tolerance", "settle", "max_steps", "keep_pieces"])
+"""What a march is asked for. `settle` > 0 is the threshold of `settled`, 0 switches it off."""
+Calls = namedtuple("Calls", ["attempt", "commit", "polynomial", "settled"])
+"""Addresses of the compiled functions of a system."""
+
+
 def first_control(t: float, h: float) -> np.ndarray:
-    """Control of a march that starts at time t with step h."""
+    """The entries of `control` of a march that starts at time t with step h."""
     control = np.zeros(CONTROL_SIZE)
     control[[T, H, H_OLD, ERROR_OLD, GROWTH, REACH]] = t, h, h, ERROR_FLOOR, 1.0, CAP
     return control
 
 
+def new_journal(times, saved, pieces, steps: int, t: float, h: float) -> Journal:
+    """A journal with room for so many steps, of a march that starts at time t with step h."""
+    counters = np.zeros(COUNTER_SIZE, dtype=np.int64)
+    counters[OUTPUTS] = np.searchsorted(times, t, side="right")
+    return Journal(first_control(t, h), counters, times, saved, np.zeros(steps), np.zeros(steps), pieces)
+
+
+# ------------------------------------------------------------------------------------------------ what a system does
+
+
 def attempt(system, h):
-    """Try a step of size h: `(largest |u_8|, largest chart coordinate, largest Re lambda of a moving unstable mode)`.
+    """Try a step of size h: `ERROR`, `EXTENT` and `FASTEST` of `system.result`.
 
     Returns early, with the last entry above `CAP * OVERSHOOT / h`, as soon as the cap is broken.
     """
-    return system.attempt(h)
+    system.attempt(h)
 
 
 def commit(system, tolerance):
@@ -84,48 +123,66 @@ def polynomial(system, piece):
 
 
 def settled(system, threshold):
-    """`AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding errors hide whether one does,
-    else `MOVING`; judged at the start of the attempted step."""
-    return system.settled(threshold)
+    """`STATE` of `system.result`: `AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding
+    errors hide whether one does, else `MOVING`; judged at the start of the attempted step."""
+    system.settled(threshold)
 
 
-@intrinsic
-def call_attempt(typing_context, address, system, h):
-    """Call the compiled function `attempt(system, h)` at an address: compiled once, not again inside every caller."""
-    return types.none(types.int64, system, types.float64), generate_call
+def _layout(value: Any) -> Any:
+    """What Numba's type of a value depends on (to ask Numba takes a hundred times as long)."""
+    if isinstance(value, np.ndarray):
+        flags = value.flags
+        return value.dtype, value.ndim, flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned
+    return (type(value), *map(_layout, value)) if isinstance(value, tuple) else type(value)
 
 
-def register(kind, commit_of, polynomial_of, settled_of):
-    """Make the compiled functions of one kind of system (a named tuple class) known to `march`.
-
-    The attempt itself is called through `system.address` and leaves what it returns in `system.result`.
-    """
-
-    def is_kind(system):
-        return isinstance(system, types.NamedTuple) and system.instance_class is kind
-
-    @overload(attempt)
-    def _attempt(system, h):
-        def through_address(system, h):
-            call_attempt(system.address, system, h)
-            return system.result[0], system.result[1], system.result[2]
-
-        return through_address if is_kind(system) else None
-
-    @overload(commit)
-    def _commit(system, tolerance):
-        return (lambda system, tolerance: commit_of(system, tolerance)) if is_kind(system) else None
-
-    @overload(polynomial)
-    def _polynomial(system, piece):
-        return (lambda system, piece: polynomial_of(system, piece)) if is_kind(system) else None
-
-    @overload(settled)
-    def _settled(system, threshold):
-        return (lambda system, threshold: settled_of(system, threshold)) if is_kind(system) else None
+_known: dict[Any, Calls] = {}
 
 
-@compiled
+def with_calls(system: Any, *functions: Any, piece: np.ndarray) -> Any:
+    """The system with the addresses of its compiled functions, in the order of `Calls`; `piece` is like those of its journal."""
+    key = (functions, _layout(system))
+    if key not in _known:
+        arguments = (1.0, 1.0, piece, 1.0)
+        _known[key] = Calls(*(address_of(call, system, x) for call, x in zip(functions, arguments)))
+    return system._replace(calls=_known[key])
+
+
+def _through_address(function: Any, name: str, kind: Any) -> None:
+    """In compiled code, `function(system, x)` is a call through an address: compiled once, not again inside every caller."""
+
+    @type_callable(function)
+    def type_of(context: Any) -> Any:
+        return lambda system, x: types.none
+
+    @lower_builtin(function, types.NamedTuple, kind)
+    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = signature.args[0].fields.index("calls")
+        address = builder.extract_value(arguments[0], [place, Calls._fields.index(name)])
+        call = types.none(types.int64, *signature.args)
+        return generate_call(context, builder, call, (address, *arguments))
+
+
+for _function, _kind in (
+    (attempt, types.Float),
+    (commit, types.Float),
+    (polynomial, types.Array),
+    (settled, types.Float),
+):
+    _through_address(_function, _function.__name__, _kind)
+
+
+# The same for a named tuple, from Python.
+run_attempt = compiled(lambda system, h: attempt(system, h))
+run_commit = compiled(lambda system, tolerance: commit(system, tolerance))
+run_polynomial = compiled(lambda system, piece: polynomial(system, piece))
+run_settled = compiled(lambda system, threshold: settled(system, threshold))
+
+
+# ------------------------------------------------------------------------------------------------------- step control
+
+
+@kernel
 def propose(control, until):
     """Size of the next step: the planned one, inside the cap that the extrapolated lambda sets, not beyond `until`."""
     h = control[H]
@@ -136,10 +193,16 @@ def propose(control, until):
             h = control[REACH] / expected
     control[H] = h
     remaining = until - control[T]
-    return remaining if 1.0001 * h >= remaining else h
+    if 1.0001 * h < remaining:
+        control[LANDS] = 0.0
+        return h
+    control[LANDS] = 1.0
+    for entry in range(LANDS):
+        control[BEFORE + entry] = control[entry]
+    return remaining
 
 
-@compiled
+@kernel
 def break_cap(control, rate):
     """Plan the repetition of a step that broke the cap."""
     control[H] = 0.8 * CAP / rate
@@ -148,7 +211,7 @@ def break_cap(control, rate):
     control[REACH] = CAP
 
 
-@compiled
+@kernel
 def refuse(control, h, error, extent, rate):
     """Plan the repetition of a step whose error (in tolerances) was too large or which left its chart."""
     control[AFTER_REJECTION] = 1.0
@@ -166,7 +229,7 @@ def refuse(control, h, error, extent, rate):
         control[H] = h * max(REJECT, SAFETY * error**-0.2)
 
 
-@compiled
+@kernel
 def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
@@ -197,7 +260,7 @@ def accept(control, h, error, rate, first):
     control[H] = h * factor
 
 
-@compiled
+@kernel
 def evaluate(piece, u, out):
     """Value of a dense output polynomial (5, tokens, components) at the fraction u."""
     for k in range(out.shape[0]):
@@ -208,10 +271,11 @@ def evaluate(piece, u, out):
             out[k, a] = value
 
 
-@compiled
-def record(control, counters, h, until, piece, times, saved):
+@kernel
+def record(journal, h, until, piece):
     """Save the output times that the step from t to t + h covers."""
-    t = control[T]
+    counters, times, saved = journal.counters, journal.times, journal.saved
+    t = journal.control[T]
     end = t + h
     while counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= end or end >= until):
         u = (times[counters[OUTPUTS]] - t) / h
@@ -219,49 +283,49 @@ def record(control, counters, h, until, piece, times, saved):
         counters[OUTPUTS] += 1
 
 
-def _march(
-    system, control, counters, until, tolerance, settle, max_steps, times, saved, starts, widths, pieces, keep_pieces
-):
-    """Step until something happens: REACHED, FULL (no room for pieces), EXHAUSTED (max_steps), SETTLED, LOST or UNRESOLVED.
+def march(system, journal, goal):
+    """Step until something happens: REACHED, FULL (no room for steps), EXHAUSTED (max_steps), SETTLED, LOST or UNRESOLVED.
 
-    `settle` > 0 is the threshold of `settled`, 0 switches it off. Every accepted step writes its polynomial to the next of
-    `pieces` (to the first, again and again, when they are not kept) and its start and width beside it.
+    Every accepted step writes its polynomial to the next of the pieces (to the first, again and again, when they are not
+    kept) and its start and width beside it.
     """
+    control, counters, times, until = journal.control, journal.counters, journal.times, goal.until
     while True:
         if control[T] >= until:
             return REACHED
-        if counters[ACCEPTED] + counters[REJECTED] >= max_steps:
+        if counters[ACCEPTED] + counters[REJECTED] >= goal.max_steps:
             return EXHAUSTED
-        if counters[PIECES] == starts.size:
+        if counters[PIECES] == journal.starts.size:
             return FULL
         h = propose(control, until)
         if not h > 0.0:
             return LOST
-        error, extent, rate = attempt(system, h)
+        attempt(system, h)
+        rate = system.result[FASTEST]
         counters[JACOBIANS] += 1
         counters[EVALUATIONS] += 8
         if rate * h > CAP * OVERSHOOT:
             counters[REJECTED] += 1
             break_cap(control, rate)
             continue
-        if settle > 0.0:
-            state = settled(system, settle)
-            if state != MOVING:
-                return SETTLED if state == AT_REST else UNRESOLVED
-        error /= tolerance
-        if not (error <= 1.0 and extent < 1.0):
+        if goal.settle > 0.0:
+            settled(system, goal.settle)
+            if system.result[STATE] != MOVING:
+                return SETTLED if system.result[STATE] == AT_REST else UNRESOLVED
+        error = system.result[ERROR] / goal.tolerance
+        if not (error <= 1.0 and system.result[EXTENT] < 1.0):
             counters[REJECTED] += 1
-            refuse(control, h, error, extent, rate)
+            refuse(control, h, error, system.result[EXTENT], rate)
             continue
         number = counters[PIECES]
         due = counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= control[T] + h)
-        if keep_pieces or due or control[T] + h >= until:
-            piece = pieces[number if keep_pieces else 0]
+        if goal.keep_pieces or due or control[LANDS] != 0.0:
+            piece = journal.pieces[number if goal.keep_pieces else 0]
             polynomial(system, piece)
-            record(control, counters, h, until, piece, times, saved)
-        commit(system, tolerance)
-        starts[number] = control[T]
-        widths[number] = h
+            record(journal, h, until, piece)
+        commit(system, goal.tolerance)
+        journal.starts[number] = control[T]
+        journal.widths[number] = h
         counters[PIECES] += 1
         accept(control, h, error, rate, counters[ACCEPTED] == 0)
         if control[T] + 0.0 >= until or until - control[T] <= 1e-15 * until:
@@ -269,10 +333,10 @@ def _march(
         counters[ACCEPTED] += 1
 
 
-march_compiled = compiled(_march)
-march_plain = _march
-
-
-def describe(t: float) -> str:
-    """A time for a message."""
-    return f"t = {t:.6g}" if math.isfinite(t) else "t = infinity"
+march_compiled = compiled(march)
+"""For named tuples."""
+march_plain = FunctionType(
+    march.__code__,
+    {**globals(), **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept, record)}},
+)
+"""For objects: the same loop in Python, with the same compiled step control."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.integrate.plan import size_of_value
 from metastable.integrate.solution import Chart
 from metastable.model import Attention, Causal
 from metastable.model.values import leading_frame, scalar_multiple
@@ -35,8 +36,8 @@ class Prepared:
     first_step: float
     current: Callable[[], FloatArray]
     """Tokens where the system is now, (tokens, components) in the chart."""
-    result: FloatArray
-    """Memory that attempts leave their results in; its last entry is the error that matters (see the systems)."""
+    enough: float = 1.0
+    """The error that matters to attempts, in units of the tolerance (see the systems)."""
     back: Callable[[FloatArray], FloatArray] = lambda states: states
     """From the coordinates that the system works in to those of the start."""
 
@@ -119,15 +120,27 @@ class Frame:
         """Points of coordinates (..., d)."""
         return x if self.axes is None else x @ self.axes.T
 
-    def matrix(self, matrix: FloatArray | None) -> FloatArray | None:
-        """Q^T A Q, None for the identity."""
-        return matrix if matrix is None or self.axes is None else self.axes.T @ matrix @ self.axes
+    def matrix(self, matrix: FloatArray) -> FloatArray:
+        """Q^T A Q."""
+        return matrix if self.axes is None else self.axes.T @ matrix @ self.axes
+
+
+def _value_sum(model: Attention) -> FloatArray:
+    """V_sum, the sum over the heads."""
+    return np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
+
+
+def rotation(model: Attention) -> complex | None:
+    """The leading eigenvalue of the sum of the value matrices when it is one of a complex pair, else None."""
+    values = np.linalg.eigvals(_value_sum(model))
+    top = values[np.argmax(values.real)]
+    return complex(top) if abs(top.imag) > 1e-12 * abs(top) else None
 
 
 def frame_of(model: Attention) -> Frame:
     """Coordinates in which the leading eigenspace of the sum of the value matrices is exact; a multiple of I leaves no drift."""
     identity = np.eye(model.dim)
-    total = np.sum([identity if head.value is None else head.value for head in model.all_heads], axis=0)
+    total = _value_sum(model)
     if scalar_multiple(total) is not None:
         return Frame(None, np.zeros_like(total))
     found = leading_frame(total)
@@ -154,19 +167,23 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
     frame = own_coordinates(model) if frame is None else frame
     heads = model.all_heads
     anchors, mass = _anchors(model)
-    ranges, own = visible_ranges(model, len(start), len(anchors))
+    identity = np.eye(model.dim)
+
+    def stacked(matrices: list[FloatArray | None]) -> FloatArray:
+        return np.array([identity if matrix is None else frame.matrix(matrix) for matrix in matrices])
+
     return sphere.make(
         frame.into(start),
-        [frame.matrix(head.value) for head in heads],
-        [frame.matrix(head.bilinear) for head in heads],
-        [head.beta for head in heads],
-        model.slopes,
-        frame.drift,
+        sphere.Model(
+            values=stacked([head.value for head in heads]),
+            forms=stacked([head.bilinear for head in heads]),
+            betas=np.array([head.beta for head in heads], dtype=float),
+            slopes=np.array(model.slopes, dtype=float),
+            drift=np.array(frame.drift, order="C"),
+        ),
+        (frame.into(anchors), mass),
+        visible_ranges(model, len(start), len(anchors)),
         defective=frame.defective,
-        frozen_tokens=frame.into(anchors),
-        frozen_weights=mass,
-        ranges=ranges,
-        own=own,
         first=first,
     )
 
@@ -176,18 +193,14 @@ def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     from metastable.integrate.rodas import circle
 
     anchors, mass = _anchors(model)
-    ranges, own = None, np.ones(len(start))
-    if not (isinstance(model.mask, Causal) and model.mask.sees_self(len(start))):
-        ranges, own = visible_ranges(model, len(start), len(anchors))
+    slope = model.slopes[0]
+    plain = isinstance(model.mask, Causal) and model.mask.sees_self(len(start)) and slope == 0.0
     return circle.make(
         np.arctan2(start[:, 1], start[:, 0]),
         model.all_heads[0].beta,
-        frozen_angles=np.arctan2(anchors[:, 1], anchors[:, 0]),
-        frozen_mass=mass,
-        slope=model.slopes[0],
-        ranges=ranges,
-        own=own,
-        grouping=True,
+        frozen=(np.arctan2(anchors[:, 1], anchors[:, 0]), mass),
+        slope=slope,
+        seen=None if plain else visible_ranges(model, len(start), len(anchors)),
     )
 
 
@@ -196,23 +209,22 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
     from metastable.integrate.rodas import control
 
     tokens, dim = start.shape
-    norms = [1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads]
-    first_step = FIRST_STEP / sum(norms) if any(norms) else math.inf
+    size = size_of_value(model)
+    first_step = FIRST_STEP / size if size else math.inf
     if on_circle(model, tokens):
         circle = circle_system(model, start)
-        return Prepared(
-            circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], circle.result
-        )
+        # A sweep whose error is already twice what is allowed need not be finished.
+        enough = 2.0 if circle.plain else math.inf
+        return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
     frame = frame_of(model)
     system = sphere_system(model, start, dense_tokens(model, tokens), frame)
+    march, charts = control.march_compiled, system.charts
 
     def current() -> FloatArray:
-        return frame.back(system.tokens[:, :dim])
+        return frame.back(charts.origin)
 
-    if system.first == 0:
-        return Prepared(system, control.march_compiled, "ambient", dim, first_step, current, system.result, frame.back)
-    from metastable.integrate.rodas.dense import DenseSystem
+    if system.first > 0:
+        from metastable.integrate.rodas.dense import DenseSystem
 
-    return Prepared(
-        DenseSystem(system), control.march_plain, "ambient", dim, first_step, current, system.result, frame.back
-    )
+        system, march = DenseSystem(system), control.march_plain
+    return Prepared(system, march, "ambient", dim, first_step, current, back=frame.back)

@@ -20,38 +20,27 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from functools import cache
 
 import numpy as np
 from numba import types
 
-from metastable.integrate.rodas.charts import (
-    drive,
-    from_chart,
-    linearise,
-    other_rows,
-    put_stage,
-    radial,
-    set_frames,
-    stage_place,
-    to_chart,
-)
-from metastable.integrate.rodas.control import AT_REST, CAP, HIDDEN, MOVING, OVERSHOOT, register
-from metastable.integrate.rodas.small import (
-    bound_of_real_parts,
-    factor,
-    largest_real_part,
-    norm_of_inverse,
-    real_part_of_pair,
-    reflect_block,
-    solve_factored,
-)
+from metastable.integrate.rodas import charts as chart
+from metastable.integrate.rodas import control
+from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
-from metastable.kernels.cpu.compiled import address_of, aligned_array, compiled, generate_call
-from metastable.kernels.cpu.compiled import allocating as helper
+from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
 from metastable.kernels.jacobian_sphere import (
+    Columns,
+    Model,
+    Row,
+    Vectors,
     chunk_tag,
+    drive,
+    linearise,
+    other_rows,
     padded_columns,
     padded_dimension,
 )
@@ -63,107 +52,111 @@ ROUNDING = 1e-15
 BLUR = 1e-9
 """Radians by which rounding errors may move a token that is called at rest."""
 
+Rows = namedtuple("Rows", ["own", "rate", "inverse", "terms", "allowed"])
+"""For each row (n,): 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
+sum of the absolute values of the terms of its velocity; part of its way that a step may err by."""
+Local = namedtuple("Local", ["y", "slope", "factors", "pivots", "rate"])
+"""Memory of a row in its chart: the chart point and the right-hand side (m,), LU factors (m, m), their pivots (m,), a rate (1,)."""
+
 SphereSystem = namedtuple(
     "SphereSystem",
     [
-        "tokens",  # (n, 2 d + 1): x at the start of the step, Householder vector of its chart, 2 / |that vector|^2
-        "increments",  # (9, n, d - 1): u_1 .. u_8, and the velocity at the start of the step
-        "rows",  # (5, n): see the names of its lines below
+        "charts",  # `charts.Charts` at the tokens at the start of the step
+        "increments",  # (8, n, d - 1): u_1 .. u_8
+        "velocity",  # (n, d - 1), at the start of the step
+        "rows",  # `Rows`
         "ranges",  # (n, r, 2) visible columns of each row without itself, frozen tokens apart
-        "matrices",  # (2 heads + 1, d, d): V and M of each head, V_sum - lambda I
-        "scalars",  # (2, heads): beta, and log2(e) times the slope of the positional bias
-        "work",  # flat columns: position and tangent of each stage; bias and weights of each head; scratch, zeros
+        "model",  # `jacobian_sphere.Model`
+        "columns",  # `jacobian_sphere.Columns`
+        "vectors",  # `jacobian_sphere.Vectors`
+        "local",  # `Local`
         "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
-        "width",
         "frozen",  # number of frozen tokens, the first columns
         "defective",  # True when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
         "step",  # (1,) size of the attempted step
-        "result",  # (4,) what the last attempt returned, and the tolerance
+        "result",  # see `control`; the error that matters is the tolerance
         "eigenvalue_address",  # of the compiled `largest_real_part`
-        "row_address",  # of the compiled sweep over one row
-        "address",  # of the compiled attempt
+        "calls",  # addresses of its compiled functions
     ],
 )
 
 
-VELOCITY = STAGES
-
-
-# Lines of `rows`: 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
-# sum of the absolute values of the terms of its velocity; part of its way that a step may err by.
-OWN, RATE, INVERSE, TERMS, ALLOWED = range(5)
 CURVED = 0.1
 """A step is curved when the velocity at its end differs from the linear prediction by this part of that at its start."""
 RELATIVE = 1e-4
 """Part of its way that a curved step may err by where rests are stable from one side only (see `_curved`)."""
 
 
-def make(x, values, bilinear, betas, slopes, drift, *, defective, frozen_tokens, frozen_weights, ranges, own, first=0):
-    """A `SphereSystem` at rest at the tokens `x` (n, d). Values and bilinear forms: None or (d, d) for each head.
+def _memory(dim: int, heads: int) -> tuple[Vectors, Local]:
+    """Memory that the sweep over a row works in."""
+    padded, m = padded_dimension(dim), dim - 1
+    lines, squares = [np.zeros(padded) for _ in range(8)], [np.zeros((padded, padded)) for _ in range(2)]
+    vectors = Vectors(*[*lines, np.zeros((heads, padded)), *squares])
+    return vectors, Local(np.zeros(m), np.zeros(m), np.zeros((m, m)), np.zeros(m, dtype=np.int64), np.zeros(1))
 
-    `drift` (d, d) is V_sum less the multiple of the identity that is left out.
+
+def _columns(anchors, tokens: int, slopes) -> Columns:
+    """Columns with the frozen tokens in the first places of every stage."""
+    frozen_tokens, frozen_weights = anchors
+    frozen, dim = frozen_tokens.shape
+    width, padded, heads = padded_columns(frozen + tokens), padded_dimension(dim), len(slopes)
+
+    def zeros(*shape: int) -> np.ndarray:
+        return aligned_array(math.prod(shape)).reshape(shape)
+
+    moving = (STAGES, padded, width)
+    columns = Columns(
+        zeros(*moving), zeros(*moving), zeros(heads, width), zeros(heads, width), zeros(width), zeros(width)
+    )
+    columns.position[:, :dim, :frozen] = frozen_tokens.T
+    columns.bias[:, :frozen] = np.log2(frozen_weights)
+    columns.bias[:, frozen : frozen + tokens] = slopes[:, None] * np.arange(tokens)
+    return columns
+
+
+def make(x, model: Model, frozen, seen, *, defective: bool, first: int) -> SphereSystem:
+    """A `SphereSystem` at rest at the tokens `x` (n, d), for a model whose slopes are plain.
+
+    `frozen`: frozen tokens (m, d) and their weights. `seen`: the columns that each row sees without itself, and who sees itself.
     """
     n, dim = x.shape
-    heads, frozen, padded = len(betas), len(frozen_tokens), padded_dimension(dim)
-    width = padded_columns(frozen + n)
-    identity = np.eye(dim)
-    all_values = np.array([identity if value is None else value for value in values])
-    forms = np.array([identity if form is None else form for form in bilinear])
-    slopes = np.array(slopes, dtype=float) * LOG2E
-    parts = STAGES * 2 * padded + 2 * heads + 2
-    work = aligned_array(parts * width).reshape(parts, width)
-    for i in range(STAGES):
-        work[i * 2 * padded : i * 2 * padded + dim, :frozen] = np.asarray(frozen_tokens).reshape(frozen, dim).T
-    bias = work[STAGES * 2 * padded : STAGES * 2 * padded + heads]
-    bias[:, :frozen] = np.log2(frozen_weights)
-    bias[:, frozen : frozen + n] = slopes[:, None] * np.arange(n)
+    ranges, own = seen
+    model = model._replace(slopes=model.slopes * LOG2E)
+    vectors, local = _memory(dim, len(model.betas))
     system = SphereSystem(
-        tokens=np.concatenate([x, np.zeros((n, dim + 1))], axis=1),
-        increments=np.zeros((STAGES + 1, n, dim - 1)),
-        rows=np.array([own, *np.zeros((4, n))], dtype=float),
+        charts=chart.Charts(np.array(x, dtype=float), np.zeros((n, dim)), np.zeros(n)),
+        increments=np.zeros((STAGES, n, dim - 1)),
+        velocity=np.zeros((n, dim - 1)),
+        rows=Rows(np.array(own, dtype=float), *np.zeros((4, n))),
         ranges=np.ascontiguousarray(ranges),
-        matrices=np.concatenate([all_values, forms, drift[None]]),
-        scalars=np.array([betas, slopes], dtype=float),
-        work=work.ravel(),
+        model=model,
+        columns=_columns(frozen, n, model.slopes),
+        vectors=vectors,
+        local=local,
         tag=chunk_tag(dim),
-        width=width,
-        frozen=frozen,
+        frozen=len(frozen[0]),
         defective=bool(defective),
         first=first,
         step=np.zeros(1),
-        result=np.array([0.0, 0.0, 0.0, np.inf]),
-        eigenvalue_address=0,
-        row_address=0,
-        address=0,
+        result=np.zeros(control.RESULT_SIZE),
+        eigenvalue_address=_eigenvalue_address() if dim > 3 else 0,
+        calls=control.Calls(0, 0, 0, 0),
     )
-    memory = scratch(system)
-    eigenvalues = address_of(largest_real_part, memory.squares[0], dim, system.result) if dim > 3 else 0
-    system = system._replace(eigenvalue_address=eigenvalues)
-    system = system._replace(row_address=address_of(_sweep_row, system, 0, 1.0, memory))
-    return system._replace(address=address_of(_attempt, system, 1.0))
+    system.result[ENOUGH] = np.inf
+    return control.with_calls(system, _attempt, _move, _polynomial, _settled, piece=np.zeros((5, n, dim)))
 
 
-Scratch = namedtuple("Scratch", ["vectors", "spreads", "squares", "pivots"])
+@inlined
+def _row_of(system, k):
+    """Row k."""
+    return Row(system.tag, k, system.ranges[k], system.frozen, system.rows.own[k])
 
 
-@compiled
-def scratch(system):
-    """Memory that the sweep over a row works in."""
-    dim = system.increments.shape[2] + 1
-    padded = padded_dimension(dim)
-    return Scratch(
-        np.zeros((10, padded)),
-        np.zeros((system.scalars.shape[1], padded)),
-        np.zeros((3, padded, padded)),
-        np.zeros(dim, dtype=np.int64),
-    )
-
-
-@intrinsic
-def _call_row(typing_context, address, system, k, h, memory):
-    """Call `_sweep_row` at an address: it is large, and would be compiled again inside every caller."""
-    return types.none(types.int64, system, types.int64, types.float64, memory), generate_call
+@cache
+def _eigenvalue_address() -> int:
+    """Where the compiled `largest_real_part` is."""
+    return address_of(chart.largest_real_part, np.zeros((1, 1)), 1, np.zeros(1))
 
 
 @intrinsic
@@ -172,30 +165,31 @@ def _call_eigenvalues(typing_context, address, block, m, result):
     return types.none(types.int64, block, types.int64, result), generate_call
 
 
-@kernel
-def _rate(system, block, m, enough):
+@inlined
+def _rate(system, m, enough):
     """Largest real part of the eigenvalues of the block (0 when negative), or a bound on it that is below `enough`."""
+    block = system.vectors.block
     if m == 1:
         return max(0.0, block[0, 0])
-    bound = bound_of_real_parts(block, m)
+    bound = chart.bound_of_real_parts(block, m)
     if bound <= enough:
         return max(0.0, bound)
     if m == 2:
-        return max(0.0, real_part_of_pair(block))
-    _call_eigenvalues(system.eigenvalue_address, block, m, system.result)
-    return max(0.0, system.result[2])
+        return max(0.0, chart.real_part_of_pair(block))
+    _call_eigenvalues(system.eigenvalue_address, block, m, system.local.rate)
+    return max(0.0, system.local.rate[0])
 
 
-@kernel
-def _curved(system, k, block, slope, y):
-    """True when the velocity `slope` at the chart point y is far from f + J y.
+@inlined
+def _curved(system, k):
+    """True when the velocity at the chart point y of the last stage is far from f + J y.
 
     A Jordan block of the leading eigenvalue has rests that are stable from one side only: with a the angle to it, da/dt = -a^2.
     An error below the tolerance can carry the token to the other side, and from there it leaves for the antipode. Near such
     a rest velocity and Jacobian vanish together, so that steps are curved however small they are; at a stable rest they
     are not, and an L-stable step may jump there with any relative error.
     """
-    velocity = system.increments[VELOCITY, k]
+    velocity, block, y, slope = system.velocity[k], system.vectors.block, system.local.y, system.local.slope
     speed, bend = 0.0, 0.0
     for b in range(y.size):
         expected = velocity[b]
@@ -203,109 +197,92 @@ def _curved(system, k, block, slope, y):
             expected += block[b, c] * y[c]
         speed = max(speed, abs(velocity[b]))
         bend = max(bend, abs(slope[b] - expected))
-    return speed > ROUNDING * system.rows[TERMS, k] and bend > CURVED * speed
+    return speed > ROUNDING * system.rows.terms[k] and bend > CURVED * speed
 
 
-@kernel
-def _sweep_row(system, k, h, memory):
-    """All stages of row k; `result[2]`: the rate of its unstable modes, 0 when nothing moves."""
-    tag, work, width, frozen = system.tag, system.work, system.width, system.frozen
-    tokens, increments, rows, ranges = system.tokens, system.increments, system.rows, system.ranges
-    matrices, scalars = system.matrices, system.scalars
-    vectors, spreads, squares, pivots = memory
-    m = increments.shape[2]
-    dim = m + 1
-    start, place, query, spread = vectors[0], vectors[1], vectors[2], vectors[3]
-    force, other, part = vectors[4], vectors[5], vectors[6]
-    y, slope = vectors[7][:m], vectors[8][:m]
-    block, factors, moment = squares[0][:dim, :dim], squares[1], squares[2]
-    padded, own = place.size, rows[OWN, k]
-    target = (STAGES * 2 * padded + 2 * scalars.shape[1]) * width
-    for a in range(dim):
-        start[a] = tokens[k, a]
-        place[a] = start[a]
-    rows[TERMS, k] = linearise(
-        tag, work, width, matrices, scalars, ranges, k, frozen, own, dim, start, query, spreads, force, block, moment
-    )
-    reflect_block(block, tokens[k, dim : 2 * dim], tokens[k, 2 * dim])
-    inner = radial(tokens, k, force, dim)
+@inlined
+def linearise_at(system, k):
+    """`linearise` for row k."""
+    vectors = system.vectors
+    for a in range(system.charts.origin.shape[1]):
+        vectors.start[a] = system.charts.origin[k, a]
+        vectors.place[a] = vectors.start[a]
+    system.rows.terms[k] = linearise(_row_of(system, k), system.model, system.columns, vectors)
+
+
+@inlined
+def _linearise_row(system, k, h):
+    """Velocity of row k at the start of the step, J_kk, the rate of its modes, and the LU factors of 1/(h gamma) - J_kk."""
+    charts, vectors, local, rows = system.charts, system.vectors, system.local, system.rows
+    m = local.y.size
+    linearise_at(system, k)
+    chart.reflect_block(vectors.block, charts.mirror[k], charts.scale[k])
+    inner = chart.radial(charts, k, vectors.force)
     for b in range(m):
-        block[b, b] -= inner
-    rate = _rate(system, squares[0], m, LOOK / h)
-    rows[RATE, k] = rate
-    factor(block, 1.0 / (h * GAMMA), m, factors, pivots)
-    rows[INVERSE, k] = norm_of_inverse(factors, pivots, m, slope)
-    to_chart(tokens, k, force, slope)
+        vectors.block[b, b] -= inner
+    rows.rate[k] = _rate(system, m, LOOK / h)
+    chart.factor(vectors.block, 1.0 / (h * GAMMA), m, local.factors, local.pivots)
+    rows.inverse[k] = chart.norm_of_inverse(local.factors, local.pivots, m, local.slope)
+    chart.to_chart(charts, k, vectors.force, local.slope)
     for b in range(m):
-        increments[VELOCITY, k, b] = slope[b]
+        system.velocity[k, b] = local.slope[b]
+
+
+@inlined
+def stage_velocity(system, k, i, slope):
+    """Velocity of row k at stage i in its chart, dy/dt = r (E^T G - y <x_k0, G>)."""
+    charts, vectors, y = system.charts, system.vectors, system.local.y
+    r = chart.stage_place(charts, system.increments, k, i, y, vectors.place)
+    drive(_row_of(system, k), system.model, system.columns, i, vectors)
+    inner = chart.radial(charts, k, vectors.force)
+    chart.to_chart(charts, k, vectors.force, slope)
+    for b in range(y.size):
+        slope[b] = r * (slope[b] - y[b] * inner)
+
+
+@inlined
+def put_stage(system, k, i, place, tangent):
+    """Position and tangent of row k at stage i, into its column."""
+    for a in range(system.charts.origin.shape[1]):
+        system.columns.position[i, a, system.frozen + k] = place[a]
+        system.columns.tangent[i, a, system.frozen + k] = tangent[a]
+
+
+@inlined
+def _sweep_row(system, k, h):
+    """All stages of row k; returns the rate of its unstable modes, 0 when nothing moves."""
+    vectors, local, increments = system.vectors, system.local, system.increments
+    y, slope = local.y, local.slope
+    _linearise_row(system, k, h)
     moves = False
     for i in range(STAGES):
         if i > 0:
-            r = stage_place(tokens, increments, k, i, y, place)
-            base = 2 * i * padded * width
-            drive(
-                tag,
-                work,
-                width,
-                base,
-                target,
-                matrices,
-                scalars,
-                ranges,
-                k,
-                frozen,
-                own,
-                dim,
-                place,
-                query,
-                spread,
-                force,
-            )
-            inner = radial(tokens, k, force, dim)
-            to_chart(tokens, k, force, slope)
-            for b in range(m):
-                slope[b] = r * (slope[b] - y[b] * inner)
+            stage_velocity(system, k, i, slope)
         if system.defective and i == STAGES - 1:
-            rows[ALLOWED, k] = RELATIVE if _curved(system, k, block, slope, y) else 0.0
-        other_rows(
-            tag, work, width, matrices, scalars, ranges, k, i, dim, start, spreads, query, vectors[9], part, other
-        )
-        to_chart(tokens, k, other, y)
-        for b in range(m):
+            system.rows.allowed[k] = RELATIVE if _curved(system, k) else 0.0
+        other_rows(_row_of(system, k), system.model, system.columns, i, vectors)
+        chart.to_chart(system.charts, k, vectors.other, y)
+        for b in range(y.size):
             slope[b] += y[b]
             for j in range(i):
                 slope[b] += C[i, j] / h * increments[j, k, b]
-        solve_factored(factors, pivots, m, slope)
-        for b in range(m):
+        chart.solve_factored(local.factors, local.pivots, y.size, slope)
+        for b in range(y.size):
             increments[i, k, b] = slope[b]
             moves |= slope[b] != 0.0
-        from_chart(tokens, k, slope, part)
-        put_stage(work, width, padded, frozen + k, i, place, part, dim)
-    system.result[2] = rate if moves else 0.0
+        chart.from_chart(system.charts, k, slope, vectors.part)
+        put_stage(system, k, i, vectors.place, vectors.part)
+    return system.rows.rate[k] if moves else 0.0
 
 
-@compiled
-def sweep(system, h):
-    """All rows from `system.first` on; returns the largest rate, early when it breaks the cap."""
-    memory = scratch(system)
-    rate = 0.0
-    for k in range(system.first, system.increments.shape[1]):
-        _call_row(system.row_address, system, k, h, memory)
-        if system.result[2] > rate:
-            rate = system.result[2]
-            if rate * h > CAP * OVERSHOOT:
-                break
-    return rate
-
-
-@compiled
-def judge(system):
+@inlined
+def _judge(system):
     """Largest error estimate and largest chart coordinate of the new state.
 
     Where a token may err by a part of its way only, its estimate is scaled so that this is what the tolerance asks for.
     """
-    increments = system.increments
-    n, m = increments.shape[1:]
+    increments, tolerance = system.increments, system.result[ENOUGH]
+    n, m = system.velocity.shape
     error, extent = 0.0, 0.0
     for k in range(n):
         last, end, way = 0.0, 0.0, 0.0
@@ -317,84 +294,71 @@ def judge(system):
             end += step * step
             way = max(way, abs(step))
         last = math.sqrt(last)
-        allowed = system.rows[ALLOWED, k] * way
-        if 0.0 < allowed < system.result[3]:
-            last *= system.result[3] / allowed
+        allowed = system.rows.allowed[k] * way
+        if 0.0 < allowed < tolerance:
+            last *= tolerance / allowed
         if not last <= error:
             error = last
         if not end <= extent:
             extent = end
-    return error, math.sqrt(extent)
+    system.result[control.ERROR], system.result[control.EXTENT] = error, math.sqrt(extent)
 
 
-@compiled
+@inlined
 def prepare(system, h):
     """New charts, and no memory of earlier columns: what is not finite would survive a zero weight."""
-    dim = system.increments.shape[2] + 1
-    padded = padded_dimension(dim)
     system.step[0] = h
-    set_frames(system.tokens, dim)
-    for part in range(STAGES * 2 * padded):
-        system.work[part * system.width + system.frozen : (part + 1) * system.width] = 0.0
+    chart.set_frames(system.charts)
+    system.columns.position[:, :, system.frozen :] = 0.0
+    system.columns.tangent[:, :, system.frozen :] = 0.0
 
 
-@helper
+@kernel
 def _attempt(system, h):
-    prepare(system, h)
-    rate = sweep(system, h)
+    """All rows; with a dense block those behind it, after the block was prepared and its stages are in their columns."""
+    if system.first == 0:
+        prepare(system, h)
+    rate = 0.0
+    for k in range(system.first, system.velocity.shape[0]):
+        rate = max(rate, _sweep_row(system, k, h))
+        if rate * h > CAP * OVERSHOOT:
+            break
     if rate * h <= CAP * OVERSHOOT:
-        system.result[0], system.result[1] = judge(system)
-    system.result[2] = rate
+        _judge(system)
+    system.result[control.FASTEST] = rate
 
 
-@compiled
-def write_polynomial(system, piece):
+@kernel
+def _polynomial(system, piece):
     """Dense output in R^d: x_k0 + E_k y(u), to be normalised."""
-    increments, tokens = system.increments, system.tokens
-    n, m = increments.shape[1:]
-    y = np.zeros(m)
-    change = np.zeros(m + 1)
-    for k in range(n):
-        for a in range(m + 1):
-            piece[0, k, a] = tokens[k, a]
+    y = system.local.y
+    for k in range(system.velocity.shape[0]):
+        for a in range(y.size + 1):
+            piece[0, k, a] = system.charts.origin[k, a]
         for power in range(4):
-            for b in range(m):
-                y[b] = 0.0
-                for i in range(STAGES):
-                    y[b] += POLYNOMIAL[power, i] * increments[i, k, b]
-            from_chart(tokens, k, y, change)
-            for a in range(m + 1):
-                piece[power + 1, k, a] = change[a]
+            chart.combine(system.increments, k, POLYNOMIAL[power], STAGES, y, 0.0)
+            chart.from_chart(system.charts, k, y, piece[power + 1, k])
 
 
-@compiled
-def move(system, tolerance):
+@kernel
+def _move(system, tolerance):
     """Tokens at the end of the step."""
-    increments, tokens = system.increments, system.tokens
-    n, m = increments.shape[1:]
-    y = np.zeros(m)
-    change = np.zeros(m + 1)
-    for k in range(n):
-        square = 0.0
-        for b in range(m):
-            y[b] = 0.0
-            for i in range(STAGES):
-                y[b] += WEIGHTS[i] * increments[i, k, b]
-            square += y[b] ** 2
-        if square == 0.0:
+    y, change, tokens = system.local.y, system.vectors.part, system.charts.origin
+    for k in range(system.velocity.shape[0]):
+        if chart.combine(system.increments, k, WEIGHTS, STAGES, y, 0.0) == 0.0:
             continue
-        from_chart(tokens, k, y, change)
+        chart.from_chart(system.charts, k, y, change)
         length = 0.0
-        for a in range(m + 1):
+        for a in range(y.size + 1):
             tokens[k, a] += change[a]
             length += tokens[k, a] ** 2
-        for a in range(m + 1):
+        for a in range(y.size + 1):
             tokens[k, a] /= math.sqrt(length)
 
 
-@compiled
-def settled_state(system, threshold):
-    """`MOVING`, `AT_REST` or `HIDDEN`, judged at the start of the attempted step.
+@kernel
+def _settled(system, threshold):
+    """Look for rest, judged at the start of the attempted step.
 
     A token is at rest when it feels exactly nothing, or when it is stable, the step was so long against all its relaxation times
     (`|(1/(h gamma) - J_kk)^(-1)| <= h gamma / 10`) that the first increment is the Newton correction -J^(-1) f, that correction
@@ -402,25 +366,21 @@ def settled_state(system, threshold):
     velocity is no larger than these rounding errors and yet it is not at rest. Norms are largest entries: speeds of 1e-170
     have no squares. Rows of a dense block have no inverse of their own; there the correction stands for it.
     """
-    h = system.step[0]
-    increments = system.increments
-    hidden = False
-    for k in range(increments.shape[1]):
+    h, rows, state = system.step[0], system.rows, control.AT_REST
+    for k in range(system.velocity.shape[0]):
         speed, correction = 0.0, 0.0
-        for b in range(increments.shape[2]):
-            speed = max(speed, abs(increments[VELOCITY, k, b]))
-            correction = max(correction, abs(increments[0, k, b]))
+        for b in range(system.velocity.shape[1]):
+            speed = max(speed, abs(system.velocity[k, b]))
+            correction = max(correction, abs(system.increments[0, k, b]))
         if speed == 0.0 and correction <= threshold:
             continue
-        floor = ROUNDING * system.rows[TERMS, k]
-        inverse = system.rows[INVERSE, k] if k >= system.first else correction / max(speed, 1e-300)
+        floor = ROUNDING * rows.terms[k]
+        inverse = rows.inverse[k] if k >= system.first else correction / max(speed, 1e-300)
         relaxed = inverse <= 0.1 * h * GAMMA and inverse * floor <= BLUR
-        if relaxed and system.rows[RATE, k] == 0.0 and correction <= threshold:
+        if relaxed and rows.rate[k] == 0.0 and correction <= threshold:
             continue
         if speed > floor:
-            return MOVING
-        hidden = True
-    return HIDDEN if hidden else AT_REST
-
-
-register(SphereSystem, move, write_polynomial, settled_state)
+            state = control.MOVING
+            break
+        state = control.HIDDEN
+    system.result[control.STATE] = state

@@ -11,52 +11,49 @@ from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.rules import divisor, own_weight, segment
-from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, first, keep, load, store, total
+from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
 
 BOUNDED = 510.0
 """Exponents lie in [-2 beta, 0] (beta in base 2): below this bound they need no clamp."""
 
 
 @inlined
-def _exponent(beta, c, s, c_j, s_j):
-    """beta (cos(th_j - th_k) - 1), in base 2."""
-    return c_j * (beta * c) + (s_j * (beta * s) - beta)
+def _pair(beta, c, s, c_j, s_j):
+    """beta (cos(th_j - th_k) - 1) in base 2, and sin(th_j - th_k)."""
+    return c_j * (beta * c) + (s_j * (beta * s) - beta), s_j * c - c_j * s
 
 
 @inner
-def members(problem, cosine, sine, out):
-    """Angular velocities of several systems at once, one per lane; arrays hold a vector per token."""
+def members(problem, x, out):
+    """Angular velocities of several systems at once, one per lane; `x` holds a vector per token, all cosines, then all sines."""
     beta = problem.beta[0]
-    width = problem.mass.size
+    sine = problem.tokens * LANES
     for k in range(problem.tokens):
-        c = load(cosine, k * LANES)
-        s = load(sine, k * LANES)
+        c = load(x, k * LANES)
+        s = load(x, sine + k * LANES)
         z = fill(own_weight(problem, k))
         force = fill(0.0)
         for part in range(4):
             start, stop = segment(problem, k, part, k)
             for j in range(start, stop):
-                c_j = load(cosine, j * LANES)
-                s_j = load(sine, j * LANES)
-                exponent = _exponent(beta, c, s, c_j, s_j)
+                exponent, pull = _pair(beta, c, s, load(x, j * LANES), load(x, sine + j * LANES))
                 weight = exp2_bounded(exponent) if beta < BOUNDED else exp2(exponent)
                 z = z + weight
-                force = force + weight * (s_j * c - c_j * s)
+                force = force + weight * pull
         for j in range(problem.frozen_count):
-            c_j = problem.frozen[j]
-            s_j = problem.frozen[width + j]
-            weight = exp2(_exponent(beta, c, s, c_j, s_j)) * problem.mass[j]
+            exponent, pull = _pair(beta, c, s, problem.frozen[j], problem.frozen[problem.mass.size + j])
+            weight = exp2(exponent) * problem.mass[j]
             z = z + weight
-            force = force + weight * (s_j * c - c_j * s)
+            force = force + weight * pull
         store(out, k * LANES, force / divisor(z))
 
 
 @inlined
-def row(problem, cosine, sine, k):
-    """Angular velocity of token k of one system; other tokens fill the vectors (arrays are padded by a vector)."""
+def row(problem, x, stride, k):
+    """Angular velocity of token k of one system; other tokens fill the vectors: cosines, and sines from `stride` on."""
     beta = problem.beta[0]
-    c = cosine[k]
-    s = sine[k]
+    c = x[k]
+    s = x[stride + k]
     z = fill(0.0)
     force = fill(0.0)
     z_odd = fill(0.0)
@@ -64,29 +61,25 @@ def row(problem, cosine, sine, k):
     for part in range(4):
         j, stop = segment(problem, k, part, k)
         while j + 2 * LANES <= stop:
-            c_j = load(cosine, j)
-            s_j = load(sine, j)
-            weight = exp2(_exponent(beta, c, s, c_j, s_j))
+            exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
+            weight = exp2(exponent)
             z = z + weight
-            force = force + weight * (s_j * c - c_j * s)
-            c_j = load(cosine, j + LANES)
-            s_j = load(sine, j + LANES)
-            weight = exp2(_exponent(beta, c, s, c_j, s_j))
+            force = force + weight * pull
+            exponent, pull = _pair(beta, c, s, load(x, j + LANES), load(x, stride + j + LANES))
+            weight = exp2(exponent)
             z_odd = z_odd + weight
-            force_odd = force_odd + weight * (s_j * c - c_j * s)
+            force_odd = force_odd + weight * pull
             j += 2 * LANES
         while j < stop:
-            c_j = load(cosine, j)
-            s_j = load(sine, j)
-            weight = keep(exp2(_exponent(beta, c, s, c_j, s_j)), stop - j)
+            exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
+            weight = keep(exp2(exponent), stop - j)
             z = z + weight
-            force = force + weight * (s_j * c - c_j * s)
+            force = force + weight * pull
             j += LANES
     width = problem.mass.size
     for j in range(0, width, LANES):
-        c_j = load(problem.frozen, j)
-        s_j = load(problem.frozen, width + j)
-        weight = exp2(_exponent(beta, c, s, c_j, s_j)) * load(problem.mass, j)
+        exponent, pull = _pair(beta, c, s, load(problem.frozen, j), load(problem.frozen, width + j))
+        weight = exp2(exponent) * load(problem.mass, j)
         z_odd = z_odd + weight
-        force_odd = force_odd + weight * (s_j * c - c_j * s)
-    return total(force + force_odd) / first(divisor(fill(own_weight(problem, k) + total(z + z_odd))))
+        force_odd = force_odd + weight * pull
+    return total(force + force_odd) / divisor(own_weight(problem, k) + total(z + z_odd))

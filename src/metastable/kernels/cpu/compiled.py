@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from numba import typeof, types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.compiler_lock import global_compiler_lock
 
 from metastable import _progress
 from metastable._jit import compile_listeners, njit, part
@@ -25,6 +26,10 @@ INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True
 # Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
 # more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
 KERNEL: dict[str, Any] = {**OPTIONS, "_nrt": False}
+
+KERNEL_OPTIMISATION = 2
+"""LLVM's level for kernels. One more would copy every loop for every case that a field of the problem tells apart: four times the
+code, a second more to compile, and no faster."""
 
 compiled = njit(cache=True, **OPTIONS)
 """For functions called from Python, with on-disk cache."""
@@ -54,10 +59,18 @@ def _machine_code(kernel) -> Any:
 
 
 def address_of(kernel, *arguments) -> int:
-    """Address of a part compiled for arguments like these (compiled or loaded from the cache if need be)."""
-    signature = tuple(typeof(argument) for argument in arguments)
+    """Address of a part compiled for arguments like these, or of these types (compiled or loaded from the cache if need be)."""
+    signature = tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments)
     machine = _machine_code(kernel)
-    machine.compile(signature)
+    if signature not in machine.overloads:
+        with global_compiler_lock:
+            settings: Any = config
+            usual = settings.OPT
+            settings.OPT = type(usual)(min(usual, KERNEL_OPTIMISATION))
+            try:
+                machine.compile(signature)
+            finally:
+                settings.OPT = usual
     result = machine.overloads[signature]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 
@@ -80,9 +93,9 @@ def call_members(typing_context, address, problem, pace, y, scratch, out):
 
 
 @intrinsic
-def call_piece(typing_context, address, phase, piece, problem, pace, y, buffers, out):
+def call_piece(typing_context, address, phase, piece, system, pace, y, out):
     """Call a kernel of `system`."""
-    kinds = (types.int64, types.int64, types.int64, problem, types.float64, y, buffers, out)
+    kinds = (types.int64, types.int64, types.int64, system, types.float64, y, out)
     return types.none(*kinds), generate_call
 
 
@@ -91,6 +104,12 @@ def aligned_array(size: int) -> np.ndarray:
     buffer = np.zeros(size + LANES)
     offset = (-buffer.ctypes.data // 8) % LANES
     return buffer[offset : offset + size]
+
+
+def vectors(count: int, lines: int | None = None) -> np.ndarray:
+    """So many vectors of zeros, at least one; with `lines` as many lines of them."""
+    size = max(1, count) * LANES
+    return aligned_array(size) if lines is None else aligned_array(lines * size).reshape(lines, size)
 
 
 @intrinsic

@@ -1,8 +1,7 @@
-"""Exponential and sine for compiled loops: `exp2`, `sincos`.
+"""Exponential and sine for compiled loops, of numbers and of vectors (`vector`): `exp2`, `sincos`.
 
 Numba as installed by pip has no vectorised mathematics, so `math.exp` in a pair loop costs four to five times the rest of
-the pair. The functions here are branch-free polynomials that LLVM turns into vector instructions. `vector.py` holds the
-same formulas on explicit vectors; both read their coefficients from this file.
+the pair. The functions here are polynomials without branches.
 
 Only `fastmath={"contract"}` (fused multiply-add) may be switched on inside them. Reassociation would delete the rounding
 trick `(y + MAGIC) - MAGIC`, so do not inline them by `inline="always"` into a function compiled with `"reassoc"`.
@@ -13,12 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 from numba.extending import intrinsic as numba_intrinsic
 
 from metastable._jit import part
-
-CONTRACT = {"contract"}
 
 intrinsic: Any = numba_intrinsic
 """Intrinsics are called without the typing context that they are defined with, which type checkers cannot see."""
@@ -76,43 +72,90 @@ C0, C1, C2, C3, C4, C5 = COS
 P0, P1, P2 = HALF_PI
 
 
+def integers(kind):
+    """The LLVM type of as many integers as `kind` has numbers."""
+    word = ir.IntType(64)
+    return ir.VectorType(word, kind.count) if isinstance(kind, ir.VectorType) else word
+
+
+def every(kind, value):
+    """A constant of an LLVM type, the same in every lane of a vector."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
 @intrinsic
-def bits(typing_context, value):
-    """The 64 bits of a float64 as an int64."""
+def _times_power_of_two(typing_context, value, shifted):
+    """`value * 2^i`, i the integer that MAGIC left in the low bits of `shifted`."""
 
     def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(64))
+        kind = integers(arguments[0].type)
+        value, shifted = (builder.bitcast(argument, kind) for argument in arguments)
+        return builder.bitcast(builder.add(value, builder.shl(shifted, every(kind, 52))), arguments[0].type)
 
-    return types.int64(types.float64), generate
+    return value(value, shifted), generate
 
 
 @intrinsic
-def from_bits(typing_context, value):
-    """The float64 whose 64 bits are those of an int64."""
+def _if_odd(typing_context, shifted, odd, even):
+    """`odd` where the integer in `shifted` is odd, else `even`."""
 
     def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
+        kind = integers(arguments[0].type)
+        bit = builder.and_(builder.bitcast(arguments[0], kind), every(kind, 1))
+        return builder.select(builder.icmp_signed("!=", bit, every(kind, 0)), arguments[1], arguments[2])
 
-    return types.float64(types.int64), generate
+    return odd(shifted, odd, even), generate
 
 
-@part(fastmath=CONTRACT)
+@intrinsic
+def _flip_by_bit_one(typing_context, value, shifted):
+    """`-value` where bit 1 of the integer in `shifted` is set, else `value`."""
+
+    def generate(context, builder, signature, arguments):
+        kind = integers(arguments[0].type)
+        value, shifted = (builder.bitcast(argument, kind) for argument in arguments)
+        sign = builder.shl(builder.and_(shifted, every(kind, 2)), every(kind, 62))
+        return builder.bitcast(builder.xor(value, sign), arguments[0].type)
+
+    return value(value, shifted), generate
+
+
+@intrinsic
+def _clamp(typing_context, value):
+    """`value`, but at least `LOWEST_EXPONENT`."""
+
+    def generate(context, builder, signature, arguments):
+        value, bound = arguments[0], every(arguments[0].type, LOWEST_EXPONENT)
+        return builder.select(builder.fcmp_ordered(">", value, bound), value, bound)
+
+    return value(value), generate
+
+
+elementary = part(fastmath={"contract"}, forceinline=True)
+
+
+@elementary
+def exp2_bounded(y):
+    """2^y for y known to lie above -1021: one operation less than `exp2`."""
+    shifted = y + MAGIC
+    f = y - (shifted - MAGIC)
+    # Horner: the fewest operations; neighbouring pairs hide its latency.
+    power = 1.0 + f * (
+        E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * (E5 + f * (E6 + f * (E7 + f * (E8 + f * E9))))))))
+    )
+    return _times_power_of_two(power, shifted)
+
+
+@elementary
 def exp2(y):
     """2^y for y < 1023, relative error below 5e-16; y below -1021 gives 2^-1021.
 
     y = i + f with |f| <= 1/2; 2^f by a polynomial of degree 10, 2^i by adding i to the exponent bits.
     """
-    y = y if y > LOWEST_EXPONENT else LOWEST_EXPONENT
-    shifted = y + MAGIC
-    f = y - (shifted - MAGIC)
-    g = f * f
-    even = E1 + g * (E3 + g * (E5 + g * (E7 + g * E9)))
-    odd = E0 + g * (E2 + g * (E4 + g * (E6 + g * E8)))
-    power = 1.0 + f * (odd + f * even)
-    return from_bits(bits(power) + (bits(shifted) << 52))
+    return exp2_bounded(_clamp(y))
 
 
-@part(fastmath=CONTRACT)
+@elementary
 def sincos(x):
     """(sin x, cos x) for |x| < 1e6, absolute error below 2e-16.
 
@@ -126,10 +169,6 @@ def sincos(x):
     z = r * r
     sine = r + r * z * (S0 + z * (S1 + z * (S2 + z * (S3 + z * (S4 + z * S5)))))
     cosine = 1.0 + z * (-0.5 + z * (C0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5))))))
-    quadrant = bits(shifted)
-    swap = (quadrant & 1) != 0
-    a = cosine if swap else sine
-    b = sine if swap else cosine
-    a = -a if (quadrant & 2) != 0 else a
-    b = -b if ((quadrant + 1) & 2) != 0 else b
-    return a, b
+    first = _flip_by_bit_one(_if_odd(shifted, cosine, sine), shifted)
+    second = _flip_by_bit_one(_if_odd(shifted, sine, cosine), shifted + 1.0)
+    return first, second

@@ -13,13 +13,16 @@ The maximum of a row's logits is subtracted first. For Q^T K = I it is beta, rea
 
 from __future__ import annotations
 
-from metastable.kernels.cpu.compiled import inlined, inner
+from typing import NamedTuple
+
+from metastable._checks import FloatArray
+from metastable.kernels.cpu.compiled import inlined, inner, vectors
+from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, segment
 from metastable.kernels.cpu.vector import (
     LANES,
     exp2,
     fill,
-    first,
     keep,
     largest,
     load,
@@ -57,8 +60,10 @@ def _frozen_logit(problem, j, query):
 
 
 @inlined
-def _members_top(problem, head, x, k, query):
+def _members_top(problem, head, k, x, query):
     """Largest logit of row k, in each lane."""
+    if problem.unnormalized or problem.bounded[head]:
+        return fill(0.0 if problem.unnormalized else problem.beta[head])
     top = fill(LOWEST)
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
@@ -71,9 +76,10 @@ def _members_top(problem, head, x, k, query):
 
 
 @inlined
-def _members_sums(problem, head, x, k, query, top, difference):
+def _members_sums(problem, head, k, x, memory):
     """W (returned) and D (into `difference`) of row k, in each lane."""
-    dim = problem.dim
+    dim, query, difference = problem.dim, memory.query, memory.difference
+    top = _members_top(problem, head, k, x, query)
     own = k * dim * LANES
     weight_sum = fill(0.0)
     for a in range(dim):
@@ -98,15 +104,13 @@ def _members_sums(problem, head, x, k, query, top, difference):
 
 
 @inner
-def members(problem, pace, x, work, out):
+def members(problem, pace, x, memory, out):
     """Velocities of several systems at once, one per lane.
 
-    `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as
-    `problem.components` (one: angular velocity on the circle); `pace` the norm's pace in each lane; `work` 3 dim vectors."""
-    dim = problem.dim
-    query = work[: dim * LANES]
-    difference = work[dim * LANES : 2 * dim * LANES]
-    drift = work[2 * dim * LANES : 3 * dim * LANES]
+    `x` holds unit tokens, vector (k dim + a); `out` as many vectors per token as `problem.components` (one: angular velocity on the
+    circle); `pace` the norm's pace in each lane; `memory` has `query`, `difference` and `drift`, dim vectors each.
+    """
+    dim, wide, query, difference, drift = problem.dim, problem.wide, memory.query, memory.difference, memory.drift
     for k in range(problem.tokens):
         own = k * dim * LANES
         along = fill(0.0)
@@ -116,16 +120,10 @@ def members(problem, pace, x, work, out):
             for a in range(dim):
                 component = fill(0.0)
                 for b in range(dim):
-                    factor = problem.beta[head] * problem.bilinear[(head * dim + b) * problem.wide + a]
+                    factor = problem.beta[head] * problem.bilinear[(head * dim + b) * wide + a]
                     component = component + load(x, own + b * LANES) * factor
                 store(query, a * LANES, component)
-            if problem.unnormalized:
-                top = fill(0.0)
-            elif problem.bounded[head]:
-                top = fill(problem.beta[head])
-            else:
-                top = _members_top(problem, head, x, k, query)
-            weight_sum = _members_sums(problem, head, x, k, query, top, difference)
+            weight_sum = _members_sums(problem, head, k, x, memory)
             z = divisor(fill(problem.visible[k]) if problem.unnormalized else weight_sum)
             share = weight_sum / z
             along = along + problem.axial[head] * share
@@ -133,25 +131,25 @@ def members(problem, pace, x, work, out):
                 moved = fill(0.0)
                 own_part = fill(0.0)
                 for b in range(dim):
-                    place = (head * dim + b) * problem.wide + a
+                    place = (head * dim + b) * wide + a
                     moved = moved + problem.value[place] * load(difference, b * LANES)
                     own_part = own_part + problem.rest[place] * load(x, own + b * LANES)
                 store(drift, a * LANES, load(drift, a * LANES) + moved / z + share * own_part)
-        _members_emit(problem, pace, x, own, drift, along, out, k)
+        _members_emit(problem, pace, x, k, drift, along, out)
 
 
 @inlined
-def _members_emit(problem, pace, x, own, drift, along, out, k):
+def _members_emit(problem, pace, x, k, drift, along, out):
     """Project the drift of token k, scale it as the norm says, and write the velocity."""
     dim = problem.dim
+    own = k * dim * LANES
     radial = fill(0.0)
-    for a in range(dim):
-        radial = radial + load(drift, a * LANES) * load(x, own + a * LANES)
     square = fill(0.0)
     for a in range(dim):
+        radial = radial + load(drift, a * LANES) * load(x, own + a * LANES)
         full = load(drift, a * LANES) + along * load(x, own + a * LANES)
         square = square + full * full
-    scale = norm_factor(problem, load(pace, 0), square)
+    scale = norm_factor(problem, pace, square)
     if problem.components == 1:
         spin = load(drift, LANES) * load(x, own) - load(drift, 0) * load(x, own + LANES)
         store(out, k * LANES, scale * spin)
@@ -161,6 +159,29 @@ def _members_emit(problem, pace, x, own, drift, along, out, k):
 
 
 # ----------------------------------------------------------------------------------------- one system, row by row
+
+
+class Row(NamedTuple):
+    """Memory of a row: its token, its query, its drift and the sum of differences (`wide` numbers each), and that sum in lanes (dim
+    vectors)."""
+
+    own: FloatArray
+    query: FloatArray
+    drift: FloatArray
+    difference: FloatArray
+    sums: FloatArray
+
+
+def make_row(problem: Problem, lines: int) -> Row:
+    """So many lines of memory."""
+    wide = problem.wide // LANES
+    return Row(*(vectors(size, lines) for size in (wide, wide, wide, wide, problem.dim)))
+
+
+@inlined
+def row_of(rows, line):
+    """One line."""
+    return Row(rows.own[line], rows.query[line], rows.drift[line], rows.difference[line], rows.sums[line])
 
 
 @inlined
@@ -173,70 +194,71 @@ def _row_logit(x, stride, j, query, dim):
 
 
 @inlined
-def _row_top(problem, head, x, stride, k, query):
+def _row_top(problem, head, k, x, stride, query):
     """Largest logit of row k."""
+    if problem.unnormalized or problem.bounded[head]:
+        return 0.0 if problem.unnormalized else problem.beta[head]
     dim = problem.dim
     top = fill(LOWEST)
     for part in range(4):
         start, stop = segment(problem, k, part, k + 1)
         for j in range(start, stop, LANES):
             logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
-            inside = keep(fill(1.0), stop - j)
-            top = maximum(top, where(inside, logit, fill(LOWEST)))
+            top = maximum(top, where(keep(fill(1.0), stop - j), logit, LOWEST))
     width = problem.mass.size
     for j in range(0, width, LANES):
         logit = _row_logit(problem.frozen, width, j, query, dim)
-        top = maximum(top, where(load(problem.mass, j), logit, fill(LOWEST)))
+        top = maximum(top, where(load(problem.mass, j), logit, LOWEST))
     return largest(top)
 
 
 @inlined
-def _sphere_run(x, stride, start, stop, query, top, own, scratch):
-    """Add whole vectors of tokens start..stop to the sums (`scratch`, returned weight) in dimension 3, in registers.
+def _sphere_run(x, stride, start, stop, top, memory):
+    """Add whole vectors of tokens start..stop to the sums (and the weight that is returned) in dimension 3, in registers.
 
     Returns the weight and the first token that was left over.
     """
-    q0 = query[0]
-    q1 = query[1]
-    q2 = query[2]
-    x0 = own[0]
-    x1 = own[1]
-    x2 = own[2]
-    s0 = load(scratch, 0)
-    s1 = load(scratch, LANES)
-    s2 = load(scratch, 2 * LANES)
+    query, own, sums = memory.query, memory.own, memory.sums
+    q0, q1, q2 = query[0], query[1], query[2]
+    x0, x1, x2 = own[0], own[1], own[2]
+    s0, s1, s2 = load(sums, 0), load(sums, LANES), load(sums, 2 * LANES)
     weight_sum = fill(0.0)
     j = start
     while j + LANES <= stop:
-        a = load(x, j)
-        b = load(x, stride + j)
-        c = load(x, 2 * stride + j)
+        a, b, c = load(x, j), load(x, stride + j), load(x, 2 * stride + j)
         weight = exp2(a * q0 + (b * q1 + (c * q2 - top)))
         weight_sum = weight_sum + weight
         s0 = s0 + weight * (a - x0)
         s1 = s1 + weight * (b - x1)
         s2 = s2 + weight * (c - x2)
         j += LANES
-    store(scratch, 0, s0)
-    store(scratch, LANES, s1)
-    store(scratch, 2 * LANES, s2)
+    store(sums, 0, s0)
+    store(sums, LANES, s1)
+    store(sums, 2 * LANES, s2)
     return weight_sum, j
 
 
 @inlined
-def _row_sums(problem, head, x, stride, k, query, top, own, difference):
-    """W (returned) and D (into `difference`, wide numbers; what lies behind is scratch of dim vectors) of row k."""
-    dim = problem.dim
+def _pull(x, stride, j, weight, dim, memory):
+    """Add the tokens of one vector, from j on, to the sums of differences."""
+    for a in range(dim):
+        pull = weight * (load(x, a * stride + j) - spread(memory.own, a))
+        store(memory.sums, a * LANES, load(memory.sums, a * LANES) + pull)
+
+
+@inlined
+def _row_sums(problem, head, k, x, stride, memory):
+    """W (returned) and D (into `difference`) of row k."""
+    dim, query, own, sums = problem.dim, memory.query, memory.own, memory.sums
+    top = _row_top(problem, head, k, x, stride, query)
     plain = not biased(problem, head)
-    scratch = difference[problem.wide :]
     weight_sum = fill(0.0)
     for a in range(dim):
-        store(scratch, a * LANES, fill(0.0))
+        store(sums, a * LANES, fill(0.0))
     for part in range(4):
-        start, stop = segment(problem, k, part, k + 1)
-        j = start
+        j, stop = segment(problem, k, part, k + 1)
         if plain and dim == 3:
-            run, j = _sphere_run(x, stride, start, stop, query, top, own, scratch)
+            run, j = _sphere_run(x, stride, j, stop, top, memory)
             weight_sum = weight_sum + run
         elif plain:
             # Two vectors at a time share the accumulators.
@@ -246,59 +268,42 @@ def _row_sums(problem, head, x, stride, k, query, top, own, difference):
                 weight_sum = weight_sum + weight + other
                 for a in range(dim):
                     place = a * stride + j
-                    pull = weight * (load(x, place) - spread(own, a)) + other * (
-                        load(x, place + LANES) - spread(own, a)
-                    )
-                    store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+                    pull = weight * (load(x, place) - spread(own, a))
+                    pull = pull + other * (load(x, place + LANES) - spread(own, a))
+                    store(sums, a * LANES, load(sums, a * LANES) + pull)
                 j += 2 * LANES
         while j < stop:
             logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
             weight = keep(exp2(logit - top), stop - j)
             weight_sum = weight_sum + weight
-            for a in range(dim):
-                pull = weight * (load(x, a * stride + j) - spread(own, a))
-                store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+            _pull(x, stride, j, weight, dim, memory)
             j += LANES
     width = problem.mass.size
     for j in range(0, width, LANES):
         weight = exp2(_row_logit(problem.frozen, width, j, query, dim) - top) * load(problem.mass, j)
         weight_sum = weight_sum + weight
-        for a in range(dim):
-            pull = weight * (load(problem.frozen, a * width + j) - spread(own, a))
-            store(scratch, a * LANES, load(scratch, a * LANES) + pull)
+        _pull(problem.frozen, width, j, weight, dim, memory)
     for a in range(dim):
-        difference[a] = total(load(scratch, a * LANES))
+        memory.difference[a] = total(load(sums, a * LANES))
     return total(weight_sum)
 
 
 @inlined
-def row(problem, pace, x, stride, k, work, out):
+def row(problem, pace, x, stride, k, memory, out):
     """Velocity of token k of one system into row k of `out` (components numbers per token).
 
-    `x[a stride + j]` is coordinate a of unit token j, padded by a vector; `work` needs 4 `wide` + LANES dim numbers.
+    `x[a stride + j]` is coordinate a of unit token j, padded by a vector.
     """
-    dim = problem.dim
-    wide = problem.wide
-    own = work[:wide]
-    query = work[wide : 2 * wide]
-    drift = work[2 * wide : 3 * wide]
-    difference = work[3 * wide :]
-    for a in range(dim):
-        own[a] = x[a * stride + k]
-    for a in range(wide):
-        drift[a] = 0.0
+    for a in range(problem.dim):
+        memory.own[a] = x[a * stride + k]
+    for a in range(problem.wide):
+        memory.drift[a] = 0.0
     along = 0.0
     for head in range(problem.beta.size):
-        set_query(problem, head, own, query)
-        if problem.unnormalized:
-            top = 0.0
-        elif problem.bounded[head]:
-            top = problem.beta[head]
-        else:
-            top = _row_top(problem, head, x, stride, k, query)
-        weight_sum = _row_sums(problem, head, x, stride, k, query, top, own, difference)
-        along += add_head(problem, head, k, weight_sum, own, difference, drift)
-    emit(problem, pace, own, drift, along, out, k)
+        set_query(problem, head, memory.own, memory.query)
+        weight_sum = _row_sums(problem, head, k, x, stride, memory)
+        along += add_head(problem, head, k, weight_sum, memory.own, memory.difference, memory.drift)
+    emit(problem, pace, memory.own, memory.drift, along, out, k)
 
 
 @inlined
@@ -314,7 +319,7 @@ def set_query(problem, head, own, query):
 @inlined
 def add_head(problem, head, k, weight_sum, own, difference, drift):
     """Add one head's drift `(V D + W (V - axial I) x_k) / Z` (padded); returns its part along x_k."""
-    z = first(divisor(fill(problem.visible[k] if problem.unnormalized else weight_sum)))
+    z = divisor(problem.visible[k] if problem.unnormalized else weight_sum)
     share = weight_sum / z
     inverse = 1.0 / z
     for a in range(0, problem.wide, LANES):
@@ -336,7 +341,7 @@ def emit(problem, pace, own, drift, along, out, k):
     for a in range(dim):
         full = drift[a] + along * own[a]
         square += full * full
-    scale = first(norm_factor(problem, fill(pace), fill(square)))
+    scale = norm_factor(problem, pace, square)
     if problem.components == 1:
         out[k] = scale * (drift[1] * own[0] - drift[0] * own[1])
         return

@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     visible: FloatArray
     beta: FloatArray
     slope: FloatArray
-    weighed: bool
+    weighed: int
     lift: FloatArray
     bilinear: FloatArray
     bounded: np.ndarray
@@ -66,10 +66,10 @@ class Problem(NamedTuple):
     frozen: FloatArray
     mass: FloatArray
     frozen_count: int
-    unnormalized: bool
+    unnormalized: int
     amplitude: float
     decay: float
-    by_length: bool
+    by_length: int
     modes: int
     weight: FloatArray
     ratio: FloatArray
@@ -223,12 +223,12 @@ def prepare(
         components=1 if chart == "angle" else model.dim,
         intervals=np.ascontiguousarray(intervals),
         visible=visible + mass.sum(),
-        weighed=model.masses is not None,
+        weighed=int(model.masses is not None),
         lift=np.concatenate([np.log2(masses), np.zeros(LANES)]),
-        unnormalized=model.weights == "unnormalized",
-        amplitude=law.amplitude,
-        decay=law.decay,
-        by_length=law.length_power == 1.0,
+        unnormalized=int(model.weights == "unnormalized"),
+        amplitude=float(law.amplitude),
+        decay=float(law.decay),
+        by_length=int(law.length_power == 1.0),
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
         **_heads(model, tokens),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]

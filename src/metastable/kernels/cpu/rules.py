@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.vector import fill, lanes, load, maximum, root, where
+from metastable.kernels.cpu.vector import lanes, load, maximum, root, where
+
+
+@inlined
+def inverse_length(x, start, dim):
+    """1/|x| of the vector of `dim` numbers from `start` on."""
+    square = 0.0
+    for a in range(start, start + dim):
+        square += x[a] * x[a]
+    return 1.0 / root(square)
 
 
 @inlined
@@ -53,8 +62,8 @@ def row_logits(problem, head, k, j, logit):
 
 @inlined
 def divisor(weight_sum):
-    """The sum of weights to divide by, in each lane: one for a token that sees nobody, whose sums are zero."""
-    return where(weight_sum, weight_sum, fill(1.0))
+    """The sum of weights to divide by: one for a token that sees nobody, whose sums are zero."""
+    return where(weight_sum, weight_sum, 1.0)
 
 
 @inner
@@ -69,5 +78,5 @@ def pace(problem, time):
 
 @inlined
 def norm_factor(problem, pace, square):
-    """1/s in each lane, from `pace` and the squared length of the attention sum (no force, no motion: 0/1 instead of 0/0)."""
-    return pace / where(square, root(square), fill(1.0)) if problem.by_length else pace
+    """1/s, from `pace` and the squared length of the attention sum (no force, no motion: 0/1 instead of 0/0)."""
+    return pace / where(square, root(square), 1.0) if problem.by_length else pace

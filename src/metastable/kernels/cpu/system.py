@@ -1,8 +1,10 @@
 """Right-hand side of one system, its tokens shared among threads.
 
-The work is cut into pieces that depend on the number of tokens only, and every piece writes numbers of its own: results are
-the same, bit for bit, for any number of threads. Direct sums are cut into rows (an early and a late block together, so that
-the triangle is balanced); series into stretches of the sequence, one to a lane, summed first and then walked through.
+The work is cut into pieces that depend on the number of tokens only, and every piece writes numbers of its own: results are the
+same, bit for bit, for any number of threads. There is one kernel of each kind, a function `(phase, piece, system, pace, y, out)`:
+
+- direct sums: directions of the tokens, then rows (an early and a late block together, so that the triangle is balanced);
+- series: sums of stretches of the sequence, one per lane; sums of all before each stretch (not a piece); then the walk along them.
 """
 
 from __future__ import annotations
@@ -13,13 +15,33 @@ import numpy as np
 from numba import prange
 
 from metastable._checks import FloatArray
-from metastable.kernels.cpu import tiles
-from metastable.kernels.cpu.compiled import address_of, aligned_array, call_piece, compiled, inner, parallel
-from metastable.kernels.cpu.members import start_sums
-from metastable.kernels.cpu.pieces import FIRST, KERNELS, SECOND
-from metastable.kernels.cpu.problem import MATRIX_SERIES, SERIES, TILES, Problem
-from metastable.kernels.cpu.rules import pace
-from metastable.kernels.cpu.vector import LANES
+from metastable.kernels import fourier, harmonics
+from metastable.kernels.cpu import circle, general, tiles
+from metastable.kernels.cpu.compiled import address_of, call_piece, compiled, inlined, inner, parallel, vectors
+from metastable.kernels.cpu.fastmath import sincos
+from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.problem import (
+    CIRCLE,
+    CIRCLE_SERIES,
+    GENERAL,
+    MATRIX_SERIES,
+    SERIES,
+    SPHERE_SERIES,
+    TILES,
+    Problem,
+)
+from metastable.kernels.cpu.rules import inverse_length, pace
+from metastable.kernels.cpu.series import (
+    Stretch,
+    circle_walk,
+    clear_sums,
+    directions,
+    make_stretch,
+    matrix_walk,
+    sphere_walk,
+    start_sums,
+)
+from metastable.kernels.cpu.vector import LANES, fill
 
 PIECES_LIMIT = 32
 """Pieces of the work of direct sums at the most, and rows per piece aimed at."""
@@ -32,30 +54,28 @@ GROUPS_LIMIT = 64
 PARALLEL_WORK = 400_000
 """Pairs (or tokens times modes) from which threads pay."""
 
+FIRST, BETWEEN, SECOND = range(3)
+"""Phases of an evaluation; the one between is for series, and has one piece."""
+
 
 class Buffers(NamedTuple):
-    """Memory for `evaluate`.
+    """Memory for `evaluate`, a line for each of the `pieces`.
 
-    Direct sums, in `pieces`: unit tokens `x`, coordinates first in rows of `stride` (`tiles` has layouts of its own for `x` and
-    `points`), and `scratch` for each piece. Series, in as many groups of stretches, `length` tokens to a lane: tokens and
-    results of each group, its `sums` and the weight `before` it (one more for the beginning), and its `table`.
+    Direct sums: unit tokens `x`, coordinates first in rows of `stride`, and memory for a `row`; or `tile`, with layouts of its own
+    for the tokens (`x` and `points`). Series: a group of stretches to a piece, and one more line for the beginning.
     """
 
     pieces: int
     stride: int
-    length: int
     x: FloatArray
     points: FloatArray
-    scratch: FloatArray
-    lane_x: FloatArray
-    lane_out: FloatArray
-    table: FloatArray
-    sums: FloatArray
-    before: FloatArray
+    row: general.Row
+    tile: tiles.Tile
+    stretch: Stretch
 
 
 class System(NamedTuple):
-    """A problem with its memory and the address of its kernel: what `evaluate` needs."""
+    """A problem with its memory and the address of its kernel: what `evaluate` needs (by reference)."""
 
     kernel: int
     problem: Problem
@@ -68,34 +88,16 @@ def allocate(problem: Problem) -> Buffers:
     series, tiled = problem.kind in SERIES, problem.kind == TILES
     pieces = tokens // (LANES * STRETCH) if series else tokens // PIECE
     pieces = int(np.clip(pieces, 1, GROUPS_LIMIT if series else PIECES_LIMIT))
-    length = -(-tokens // (LANES * pieces)) if series else 0
     stride = 0 if series else (tokens // LANES + 3) * LANES
-
-    def lines(count: int, size: int) -> FloatArray:
-        """So many lines of memory, each in whole vectors."""
-        wide = max(1, -(-size // LANES)) * LANES
-        return aligned_array(count * wide).reshape(count, wide)
-
     return Buffers(
         pieces=pieces,
         stride=stride,
-        length=length,
-        x=aligned_array(max(LANES, dim * stride)),
-        points=aligned_array(tokens * problem.wide if tiled else LANES),
-        scratch=lines(pieces, 0 if series else scratch_size(problem)),
-        lane_x=lines(pieces, length * dim * LANES),
-        lane_out=lines(pieces, length * dim * LANES),
-        table=lines(pieces, (problem.modes + 3) * LANES if problem.kind == MATRIX_SERIES else 0),
-        sums=lines(pieces + 1, problem.sums * LANES if series else 0),
-        before=lines(pieces + 1, LANES),
+        x=vectors(dim * stride // LANES),
+        points=vectors(tokens * problem.wide // LANES if tiled else 1),
+        row=general.make_row(problem, pieces),
+        tile=tiles.make_tile(problem, pieces if tiled else 0),
+        stretch=make_stretch(problem, -(-tokens // (LANES * pieces)) if series else 0, pieces + 1),
     )
-
-
-def scratch_size(problem: Problem) -> int:
-    """Numbers of scratch memory per piece."""
-    if problem.kind == TILES:
-        return tiles.work_size(problem.dim, problem.wide)
-    return 4 * problem.wide + LANES * problem.dim
 
 
 def pays(problem: Problem) -> bool:
@@ -106,36 +108,208 @@ def pays(problem: Problem) -> bool:
     return pairs * problem.beta.size * max(1.0, problem.dim / 8) > PARALLEL_WORK
 
 
+# ---------------------------------------------------------------------------------------------------- direct sums
+#
+# The three direct sums are written out: a function that is handed its rows as an argument is a new type in every process, which
+# Numba's cache on disk would never find again.
+
+
+@inlined
+def _normalise(problem, piece, y, buffers):
+    """Unit tokens from the state: those of a piece where all cost the same, in the layout of `tiles` or coordinates first."""
+    tokens, dim, stride, x = problem.tokens, problem.dim, buffers.stride, buffers.x
+    for k in range(tokens * piece // buffers.pieces, tokens * (piece + 1) // buffers.pieces):
+        if problem.components == 1:
+            x[stride + k], x[k] = sincos(y[k])
+            continue
+        inverse = inverse_length(y, k * dim, dim)
+        for a in range(dim):
+            value = y[k * dim + a] * inverse
+            if problem.kind == TILES:
+                tiles.set_token(problem, buffers, k, a, value)
+            else:
+                x[a * stride + k] = value
+
+
+@inlined
+def _rows(problem, buffers, piece, half):
+    """Rows of a piece, first and last: an early block (half 0) and the late one that makes up for it."""
+    blocks = 2 * buffers.pieces
+    block = piece if half == 0 else blocks - 1 - piece
+    rows = problem.tokens - problem.first
+    return problem.first + rows * block // blocks, problem.first + rows * (block + 1) // blocks
+
+
+@inlined
+def _write_spin(problem, k, c, s, spin, out):
+    """The velocity of a token on the circle that turns with angular velocity `spin`."""
+    if problem.components == 1:
+        out[k] = spin
+    else:
+        out[2 * k] = -s * spin
+        out[2 * k + 1] = c * spin
+
+
+@inner
+def _circle_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
+    if phase == FIRST:
+        _normalise(problem, piece, y, buffers)
+        return
+    x, stride = buffers.x, buffers.stride
+    for half in range(2):
+        first, last = _rows(problem, buffers, piece, half)
+        for k in range(first, last):
+            _write_spin(problem, k, x[k], x[stride + k], pace * circle.row(problem, x, stride, k), out)
+
+
+@inner
+def _general_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
+    if phase == FIRST:
+        _normalise(problem, piece, y, buffers)
+        return
+    memory = general.row_of(buffers.row, piece)
+    for half in range(2):
+        first, last = _rows(problem, buffers, piece, half)
+        for k in range(first, last):
+            general.row(problem, pace, buffers.x, buffers.stride, k, memory, out)
+
+
+@inner
+def _tile_piece(phase, piece, system, pace, y, out):
+    problem, buffers = system.problem, system.buffers
+    if phase == FIRST:
+        _normalise(problem, piece, y, buffers)
+        return
+    memory = tiles.tile_of(buffers.tile, piece)
+    for half in range(2):
+        first, last = _rows(problem, buffers, piece, half)
+        tiles.rows(problem, pace, buffers, memory, first, last, out)
+
+
+# ----------------------------------------------------------------------------------------------------------- series
+
+
+@inner
+def _stretch(buffers, group):
+    """The memory of a group of stretches."""
+    all_ = buffers.stretch
+    return Stretch(
+        all_.length, all_.x[group], all_.before[group], all_.sums[group], all_.table[group], all_.mean[group]
+    )
+
+
+@inner
+def _gather(problem, y, group, stretch):
+    """Unit tokens of a group of stretches into lanes, filled up beyond the last token (what comes last moves nobody); no sums."""
+    components = problem.components
+    for lane in range(LANES):
+        for i in range(stretch.length):
+            k = (group * LANES + lane) * stretch.length + i
+            for a in range(components):
+                value = y[k * components + a] if k < problem.tokens else (1.0 if a == 0 else 0.0)
+                stretch.mean[(i * components + a) * LANES + lane] = value
+    directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
+    clear_sums(problem, stretch.sums)
+
+
 @inner
 def _accumulate(problem, buffers):
     """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
-    sums, before = buffers.sums, buffers.before
-    base = sums[buffers.pieces]
-    start_sums(problem, before[buffers.pieces], base)
-    mass = before[buffers.pieces, 0]
+    start = _stretch(buffers, buffers.pieces)
+    start_sums(problem, start)
+    mass = start.before[0]
     for group in range(buffers.pieces):
+        stretch = _stretch(buffers, group)
         for lane in range(LANES):
-            before[group, lane] = mass + (group * LANES + lane) * buffers.length
+            stretch.before[lane] = mass + (group * LANES + lane) * stretch.length
             for i in range(problem.sums):
                 at = i * LANES + lane
-                stretch = sums[group, at]
-                sums[group, at] = base[i * LANES]
-                base[i * LANES] += stretch
+                own = stretch.sums[at]
+                stretch.sums[at] = start.sums[i * LANES]
+                start.sums[i * LANES] += own
 
 
-def make(problem: Problem) -> System:
+@inner
+def _scatter(problem, group, stretch, out):
+    """Velocities of a group of stretches, which stand in `mean`, to their tokens."""
+    length = stretch.length
+    for lane in range(LANES):
+        for i in range(length):
+            k = (group * LANES + lane) * length + i
+            if problem.first <= k < problem.tokens:
+                at = i * LANES + lane
+                if problem.dim == 2:
+                    _write_spin(problem, k, stretch.x[at], stretch.x[length * LANES + at], stretch.mean[at], out)
+                else:
+                    for a in range(3):
+                        out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
+
+
+@inner
+def _circle_series_piece(phase, piece, system, pace, y, out):
+    problem, stretch = system.problem, _stretch(system.buffers, piece)
+    if phase == FIRST:
+        _gather(problem, y, piece, stretch)
+        fourier.add_stretch(problem, stretch)
+    elif phase == BETWEEN:
+        _accumulate(problem, system.buffers)
+    else:
+        circle_walk(problem, fill(pace), stretch, stretch.mean)
+        _scatter(problem, piece, stretch, out)
+
+
+@inner
+def _matrix_series_piece(phase, piece, system, pace, y, out):
+    problem, stretch = system.problem, _stretch(system.buffers, piece)
+    if phase == FIRST:
+        _gather(problem, y, piece, stretch)
+        fourier.add_stretch(problem, stretch)
+    elif phase == BETWEEN:
+        _accumulate(problem, system.buffers)
+    else:
+        matrix_walk(problem, fill(pace), stretch, stretch.mean)
+        _scatter(problem, piece, stretch, out)
+
+
+@inner
+def _sphere_series_piece(phase, piece, system, pace, y, out):
+    problem, stretch = system.problem, _stretch(system.buffers, piece)
+    if phase == FIRST:
+        _gather(problem, y, piece, stretch)
+        harmonics.add_stretch(problem, stretch)
+    elif phase == BETWEEN:
+        _accumulate(problem, system.buffers)
+    else:
+        sphere_walk(problem, fill(pace), stretch, stretch.mean)
+        _scatter(problem, piece, stretch, out)
+
+
+# -------------------------------------------------------------------------------------------------------- evaluation
+
+_KERNELS = {
+    CIRCLE: _circle_piece,
+    GENERAL: _general_piece,
+    TILES: _tile_piece,
+    CIRCLE_SERIES: _circle_series_piece,
+    MATRIX_SERIES: _matrix_series_piece,
+    SPHERE_SERIES: _sphere_series_piece,
+}
+
+
+def make(problem: Problem) -> Reference:
     """Memory and kernel for a problem."""
-    buffers = allocate(problem)
+    system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
-    address = address_of(KERNELS[problem.kind], 0, 0, problem, 0.0, numbers, buffers, numbers)
-    return System(address, problem, buffers)
+    kernel = address_of(_KERNELS[problem.kind], 0, 0, Reference(system), 0.0, numbers, numbers)
+    return Reference(system._replace(kernel=kernel))
 
 
 @parallel
-def _phase_parallel(kernel, phase, problem, pace, y, buffers, out):
-    # (Tuples within tuples cannot enter a parallel loop.)
-    for piece in prange(buffers.pieces):
-        call_piece(kernel, phase, np.int64(piece), problem, pace, y, buffers, out)
+def _phase_parallel(system, phase, pace, y, out):
+    for piece in prange(system.buffers.pieces):
+        call_piece(system.kernel, phase, np.int64(piece), system, pace, y, out)
 
 
 @inner
@@ -143,21 +317,19 @@ def velocity(system, time, y, out, threads):
     """Velocity `out` at the state `y` of one system, both flat with `components` numbers per token.
 
     `threads`: True to use them; None to do without, in code that has no parallel part (which would take long to compile).
-    Entries of `out` for tokens below `problem.first` are left alone. Direct sums: directions, then rows. Series: sums of the
-    stretches, sums of all before each stretch, then the walk through them.
+    Entries of `out` for tokens below `problem.first` are left alone.
     """
-    kernel, problem, buffers = system
-    series = buffers.length > 0
+    problem, buffers = system.problem, system.buffers
+    series = buffers.stretch.length > 0
     speed = pace(problem, time)
-    for phase in range(2):
+    for phase in range(3):
+        pieces = (1 if series else 0) if phase == BETWEEN else buffers.pieces
         # Directions cost too little for threads.
-        if threads is not None and (series or phase == SECOND or problem.tokens > 20_000):
-            _phase_parallel(kernel, phase, problem, speed, y, buffers, out)
+        if threads is not None and phase != BETWEEN and (series or phase == SECOND or problem.tokens > 20_000):
+            _phase_parallel(system, phase, speed, y, out)
         else:
-            for piece in range(buffers.pieces):
-                call_piece(kernel, phase, piece, problem, speed, y, buffers, out)
-        if series and phase == FIRST:
-            _accumulate(problem, buffers)
+            for piece in range(pieces):
+                call_piece(system.kernel, phase, piece, system, speed, y, out)
 
 
 @compiled

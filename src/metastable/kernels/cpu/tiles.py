@@ -9,10 +9,13 @@ maximum of a row is raised block by block, as in arXiv:2205.14135.
 
 from __future__ import annotations
 
-from metastable.kernels.cpu.compiled import inlined, inner
+from typing import NamedTuple
+
+from metastable._checks import FloatArray
+from metastable.kernels.cpu.compiled import inlined, inner, vectors
 from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
-from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
+from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, row_logits
 from metastable.kernels.cpu.vector import (
     LANES,
@@ -35,97 +38,108 @@ STACK = 12
 """Tiles that share a block of columns."""
 
 
-def work_size(dim: int, wide: int) -> int:
-    """Numbers of scratch memory that `rows` needs."""
-    return ROWS * COLUMNS + STACK * ROWS * (dim + 2 * wide + 4) + 2 * wide
+class Tile(NamedTuple):
+    """Memory of a stack of tiles: for each of its rows the query (dim numbers, those of a tile's four rows side by side), the sum of
+    positions and the drift (`wide` numbers), and a number each: the largest logit, the weight of the `others` and of the token
+    `itself`, and the part of the drift `along` it. For one tile: `logits` or weights of a block, a token and a query."""
+
+    logits: FloatArray
+    query: FloatArray
+    sums: FloatArray
+    drift: FloatArray
+    tops: FloatArray
+    others: FloatArray
+    itself: FloatArray
+    along: FloatArray
+    own: FloatArray
+    own_query: FloatArray
+
+
+def make_tile(problem: Problem, lines: int) -> Tile:
+    """So many lines of memory."""
+    rows, wide = STACK * ROWS, problem.wide
+    sizes = (ROWS * COLUMNS, rows * problem.dim, rows * wide, rows * wide, rows, rows, rows, rows, wide, wide)
+    return Tile(*(vectors(-(-size // LANES), lines) for size in sizes))
+
+
+@inlined
+def tile_of(tiles, line):
+    """One line."""
+    return Tile(
+        tiles.logits[line],
+        tiles.query[line],
+        tiles.sums[line],
+        tiles.drift[line],
+        tiles.tops[line],
+        tiles.others[line],
+        tiles.itself[line],
+        tiles.along[line],
+        tiles.own[line],
+        tiles.own_query[line],
+    )
+
+
+@inlined
+def set_token(problem, buffers, k, a, value):
+    """Coordinate a of token k into both layouts."""
+    buffers.x[(k // LANES * problem.dim + a) * LANES + k % LANES] = value
+    buffers.points[(a // LANES * problem.tokens + k) * LANES + a % LANES] = value
+
+
+@inlined
+def _get(array, place, stride):
+    """A vector of each of the four rows."""
+    return (
+        load(array, place),
+        load(array, place + stride),
+        load(array, place + 2 * stride),
+        load(array, place + 3 * stride),
+    )
+
+
+@inlined
+def _put(array, place, stride, rows):
+    """The same, written."""
+    store(array, place, rows[0])
+    store(array, place + stride, rows[1])
+    store(array, place + 2 * stride, rows[2])
+    store(array, place + 3 * stride, rows[3])
+
+
+@inlined
+def _add(rows, x, factors, place, stride):
+    """Add a vector to each of the four rows, times a number each."""
+    return (
+        rows[0] + x * spread(factors, place),
+        rows[1] + x * spread(factors, place + stride),
+        rows[2] + x * spread(factors, place + 2 * stride),
+        rows[3] + x * spread(factors, place + 3 * stride),
+    )
 
 
 @inner
 def _logits(query, dim, panels, start, stop, logits):
     """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start in whole vectors)."""
     for j in range(start, stop, 2 * LANES):
-        s0 = fill(0.0)
-        s1 = fill(0.0)
-        s2 = fill(0.0)
-        s3 = fill(0.0)
-        t0 = fill(0.0)
-        t1 = fill(0.0)
-        t2 = fill(0.0)
-        t3 = fill(0.0)
+        left = right = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
         panel = j * dim
-        other = panel + dim * LANES
         for a in range(dim):
-            x = load(panels, panel + a * LANES)
-            y = load(panels, other + a * LANES)
-            q = spread(query, ROWS * a)
-            s0 = s0 + x * q
-            t0 = t0 + y * q
-            q = spread(query, ROWS * a + 1)
-            s1 = s1 + x * q
-            t1 = t1 + y * q
-            q = spread(query, ROWS * a + 2)
-            s2 = s2 + x * q
-            t2 = t2 + y * q
-            q = spread(query, ROWS * a + 3)
-            s3 = s3 + x * q
-            t3 = t3 + y * q
-        at = j - start
-        store(logits, at, s0)
-        store(logits, at + LANES, t0)
-        store(logits, COLUMNS + at, s1)
-        store(logits, COLUMNS + at + LANES, t1)
-        store(logits, 2 * COLUMNS + at, s2)
-        store(logits, 2 * COLUMNS + at + LANES, t2)
-        store(logits, 3 * COLUMNS + at, s3)
-        store(logits, 3 * COLUMNS + at + LANES, t3)
+            left = _add(left, load(panels, panel + a * LANES), query, ROWS * a, 1)
+            right = _add(right, load(panels, panel + (dim + a) * LANES), query, ROWS * a, 1)
+        _put(logits, j - start, COLUMNS, left)
+        _put(logits, j - start + LANES, COLUMNS, right)
 
 
 @inner
 def _positions(weights, points, tokens, wide, start, stop, sums):
     """sums[r wide + a] += sum_j weights[r, j - start] points[j, a] for four rows."""
     for a in range(0, wide, 2 * LANES):
-        s0 = load(sums, a)
-        s1 = load(sums, wide + a)
-        s2 = load(sums, 2 * wide + a)
-        s3 = load(sums, 3 * wide + a)
-        t0 = load(sums, a + LANES)
-        t1 = load(sums, wide + a + LANES)
-        t2 = load(sums, 2 * wide + a + LANES)
-        t3 = load(sums, 3 * wide + a + LANES)
-        panel = a * tokens
-        other = panel + LANES * tokens
+        left, right = _get(sums, a, wide), _get(sums, a + LANES, wide)
         for j in range(start, stop):
-            x = load(points, panel + j * LANES)
-            y = load(points, other + j * LANES)
-            at = j - start
-            w = spread(weights, at)
-            s0 = s0 + x * w
-            t0 = t0 + y * w
-            w = spread(weights, COLUMNS + at)
-            s1 = s1 + x * w
-            t1 = t1 + y * w
-            w = spread(weights, 2 * COLUMNS + at)
-            s2 = s2 + x * w
-            t2 = t2 + y * w
-            w = spread(weights, 3 * COLUMNS + at)
-            s3 = s3 + x * w
-            t3 = t3 + y * w
-        store(sums, a, s0)
-        store(sums, wide + a, s1)
-        store(sums, 2 * wide + a, s2)
-        store(sums, 3 * wide + a, s3)
-        store(sums, a + LANES, t0)
-        store(sums, wide + a + LANES, t1)
-        store(sums, 2 * wide + a + LANES, t2)
-        store(sums, 3 * wide + a + LANES, t3)
-
-
-@inlined
-def _bias(problem, head, logits, r, k, start, stop):
-    """Add to row r of the block what logits have besides the directions."""
-    for j in range(start, stop, LANES):
-        at = r * COLUMNS + j - start
-        store(logits, at, row_logits(problem, head, k, j, load(logits, at)))
+            left = _add(left, load(points, a * tokens + j * LANES), weights, j - start, COLUMNS)
+            right = _add(right, load(points, (a + LANES) * tokens + j * LANES), weights, j - start, COLUMNS)
+        _put(sums, a, wide, left)
+        _put(sums, a + LANES, wide, right)
 
 
 @inlined
@@ -135,75 +149,90 @@ def _inside(j, low, high):
 
 
 @inlined
-def _block_top(logits, r, start, stop, low, high):
-    """Largest logit of row r within [low, high)."""
+def _block_top(logits, columns, seen):
+    """Largest logit of a row of a block within the tokens that are `seen` (first, last)."""
+    start, stop = columns
+    low, high = seen
     top = fill(LOWEST)
     for j in range(start, stop, LANES):
-        logit = load(logits, r * COLUMNS + j - start)
+        logit = load(logits, j - start)
         if j < low or j + LANES > high:
-            logit = where(_inside(j, low, high), logit, fill(LOWEST))
+            logit = where(_inside(j, low, high), logit, LOWEST)
         top = maximum(top, logit)
     return largest(top)
 
 
 @inlined
-def _block_weights(logits, r, start, stop, low, high, top):
-    """Turn logits of row r into weights (zero outside [low, high)); returns their sum."""
+def _block_weights(logits, columns, seen, top):
+    """Turn the logits of a row of a block into weights (zero outside of what is `seen`); returns their sum."""
+    start, stop = columns
+    low, high = seen
     weight_sum = fill(0.0)
     for j in range(start, stop, LANES):
-        at = r * COLUMNS + j - start
-        weight = exp2(load(logits, at) - top)
+        weight = exp2(load(logits, j - start) - top)
         if j < low or j + LANES > high:
-            weight = where(_inside(j, low, high), weight, fill(0.0))
-        store(logits, at, weight)
+            weight = where(_inside(j, low, high), weight, 0.0)
+        store(logits, j - start, weight)
         weight_sum = weight_sum + weight
     return total(weight_sum)
 
 
-@inner
-def _frozen(problem, query, r, top, sums, wide):
-    """Add the frozen tokens to row r; returns their weight."""
-    dim = problem.dim
-    width = problem.mass.size
-    weight_sum = 0.0
-    for j in range(problem.frozen_count):
-        logit = 0.0
-        for a in range(dim):
-            logit += query[ROWS * a + r] * problem.frozen[a * width + j]
-        weight = exp2_scalar(logit - top) * problem.mass[j]
-        weight_sum += weight
-        for a in range(dim):
-            sums[r * wide + a] += weight * problem.frozen[a * width + j]
-    return weight_sum
-
-
-@inner
-def _frozen_top(problem, query, r):
-    """Largest logit of a frozen token for row r."""
-    top = LOWEST
-    width = problem.mass.size
-    for j in range(problem.frozen_count):
-        logit = 0.0
-        for a in range(problem.dim):
-            logit += query[ROWS * a + r] * problem.frozen[a * width + j]
-        top = max(top, logit)
-    return top
-
-
 @inlined
-def _reset(problem, head, count, query, tops, weight_sums, sums, wide):
-    """Empty sums for one tile; returns whether the maximum of its logits is known beforehand."""
-    fixed = problem.unnormalized or problem.bounded[head]
-    for r in range(ROWS):
-        weight_sums[r] = 0.0
-        weight_sums[ROWS + r] = 0.0
-        if fixed:
-            tops[r] = 0.0 if problem.unnormalized else problem.beta[head]
-        else:
-            tops[r] = _frozen_top(problem, query, r)
-    for i in range(ROWS * wide):
-        sums[i] = 0.0
-    return fixed
+def _block_row(problem, head, k, part, columns, i, memory):
+    """Weights of token k, row i of the stack, in one block; raises its largest logit and rescales what was summed before, where
+    needed."""
+    start, stop = columns
+    low = problem.intervals[k, part, 0]
+    high = problem.intervals[k, part, 1]
+    row = i % ROWS * COLUMNS
+    logits = memory.logits[row : row + COLUMNS]
+    if biased(problem, head):
+        for j in range(start, stop, LANES):
+            store(logits, j - start, row_logits(problem, head, k, j, load(logits, j - start)))
+    if not (problem.unnormalized or problem.bounded[head]):
+        top = _block_top(logits, columns, (low, high))
+        if top > memory.tops[i]:
+            factor = exp2(max(memory.tops[i] - top, -2000.0))
+            memory.others[i] *= factor
+            memory.itself[i] *= factor
+            for a in range(i * problem.wide, (i + 1) * problem.wide):
+                memory.sums[a] *= factor
+            memory.tops[i] = top
+    own = start <= k < stop and low <= k < high
+    if own:
+        memory.itself[i] = exp2(logits[k - start] - memory.tops[i])
+        logits[k - start] = LOWEST
+    memory.others[i] += _block_weights(logits, columns, (low, high), memory.tops[i])
+    if own:
+        # exp2 never returns zero: take out what stands for the token itself.
+        memory.others[i] -= SMALLEST
+        logits[k - start] = 0.0
+
+
+@inner
+def _frozen_logit(problem, j, query, r):
+    """q . y_j of a frozen token for row r of a tile."""
+    logit = 0.0
+    for a in range(problem.dim):
+        logit += query[ROWS * a + r] * problem.frozen[a * problem.mass.size + j]
+    return logit
+
+
+@inner
+def _start_row(problem, head, i, query, memory):
+    """Nothing summed yet for row i of the stack, whose tile has the queries `query`; the largest logit where it is known, else that of
+    the frozen tokens."""
+    top = LOWEST
+    if problem.unnormalized or problem.bounded[head]:
+        top = 0.0 if problem.unnormalized else problem.beta[head]
+    else:
+        for j in range(problem.frozen_count):
+            top = max(top, _frozen_logit(problem, j, query, i % ROWS))
+    memory.tops[i] = top
+    memory.others[i] = 0.0
+    memory.itself[i] = 0.0
+    for a in range(i * problem.wide, (i + 1) * problem.wide):
+        memory.sums[a] = 0.0
 
 
 @inlined
@@ -218,23 +247,9 @@ def _range(problem, first, count, part):
 
 
 @inner
-def _stack_sums(problem, head, panels, points, wide, first, last, query, logits, tops, weight_sums, sums):
-    """For the rows first..last, at most STACK tiles: sums of weights and of weight times position, both without the token itself,
-    whose weight goes to the second ROWS entries of a tile's `weight_sums`. Arrays hold one part per tile."""
-    dim = problem.dim
-    fixed = True
-    for first_row in range(first, last, ROWS):
-        tile = (first_row - first) // ROWS
-        fixed = _reset(
-            problem,
-            head,
-            min(ROWS, last - first_row),
-            query[tile * ROWS * dim :],
-            tops[tile * ROWS :],
-            weight_sums[2 * tile * ROWS :],
-            sums[tile * ROWS * wide :],
-            wide,
-        )
+def _stack_sums(problem, head, buffers, first, last, memory):
+    """For the rows first..last, at most STACK tiles: sums of weights and of weight times position, both without the token itself."""
+    tile_query, tile_sums = ROWS * problem.dim, ROWS * problem.wide
     for part in range(2):
         begin, end = _range(problem, first, last - first, part)
         for start in range(begin, end, COLUMNS):
@@ -245,47 +260,15 @@ def _stack_sums(problem, head, panels, points, wide, first, last, query, logits,
                 stop = min(start + COLUMNS, high)
                 if stop <= low or stop <= start:
                     continue
-                own_sums = sums[tile * ROWS * wide : (tile + 1) * ROWS * wide]
-                own_tops = tops[tile * ROWS : (tile + 1) * ROWS]
-                own_weights = weight_sums[2 * tile * ROWS : 2 * (tile + 1) * ROWS]
-                _logits(query[tile * ROWS * dim : (tile + 1) * ROWS * dim], dim, panels, start, stop, logits)
+                query = memory.query[tile * tile_query : (tile + 1) * tile_query]
+                _logits(query, problem.dim, buffers.x, start, stop, memory.logits)
                 for r in range(count):
-                    k = first_row + r
-                    _block_row(
-                        problem, head, logits, r, k, part, start, stop, fixed, own_tops, own_weights, own_sums, wide
-                    )
+                    _block_row(problem, head, first_row + r, part, (start, stop), tile * ROWS + r, memory)
                 for r in range(count, ROWS):
                     for i in range(stop - start):
-                        logits[r * COLUMNS + i] = 0.0
-                _positions(logits, points, problem.tokens, wide, start, stop, own_sums)
-
-
-@inlined
-def _block_row(problem, head, logits, r, k, part, start, stop, fixed, tops, weight_sums, sums, wide):
-    """Weights of one row in one block; raises the row's maximum and rescales what was summed before, where needed."""
-    low = problem.intervals[k, part, 0]
-    high = problem.intervals[k, part, 1]
-    if biased(problem, head):
-        _bias(problem, head, logits, r, k, start, stop)
-    if not fixed:
-        top = _block_top(logits, r, start, stop, low, high)
-        if top > tops[r]:
-            factor = exp2_scalar(max(tops[r] - top, -2000.0))
-            weight_sums[r] *= factor
-            weight_sums[ROWS + r] *= factor
-            for a in range(wide):
-                sums[r * wide + a] *= factor
-            tops[r] = top
-    own = start <= k < stop and low <= k < high
-    at = r * COLUMNS + k - start
-    if own:
-        weight_sums[ROWS + r] = exp2_scalar(logits[at] - tops[r])
-        logits[at] = LOWEST
-    weight_sums[r] += _block_weights(logits, r, start, stop, low, high, tops[r])
-    if own:
-        # exp2 never returns zero: take out what stands for the token itself.
-        weight_sums[r] -= SMALLEST
-        logits[at] = 0.0
+                        memory.logits[r * COLUMNS + i] = 0.0
+                sums = memory.sums[tile * tile_sums : (tile + 1) * tile_sums]
+                _positions(memory.logits, buffers.points, problem.tokens, problem.wide, start, stop, sums)
 
 
 @inlined
@@ -295,58 +278,51 @@ def _token(problem, points, k, own):
         own[a] = points[(a // LANES * problem.tokens + k) * LANES + a % LANES]
 
 
+@inlined
+def _finish_row(problem, head, k, i, query, memory):
+    """Add the frozen tokens to row i of the stack, and the head to its drift."""
+    wide, own = problem.wide, memory.own
+    sums = memory.sums[i * wide : (i + 1) * wide]
+    weight_sum = memory.others[i]
+    frozen = 0.0
+    for j in range(problem.frozen_count):
+        weight = exp2(_frozen_logit(problem, j, query, i % ROWS) - memory.tops[i]) * problem.mass[j]
+        frozen += weight
+        for a in range(problem.dim):
+            sums[a] += weight * problem.frozen[a * problem.mass.size + j]
+    weight_sum += frozen
+    for a in range(problem.dim):
+        sums[a] -= weight_sum * own[a]
+    drift = memory.drift[i * wide : (i + 1) * wide]
+    memory.along[i] += add_head(problem, head, k, weight_sum + memory.itself[i], own, sums, drift)
+
+
 @inner
-def rows(problem, pace, panels, points, first, last, work, out):
+def rows(problem, pace, buffers, memory, first, last, out):
     """Velocities of the tokens first..last of one system into `out`."""
-    dim = problem.dim
-    wide = problem.wide
-    at = 0
-    logits = work[at : at + ROWS * COLUMNS]
-    at += ROWS * COLUMNS
-    query = work[at : at + STACK * ROWS * dim]
-    at += STACK * ROWS * dim
-    sums = work[at : at + STACK * ROWS * wide]
-    at += STACK * ROWS * wide
-    drift = work[at : at + STACK * ROWS * wide]
-    at += STACK * ROWS * wide
-    own_query = work[at : at + wide]
-    at += wide
-    own = work[at : at + wide]
-    at += wide
-    tops = work[at : at + STACK * ROWS]
-    at += STACK * ROWS
-    weight_sums = work[at : at + 2 * STACK * ROWS]
-    at += 2 * STACK * ROWS
-    along = work[at : at + STACK * ROWS]
+    dim, wide, own = problem.dim, problem.wide, memory.own
     for base in range(first, last, STACK * ROWS):
         end = min(base + STACK * ROWS, last)
-        for i in range(STACK * ROWS * dim):
-            query[i] = 0.0
-        for i in range(STACK * ROWS * wide):
-            drift[i] = 0.0
         for i in range(STACK * ROWS):
-            along[i] = 0.0
+            memory.along[i] = 0.0
+        for i in range(STACK * ROWS * dim):
+            memory.query[i] = 0.0
+        for i in range(STACK * ROWS * wide):
+            memory.drift[i] = 0.0
         for head in range(problem.beta.size):
             for k in range(base, end):
                 tile, r = divmod(k - base, ROWS)
-                _token(problem, points, k, own)
-                set_query(problem, head, own, own_query)
+                _token(problem, buffers.points, k, own)
+                set_query(problem, head, own, memory.own_query)
+                query = memory.query[tile * ROWS * dim :]
                 for a in range(dim):
-                    query[(tile * dim + a) * ROWS + r] = own_query[a]
-            _stack_sums(problem, head, panels, points, wide, base, end, query, logits, tops, weight_sums, sums)
+                    query[ROWS * a + r] = memory.own_query[a]
+                _start_row(problem, head, k - base, query, memory)
+            _stack_sums(problem, head, buffers, base, end, memory)
             for k in range(base, end):
-                i = k - base
-                tile, r = divmod(i, ROWS)
-                own_sums = sums[tile * ROWS * wide : (tile + 1) * ROWS * wide]
-                others = weight_sums[2 * tile * ROWS + r]
-                others += _frozen(problem, query[tile * ROWS * dim :], r, tops[i], own_sums, wide)
-                _token(problem, points, k, own)
-                difference = own_sums[r * wide : r * wide + dim]
-                for a in range(dim):
-                    difference[a] -= others * own[a]
-                everyone = others + weight_sums[(2 * tile + 1) * ROWS + r]
-                along[i] += add_head(problem, head, k, everyone, own, difference, drift[i * wide : (i + 1) * wide])
+                _token(problem, buffers.points, k, own)
+                _finish_row(problem, head, k, k - base, memory.query[(k - base) // ROWS * ROWS * dim :], memory)
         for k in range(base, end):
             i = k - base
-            _token(problem, points, k, own)
-            emit(problem, pace, own, drift[i * wide : (i + 1) * wide], along[i], out, k)
+            _token(problem, buffers.points, k, own)
+            emit(problem, pace, own, memory.drift[i * wide : (i + 1) * wide], memory.along[i], out, k)

@@ -23,38 +23,11 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import models, register_model
 
-from metastable._jit import LANES_CHOSEN, part
-from metastable.kernels.cpu.fastmath import (
-    C0,
-    C1,
-    C2,
-    C3,
-    C4,
-    C5,
-    E0,
-    E1,
-    E2,
-    E3,
-    E4,
-    E5,
-    E6,
-    E7,
-    E8,
-    E9,
-    LOWEST_EXPONENT,
-    MAGIC,
-    P0,
-    P1,
-    P2,
-    S0,
-    S1,
-    S2,
-    S3,
-    S4,
-    S5,
-    TWO_OVER_PI,
-    intrinsic,
-)
+from metastable._jit import LANES_CHOSEN
+from metastable.kernels.cpu.fastmath import every, integers, intrinsic
+from metastable.kernels.cpu.fastmath import exp2 as exp2
+from metastable.kernels.cpu.fastmath import exp2_bounded as exp2_bounded
+from metastable.kernels.cpu.fastmath import sincos as sincos
 
 
 def _lanes() -> int:
@@ -73,7 +46,6 @@ LANES = _lanes()
 ALIGNMENT = 8
 FLAGS = ("contract",)
 DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
-INTEGERS = ir.VectorType(ir.IntType(64), LANES)
 INDICES = ir.IntType(32)
 
 
@@ -97,16 +69,21 @@ class VectorModel(models.PrimitiveModel):
 
 def _spread(builder, value):
     """A scalar LLVM value in every lane; vectors are returned as they are."""
-    if value.type == DOUBLES:
+    if isinstance(value.type, ir.VectorType):
         return value
-    single = builder.insert_element(ir.Constant(DOUBLES, ir.Undefined), value, ir.Constant(INDICES, 0))
-    lanes = ir.Constant(ir.VectorType(INDICES, LANES), [0] * LANES)
-    return builder.shuffle_vector(single, ir.Constant(DOUBLES, ir.Undefined), lanes)
+    nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    single = builder.insert_element(nothing, value, ir.Constant(INDICES, 0))
+    return builder.shuffle_vector(single, nothing, every(ir.VectorType(INDICES, LANES), 0))
 
 
-def _all(kind, value):
-    """A constant vector."""
-    return ir.Constant(kind, [value] * LANES)
+def _alike(builder, kinds, arguments):
+    """LLVM values of these Numba types as vectors where any of them is one."""
+    return [_spread(builder, value) for value in arguments] if VECTOR in kinds else arguments
+
+
+def _joint(*kinds):
+    """The type of what is computed from these: a vector where any of them is one."""
+    return VECTOR if VECTOR in kinds else types.float64
 
 
 MIXED = (
@@ -193,24 +170,14 @@ def fill(typing_context, value):
 
 
 @intrinsic
-def first(typing_context, value):
-    """The first lane."""
-
-    def generate(context, builder, sig, arguments):
-        return builder.extract_element(arguments[0], ir.Constant(INDICES, 0))
-
-    return types.float64(VECTOR), generate
-
-
-@intrinsic
 def maximum(typing_context, left, right):
-    """Lane by lane, the larger one."""
+    """The larger one, lane by lane (numbers, vectors or one of each)."""
 
     def generate(context, builder, sig, arguments):
-        left, right = arguments
+        left, right = _alike(builder, sig.args, arguments)
         return builder.select(builder.fcmp_ordered(">", left, right), left, right)
 
-    return VECTOR(VECTOR, VECTOR), generate
+    return _joint(left, right)(left, right), generate
 
 
 @intrinsic
@@ -218,25 +185,22 @@ def keep(typing_context, value, count):
     """The first `count` lanes, zero in the others."""
 
     def generate(context, builder, sig, arguments):
-        vector, number = arguments
-        limit = builder.insert_element(ir.Constant(INTEGERS, ir.Undefined), number, ir.Constant(INDICES, 0))
-        zeros = ir.Constant(ir.VectorType(INDICES, LANES), [0] * LANES)
-        limit = builder.shuffle_vector(limit, ir.Constant(INTEGERS, ir.Undefined), zeros)
-        inside = builder.icmp_signed("<", ir.Constant(INTEGERS, list(range(LANES))), limit)
-        return builder.select(inside, vector, _all(DOUBLES, 0.0))
+        limit = _spread(builder, arguments[1])
+        inside = builder.icmp_signed("<", ir.Constant(integers(DOUBLES), list(range(LANES))), limit)
+        return builder.select(inside, arguments[0], every(DOUBLES, 0.0))
 
     return VECTOR(VECTOR, types.intp), generate
 
 
 @intrinsic
 def where(typing_context, mask, yes, no):
-    """`yes` in the lanes where `mask` is not zero, else `no`."""
+    """`yes` in the lanes where `mask` is not zero, else `no` (numbers, vectors or some of each)."""
 
     def generate(context, builder, sig, arguments):
-        mask, yes, no = arguments
-        return builder.select(builder.fcmp_unordered("!=", mask, _all(DOUBLES, 0.0)), yes, no)
+        mask, yes, no = _alike(builder, sig.args, arguments)
+        return builder.select(builder.fcmp_unordered("!=", mask, every(mask.type, 0.0)), yes, no)
 
-    return VECTOR(VECTOR, VECTOR, VECTOR), generate
+    return _joint(mask, yes, no)(mask, yes, no), generate
 
 
 @intrinsic
@@ -287,84 +251,11 @@ def largest(typing_context, value):
 
 @intrinsic
 def root(typing_context, value):
-    """Square root of each lane."""
+    """Square root of a number, or of each lane."""
 
     def generate(context, builder, sig, arguments):
-        kind = ir.FunctionType(DOUBLES, [DOUBLES])
-        return builder.call(get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{LANES}f64"), arguments)
+        kind = arguments[0].type
+        name = f"llvm.sqrt.v{LANES}f64" if kind == DOUBLES else "llvm.sqrt.f64"
+        return builder.call(get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name), arguments)
 
-    return VECTOR(VECTOR), generate
-
-
-@intrinsic
-def _times_power_of_two(typing_context, value, shifted):
-    """`value * 2^i`, i the integer that MAGIC left in the low bits of `shifted`."""
-
-    def generate(context, builder, sig, arguments):
-        value, shifted = (builder.bitcast(argument, INTEGERS) for argument in arguments)
-        exponent = builder.shl(shifted, _all(INTEGERS, 52))
-        return builder.bitcast(builder.add(value, exponent), DOUBLES)
-
-    return VECTOR(VECTOR, VECTOR), generate
-
-
-@intrinsic
-def _if_odd(typing_context, shifted, odd, even):
-    """`odd` in the lanes where the integer in `shifted` is odd, else `even`."""
-
-    def generate(context, builder, sig, arguments):
-        integer = builder.bitcast(arguments[0], INTEGERS)
-        bit = builder.and_(integer, _all(INTEGERS, 1))
-        return builder.select(builder.icmp_signed("!=", bit, _all(INTEGERS, 0)), arguments[1], arguments[2])
-
-    return VECTOR(VECTOR, VECTOR, VECTOR), generate
-
-
-@intrinsic
-def _flip_by_bit_one(typing_context, value, shifted, offset):
-    """`-value` where bit 1 of the integer in `shifted` plus `offset` is set, else `value`."""
-
-    def generate(context, builder, sig, arguments):
-        value, shifted, offset = arguments
-        single = builder.insert_element(ir.Constant(INTEGERS, ir.Undefined), offset, ir.Constant(INDICES, 0))
-        zeros = ir.Constant(ir.VectorType(INDICES, LANES), [0] * LANES)
-        offsets = builder.shuffle_vector(single, ir.Constant(INTEGERS, ir.Undefined), zeros)
-        integer = builder.add(builder.bitcast(shifted, INTEGERS), offsets)
-        sign = builder.shl(builder.and_(integer, _all(INTEGERS, 2)), _all(INTEGERS, 62))
-        return builder.bitcast(builder.xor(builder.bitcast(value, INTEGERS), sign), DOUBLES)
-
-    return VECTOR(VECTOR, VECTOR, types.int64), generate
-
-
-@part(forceinline=True)
-def exp2_bounded(y):
-    """2^y in each lane, for y known to lie above -1021: one operation less than `exp2`."""
-    shifted = y + MAGIC
-    f = y - (shifted - MAGIC)
-    # Horner: the fewest operations; neighbouring pairs hide its latency.
-    power = 1.0 + f * (
-        E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * (E5 + f * (E6 + f * (E7 + f * (E8 + f * E9))))))))
-    )
-    return _times_power_of_two(power, shifted)
-
-
-@part(forceinline=True)
-def exp2(y):
-    """2^y in each lane: `fastmath.exp2`."""
-    return exp2_bounded(maximum(y, fill(LOWEST_EXPONENT)))
-
-
-@part(forceinline=True)
-def sincos(x):
-    """(sin x, cos x) in each lane: `fastmath.sincos`."""
-    shifted = x * TWO_OVER_PI + MAGIC
-    k = shifted - MAGIC
-    r = x - k * P0
-    r = r - k * P1
-    r = r - k * P2
-    z = r * r
-    sine = r + r * z * (S0 + z * (S1 + z * (S2 + z * (S3 + z * (S4 + z * S5)))))
-    cosine = 1.0 + z * (-0.5 + z * (C0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5))))))
-    first = _flip_by_bit_one(_if_odd(shifted, cosine, sine), shifted, 0)
-    second = _flip_by_bit_one(_if_odd(shifted, sine, cosine), shifted, 1)
-    return first, second
+    return value(value), generate

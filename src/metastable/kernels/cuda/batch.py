@@ -9,8 +9,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cuda import circle, device, members, sphere, support
-from metastable.kernels.cuda.engine import REALS
-from metastable.kernels.cuda.intrinsics import cuda
+from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
 from metastable.model import Attention
 
 BLOCK_SIZES = (64, 128, 256, 512, 1024)
@@ -29,27 +28,14 @@ SPHERE_REGISTERS = {"float32": 128, "float64": 168}
 """The same on the sphere (measured for d = 3)."""
 
 
-EXACT = {"float32": True, "float64": True}
-"""Whether sines are formed pair by pair on the circle (see `circle.py`)."""
-
-
-def launch_bounds(threads: int, dtype: str, registers: int | None = None) -> tuple[int, int]:
-    """Threads per block and blocks per multiprocessor to compile for."""
-    wanted = REGISTERS[dtype] if registers is None else registers
-    return threads, max(1, REGISTER_FILE // (wanted * threads))
-
-
 @lru_cache(maxsize=64)
-def member_kernel(
-    dtype: str, dim: int, angles: bool, threads: int, scheme: members.Scheme, registers: int, exact: bool
-) -> Any:
+def member_kernel(dtype: str, dim: int, angles: bool, threads: int, scheme: members.Scheme, registers: int) -> Any:
     """The compiled kernel for members in blocks of up to `threads`."""
-    real = REALS[dtype]
-    geometry = (
-        circle.make_geometry(real, device.LANES, exact) if angles else sphere.make_geometry(real, dim, device.LANES)
-    )
-    bounds = launch_bounds(threads, dtype, registers)
-    return members.make_kernel(real, geometry, scheme, device.LANES, launch_bounds=bounds)
+    arithmetic = ARITHMETIC[dtype]
+    geometry = circle.make_geometry(arithmetic) if angles else sphere.make_geometry(arithmetic, dim)
+    # As many blocks per multiprocessor as have so many registers.
+    bounds = threads, max(1, REGISTER_FILE // (registers * threads))
+    return members.make_kernel(arithmetic, geometry, scheme, launch_bounds=bounds)
 
 
 def output_bytes(model: Attention, tokens: int, slots: int, dtype: str) -> int:
@@ -69,7 +55,7 @@ class MemberBatch:
     """Members that are integrated together.
 
     `starts` (members, tokens, dim) unit vectors; `times` (slots,) increasing output times, the last of which ends the
-    integration. After `launch`, `out` (members, slots, tokens, dim) and `statistics` (members, 5) are on the device.
+    integration. After `launch`, the `output` is on the device.
     """
 
     def __init__(
@@ -77,54 +63,48 @@ class MemberBatch:
         model: Attention,
         starts: FloatArray,
         times: FloatArray,
-        tolerance: float,
-        max_steps: int,
+        limits: members.Limits,
         scheme: members.Scheme,
         dtype: str = "float64",
         registers: int | None = None,
-        exact: bool | None = None,
     ) -> None:
-        self.real = REALS[dtype]
-        self.count, self.tokens, dim = starts.shape
-        self.angles = support.on_circle(model)
-        self.threads = support.block_threads(self.tokens)
+        real = ARITHMETIC[dtype].real
+        self.count, tokens, dim = starts.shape
+        angles = support.on_circle(model)
+        self.threads = support.block_threads(tokens)
         size = next(size for size in BLOCK_SIZES if size >= self.threads)
-        aim = registers if registers is not None else (REGISTERS if self.angles else SPHERE_REGISTERS)[dtype]
-        self.kernel = member_kernel(
-            dtype, dim, self.angles, size, scheme, aim, EXACT[dtype] if exact is None else exact
-        )
-        self.shared = support.shared_bytes(model, self.tokens, np.dtype(dtype).itemsize)
-        self.shift = self.real(support.LOG2E * model.all_heads[0].beta)
-        self.until, self.tolerance, self.max_steps = float(times[-1]), float(tolerance), int(max_steps)
-        purpose = f"a batch of {self.count} members of {self.tokens} tokens at {len(times)} output times"
+        aim = registers if registers is not None else (REGISTERS if angles else SPHERE_REGISTERS)[dtype]
+        self.kernel = member_kernel(dtype, dim, angles, size, scheme, aim)
+        self.shared = support.shared_bytes(model, tokens, np.dtype(dtype).itemsize)
+        self.until = float(times[-1])
+        most = min(limits.max_steps, np.iinfo(np.int32).max)
+        self.limits = members.Limits(float(limits.tolerance), np.int32(most))
+        purpose = f"a batch of {self.count} members of {tokens} tokens at {len(times)} output times"
         fix = "use fewer members at a time or fewer output times"
-        device.require_memory(self.count * output_bytes(model, self.tokens, len(times), dtype), purpose, fix)
-        with device.allocating(purpose, fix):
+        with device.allocating(self.count * output_bytes(model, tokens, len(times), dtype), purpose, fix):
             self.starts = cuda.to_device(np.ascontiguousarray(starts, dtype=np.float64))
-            self.times = cuda.to_device(np.ascontiguousarray(times, dtype=np.float64))
-            self.out = cuda.device_array((self.count, len(times), self.tokens, dim), self.real)
-            self.statistics = cuda.device_array((self.count, len(members.STATISTICS)), np.int32)
-            self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
+            self.output = members.Output(
+                cuda.to_device(np.ascontiguousarray(times, dtype=np.float64)),
+                cuda.device_array((self.count, len(times), tokens, dim), real),
+                cuda.device_array((self.count, len(members.STATISTICS)), np.int32),
+            )
+            matrices = cuda.to_device(support.matrices(model).astype(real))
+        self.field = members.Field(np.int32(tokens), real(support.LOG2E * model.all_heads[0].beta), matrices)
+
+    @property
+    def out(self) -> Any:
+        """The states on the device, in the precision of the batch."""
+        return self.output.states
 
     def launch(self) -> None:
         """Integrate all members (asynchronously)."""
-        self.kernel[self.count, self.threads, 0, self.shared](
-            self.starts,
-            self.times,
-            self.out,
-            self.statistics,
-            np.int32(self.tokens),
-            self.shift,
-            self.matrices,
-            self.until,
-            self.tolerance,
-            np.int32(min(self.max_steps, np.iinfo(np.int32).max)),
-        )
+        launched = self.kernel[self.count, self.threads, 0, self.shared]
+        launched(self.starts, self.until, self.field, self.output, self.limits)
 
     def states(self) -> FloatArray:
         """The output on the host, float64 (NaN at times that were not reached)."""
         return self.out.copy_to_host().astype(np.float64, copy=False)
 
     def counts(self) -> np.ndarray:
-        """The statistics on the host, int64 (members, 5): see `members.STATISTICS`."""
-        return self.statistics.copy_to_host().astype(np.int64)
+        """The statistics on the host, int64 (members, 4): see `members.STATISTICS`."""
+        return self.output.statistics.copy_to_host().astype(np.int64)

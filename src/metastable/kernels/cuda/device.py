@@ -19,6 +19,9 @@ SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 LANES = 4 if SIMULATED else 32
 """Threads of a warp. The simulator runs every thread as a Python thread: small blocks keep it bearable."""
 
+THREADS = 8 if SIMULATED else 256
+"""Threads per block of kernels that work token by token."""
+
 SHARED_BYTES = 48 * 1024
 """Shared memory that every GPU gives a block without asking."""
 
@@ -48,25 +51,14 @@ def missing() -> str | None:
         return f"engine='cuda' needs the package 'numba-cuda', which is not installed; install it with: {INSTALL}"
     try:
         if not cuda.is_available():
-            reason = _driver_problem()
-            return f"engine='cuda' needs an NVIDIA GPU with its driver, and none was found ({reason}); use engine='cpu'"
+            from numba.cuda.cudadrv.driver import driver
+
+            reason = getattr(driver, "initialization_error", None) or "the driver reports no device"
+            text = " ".join(str(reason).split())[:200]
+            return f"engine='cuda' needs an NVIDIA GPU with its driver, and none was found ({text}); use engine='cpu'"
         cuda.get_current_device()
     except Exception as reason:
         return f"engine='cuda' cannot use the GPU of this machine: {reason}; use engine='cpu'"
-    return _toolkit_problem()
-
-
-def _driver_problem() -> str:
-    """Why Numba sees no GPU, in one line."""
-    from numba.cuda.cudadrv import driver
-
-    reason = getattr(driver.driver, "initialization_error", None)
-    text = " ".join(str(reason).split()) if reason else "the driver reports no device"
-    return text[:200]
-
-
-def _toolkit_problem() -> str | None:
-    """Whether the compiler libraries are there that turn kernels into machine code."""
     try:
         from numba.cuda.cudadrv import nvvm
 
@@ -75,6 +67,11 @@ def _toolkit_problem() -> str | None:
         text = " ".join(str(reason).split())[:200]
         return f"engine='cuda' cannot find NVIDIA's compiler library NVVM ({text}); install it with: {INSTALL}"
     return None
+
+
+def blocks(items: int) -> int:
+    """Blocks of `THREADS` that cover so many items."""
+    return max(1, -(-items // THREADS))
 
 
 def multiprocessors() -> int:
@@ -105,8 +102,10 @@ def require_memory(wanted: int, purpose: str, fix: str) -> None:
 
 
 @contextmanager
-def allocating(purpose: str, fix: str) -> Iterator[None]:
-    """Turn the driver's out-of-memory error into `DeviceMemoryError`; the device stays usable."""
+def allocating(wanted: int, purpose: str, fix: str) -> Iterator[None]:
+    """Allocate so many bytes inside: refused ahead when they do not fit, and the driver's out-of-memory error becomes a
+    `DeviceMemoryError`; the device stays usable."""
+    require_memory(wanted, purpose, fix)
     try:
         yield
     except Exception as reason:

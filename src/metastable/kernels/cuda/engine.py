@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels.cuda import device, pairs, resident, rows, series, support, tiles, vectors
-from metastable.kernels.cuda.intrinsics import cuda
+from metastable.kernels.cuda import device, pairs, rows, series, support, tiles
+from metastable.kernels.cuda.device import THREADS, blocks
+from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
 from metastable.model import Attention
-
-REALS: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
 PAIR_THREADS = 8 if device.SIMULATED else 128
 """Threads per block of `pairs.py`, which is also its tile width."""
@@ -32,56 +31,30 @@ def rows_per_thread(dim: int, dtype: str) -> int:
     return 4 if dim <= (8 if dtype == "float32" else 4) else 2
 
 
-def rows_fit(dim: int, dtype: str) -> bool:
-    """True when `resident.py` takes the sums over pairs."""
-    return dtype == "float32" and pairs.LARGEST_DIM < dim <= resident.LARGEST_DIM
-
-
 @lru_cache(maxsize=64)
 def pair_kernel(dtype: str, dim: int, biased: bool) -> Any:
     """The compiled kernel for the pair sums."""
-    real = REALS[dtype]
-    if rows_fit(dim, dtype):
-        return resident.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
+    arithmetic = ARITHMETIC[dtype]
     if dim > pairs.LARGEST_DIM:
-        return tiles.make_kernel(real, dim, biased, launch_bounds=(tiles.SIDE * tiles.SIDE, 2))
-    blocks = (4 if dtype == "float32" else 6) if dim <= 4 else 1
-    bounds = (PAIR_THREADS, blocks)
-    return pairs.make_kernel(real, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased, launch_bounds=bounds)
-
-
-@lru_cache(maxsize=64)
-def row_kernels(dtype: str, dim: int, pad: int) -> tuple[Any, ...]:
-    """`prepare`, `ask`, `largest`, `combine`, `finish` of `rows.py`."""
-    real = REALS[dtype]
-    makers = (rows.make_prepare, rows.make_ask, rows.make_largest, rows.make_combine, rows.make_finish)
-    return tuple(make(real, dim, pad) for make in makers)
-
-
-@lru_cache(maxsize=4)
-def series_kernels(dtype: str) -> tuple[Any, ...]:
-    """`sums`, `totals`, `offsets`, `prefix`, `evaluate` of `series.py`."""
-    real = REALS[dtype]
-    return (series.make_sums(real), *series.make_scan(real), series.make_evaluate(real))
+        return tiles.make_kernel(arithmetic, dim, biased, launch_bounds=(tiles.THREADS, 2))
+    bounds = (PAIR_THREADS, (4 if dtype == "float32" else 6) if dim <= 4 else 1)
+    return pairs.make_kernel(arithmetic, dim, rows_per_thread(dim, dtype), PAIR_THREADS, biased, launch_bounds=bounds)
 
 
 def block_bounds(intervals: np.ndarray, first: int, height: int) -> np.ndarray:
-    """(row blocks, 8) int32: for both intervals smallest and largest start, smallest and largest stop among the rows of a block.
+    """(row blocks, 2, 4) int32: for both intervals of the rows of a block the columns of `pairs.OUTER_START` and the others.
 
     The outer range covers whoever is seen by anybody, the inner one is seen by everybody; empty when a row sees nobody there.
     """
-    starts = np.arange(first, len(intervals), height) - first
-    result = np.zeros((len(starts), 8), dtype=np.int32)
-    for number in range(2):
-        begin, end = intervals[first:, 2 * number], intervals[first:, 2 * number + 1]
-        empty = begin >= end
-        large = np.iinfo(np.int32).max
-        outer_start = np.minimum.reduceat(np.where(empty, large, begin), starts)
-        outer_stop = np.maximum.reduceat(np.where(empty, 0, end), starts)
-        result[:, 4 * number] = np.where(outer_start == large, 0, outer_start)
-        result[:, 4 * number + 1] = np.maximum.reduceat(np.where(empty, 1, begin), starts)
-        result[:, 4 * number + 2] = np.minimum.reduceat(np.where(empty, 0, end), starts)
-        result[:, 4 * number + 3] = outer_stop
+    blocks_at = np.arange(first, len(intervals), height) - first
+    begin, end = intervals[first:, :, 0], intervals[first:, :, 1]
+    empty, large = begin >= end, np.iinfo(np.int32).max
+    outer_start = np.minimum.reduceat(np.where(empty, large, begin), blocks_at)
+    result = np.empty((len(blocks_at), 2, 4), dtype=np.int32)
+    result[..., pairs.OUTER_START] = np.where(outer_start == large, 0, outer_start)
+    result[..., pairs.INNER_START] = np.maximum.reduceat(np.where(empty, 1, begin), blocks_at)
+    result[..., pairs.INNER_STOP] = np.minimum.reduceat(np.where(empty, 0, end), blocks_at)
+    result[..., pairs.OUTER_STOP] = np.maximum.reduceat(np.where(empty, 0, end), blocks_at)
     return result
 
 
@@ -89,10 +62,10 @@ class _Launcher:
     """What direct sums and series share: normalised tokens in, norm out."""
 
     def __init__(self, model: Attention, tokens: int, first: int, dtype: str, pad: int) -> None:
-        self.model, self.tokens, self.first, self.dtype, self.pad = model, tokens, first, dtype, pad
-        self.real = REALS[dtype]
-        self.row_blocks = vectors.blocks(tokens - first)
-        self.prepare, self.ask, self.largest, self.combine, self.finish = row_kernels(dtype, model.dim, pad)
+        self.model, self.tokens, self.first, self.dtype, self.pad = model, tokens, np.int32(first), dtype, pad
+        self.real = ARITHMETIC[dtype].real
+        self.row_blocks = blocks(tokens - first)
+        self.rows = rows.make_kernels(ARITHMETIC[dtype], model.dim, pad)
         self.x = cuda.device_array(tokens * pad, self.real)
         self.drift = cuda.device_array((tokens, model.dim), self.real)
         self.host_state: Any = None
@@ -103,18 +76,13 @@ class _Launcher:
 
     def evaluate(self, t: float, y: Any, out: Any) -> None:
         """Velocity at the packed state `y` on the device, into `out` on the device (rows below `first` untouched)."""
-        self.prepare[vectors.blocks(self.tokens), vectors.THREADS](y, self.x)
+        self.rows.prepare[blocks(self.tokens), THREADS](y, self.x)
         self.attention()
-        kind, factor = self._norm(t)
-        self.finish[self.row_blocks, vectors.THREADS](
-            y, self.x, self.drift, np.int32(kind), np.float64(factor), np.int32(self.first), out
-        )
-
-    def _norm(self, t: float) -> tuple[int, float]:
-        """How the model's norm acts at depth t (see `rows.py`)."""
         law = self.model.norm.law(t)
-        kind = rows.KINDS[law.radius_power, law.length_power, law.radial]
-        return kind, law.amplitude / law.depth(t)
+        # What depends on depth is an argument, the rest is compiled in.
+        finish = rows.make_finish(self.model.dim, self.pad, law._replace(amplitude=1.0, decay=0.0))
+        pace = np.float64(law.amplitude / law.depth(t))
+        finish[self.row_blocks, THREADS](y, self.x, self.drift, pace, self.first, out)
 
     def __call__(self, t: float, y: FloatArray, out: FloatArray) -> None:
         """The velocity on host arrays: copied to the device and back."""
@@ -133,16 +101,12 @@ class DirectSums(_Launcher):
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         small = model.dim <= pairs.LARGEST_DIM
         super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
-        self.threads = PAIR_THREADS if small else tiles.SIDE * tiles.SIDE
-        shape = tiles.shape_for(self.real)
-        height, column_step = shape.rows, shape.columns
-        if small:
-            height, column_step = PAIR_THREADS * rows_per_thread(model.dim, dtype), PAIR_THREADS
-        elif rows_fit(model.dim, dtype):
-            height, column_step = resident.ROWS, resident.columns_for(model.dim)
+        self.threads = PAIR_THREADS if small else tiles.THREADS
+        height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else tiles.ROWS
+        column_step = PAIR_THREADS if small else tiles.shape_for(ARITHMETIC[dtype], model.dim).columns
         ranges = model.mask.intervals(tokens)
         assert ranges is not None
-        table = np.ascontiguousarray(ranges.reshape(tokens, 4), dtype=np.int32)
+        table = np.ascontiguousarray(ranges, dtype=np.int32)
         self.grid_rows = -(-(tokens - first) // height)
         self.chunk, self.chunks = self._chunks(column_step)
         self.intervals = cuda.to_device(table)
@@ -151,12 +115,17 @@ class DirectSums(_Launcher):
         self.shift = cuda.device_array(tokens, self.real)
         self.partial = cuda.device_array((self.chunks, model.dim + 1, tokens), self.real)
         self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
-        self.frozen = cuda.to_device(self._frozen())
-        self.counts = cuda.to_device(self._counts(table))
-        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
-        self.exact = [support.weight_gap(head) > support.LARGEST_GAP[dtype] for head in model.all_heads]
+        frozen, counts = np.zeros((0, model.dim + 1)), np.zeros(0)
+        if model.frozen is not None:
+            frozen = np.column_stack([model.frozen.tokens, np.asarray(model.frozen.weights)])
         if model.weights == "unnormalized":
-            self.exact = [False] * len(self.exact)
+            counts = (table[:, :, 1] - table[:, :, 0]).sum(axis=1) + frozen[:, -1].sum()
+        self.frozen, self.counts = cuda.to_device(frozen.astype(self.real)), cuda.to_device(counts.astype(self.real))
+        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
+        self.exact = [
+            model.weights != "unnormalized" and support.weight_gap(head) > support.LARGEST_GAP[dtype]
+            for head in model.all_heads
+        ]
 
     def _chunks(self, step: int) -> tuple[int, int]:
         """Columns per chunk and number of chunks: enough units to fill the GPU, within the memory for partial sums."""
@@ -168,70 +137,30 @@ class DirectSums(_Launcher):
         chunk = -(-self.tokens // (wanted * step)) * step
         return chunk, -(-self.tokens // chunk)
 
-    def _frozen(self) -> np.ndarray:
-        if self.model.frozen is None:
-            return np.zeros((0, self.model.dim + 1), dtype=self.real)
-        weights = np.asarray(self.model.frozen.weights)[:, None]
-        return np.concatenate([self.model.frozen.tokens, weights], axis=1).astype(self.real)
-
-    def _counts(self, table: np.ndarray) -> np.ndarray:
-        if self.model.weights != "unnormalized":
-            return np.zeros(0, dtype=self.real)
-        mass = 0.0 if self.model.frozen is None else float(np.asarray(self.model.frozen.weights).sum())
-        return ((table[:, 1] - table[:, 0]) + (table[:, 3] - table[:, 2]) + mass).astype(self.real)
-
     def attention(self) -> None:
-        first = np.int32(self.first)
+        x, query, shift, frozen, first = self.x, self.query, self.shift, self.frozen, self.first
+        grid = self.row_blocks, THREADS
         for head, slope in enumerate(self.slopes):
             number = np.int32(head)
-            self.ask[self.row_blocks, vectors.THREADS](self.x, self.matrices, number, first, self.query, self.shift)
+            self.rows.ask[grid](x, self.matrices, number, first, query, shift)
             if self.exact[head]:
-                self.largest[self.row_blocks, vectors.THREADS](
-                    self.x, self.query, self.intervals, slope, self.frozen, first, self.shift
-                )
-            self.pair_sums(slope)
-            self.combine[self.row_blocks, vectors.THREADS](
-                self.partial,
-                self.query,
-                self.shift,
-                self.frozen,
-                self.matrices,
-                number,
-                self.counts,
-                first,
-                self.drift,
+                self.rows.largest[grid](x, query, self.intervals, slope, frozen, first, shift)
+            # The O(tokens^2) part: weighted sums over all visible tokens into `partial`.
+            attend = pair_kernel(self.dtype, self.model.dim, bool(slope))[(self.grid_rows, self.chunks), self.threads]
+            chunk, partial = np.int32(self.chunk), self.partial
+            attend(x, query, shift, self.intervals, self.bounds, slope, first, chunk, partial)
+            self.rows.combine[grid](
+                partial, query, shift, frozen, self.matrices, number, self.counts, first, self.drift
             )
-
-    def pair_sums(self, slope: Any) -> None:
-        """The O(tokens^2) part: weighted sums over all visible tokens into `partial`."""
-        kernel = pair_kernel(self.dtype, self.model.dim, bool(slope))
-        kernel[(self.grid_rows, self.chunks), self.threads](
-            self.x,
-            self.query,
-            self.shift,
-            self.intervals,
-            self.bounds,
-            slope,
-            np.int32(self.first),
-            np.int32(self.chunk),
-            self.partial,
-        )
 
 
 class SeriesSums(_Launcher):
     """Velocity on the circle by Fourier series between chunks of tokens."""
 
-    def __init__(
-        self,
-        model: Attention,
-        tokens: int,
-        first: int = 0,
-        dtype: str = "float64",
-        tolerance: float = series.MODE_TOLERANCE,
-    ) -> None:
+    def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         super().__init__(model, tokens, first, dtype, 2)
-        beta = model.all_heads[0].beta
-        terms = series.coefficients(beta, tolerance)
+        self.kernels, beta = series.make_kernels(ARITHMETIC[dtype]), model.all_heads[0].beta
+        terms = series.coefficients(beta)
         self.modes = terms.shape[1] - 1
         self.chunks = -(-tokens // series.CHUNK)
         self.segments = -(-self.chunks // SEGMENT)
@@ -241,16 +170,14 @@ class SeriesSums(_Launcher):
         self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
 
     def attention(self) -> None:
-        sums, totals, offsets, prefix, evaluate = series_kernels(self.dtype)
-        columns = vectors.blocks(2 * self.modes)
+        sums, totals, offsets, prefix, evaluate = self.kernels
+        columns = blocks(2 * self.modes)
         grid = (columns, self.segments)
         sums[self.chunks, series.CHUNK](self.x, np.int32(self.modes), self.table)
-        totals[grid, vectors.THREADS](self.table, np.int32(SEGMENT), self.offsets)
-        offsets[columns, vectors.THREADS](self.offsets)
-        prefix[grid, vectors.THREADS](self.table, np.int32(SEGMENT), self.offsets)
-        evaluate[self.chunks, series.CHUNK](
-            self.x, self.table, self.terms, self.shift, np.int32(self.first), self.drift
-        )
+        totals[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
+        offsets[columns, THREADS](self.offsets)
+        prefix[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
+        evaluate[self.chunks, series.CHUNK](self.x, self.table, self.terms, self.shift, self.first, self.drift)
 
 
 def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str) -> DirectSums | SeriesSums:
@@ -258,6 +185,5 @@ def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str
     width = max(model.width, 4) * np.dtype(np.float64).itemsize
     fix = "use fewer tokens or engine='cpu'"
     purpose = f"a right-hand side for {tokens} tokens in dimension {model.dim}"
-    device.require_memory(16 * tokens * width, purpose, fix)
-    with device.allocating(purpose, fix):
+    with device.allocating(16 * tokens * width, purpose, fix):
         return (SeriesSums if interaction == "series" else DirectSums)(model, tokens, first, dtype)

@@ -12,8 +12,10 @@ loads; there the same names are plain Python.
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numba import cuda as numba_cuda
 
@@ -24,9 +26,6 @@ cuda: Any = numba_cuda
 
 ALIGNMENT = None if SIMULATED else 16
 """Alignment of arrays in shared memory that are read by wide loads."""
-
-LOG2E = 1.4426950408889634
-"""log2(e): exp(x) = exp2(LOG2E * x)."""
 
 MAGIC = 6755399441055744.0
 """1.5 * 2^52: adding it rounds to the nearest integer, which then sits in the low bits of the mantissa."""
@@ -92,79 +91,72 @@ def kernel(**options: Any) -> Any:
 
 if SIMULATED:
 
-    def _exp2_single(x):
+    @inlined
+    def exp2_single(x):
         with np.errstate(under="ignore", over="ignore"):
             return np.exp2(np.float32(x))
 
-    def _log2_single(x):
+    @inlined
+    def log2_single(x):
         return np.log2(np.float32(x))
 
-    def _quotient_single(a, b):
+    @inlined
+    def quotient_single(a, b):
         return np.float32(a / b)
 
-    def _low_word(shifted):
+    @inlined
+    def low_word(shifted):
         return np.int32(shifted - MAGIC if math.isfinite(shifted) else 0)
 
-    def _times_power_of_two(power, shifted):
+    @inlined
+    def times_power_of_two(power, shifted):
         if not math.isfinite(shifted):
             return shifted
         exponent = max(int(shifted - MAGIC), LOWEST_EXPONENT)
         return math.ldexp(power, exponent) if exponent < 1024 else math.inf
 
-    def _load_two(array, index):
+    @inlined
+    def load_two(array, index):
         return array[index], array[index + 1]
 
-    def _load_four(array, index):
+    @inlined
+    def load_four(array, index):
         return array[index], array[index + 1], array[index + 2], array[index + 3]
 
-    def _store_four(array, index, a, b, c, d):
+    @inlined
+    def store_four(array, index, a, b, c, d):
         array[index], array[index + 1], array[index + 2], array[index + 3] = a, b, c, d
-
-    exp2_single = cuda.jit(device=True)(_exp2_single)
-    log2_single = cuda.jit(device=True)(_log2_single)
-    quotient_single = cuda.jit(device=True)(_quotient_single)
-    low_word = cuda.jit(device=True)(_low_word)
-    times_power_of_two = cuda.jit(device=True)(_times_power_of_two)
-    load_two = cuda.jit(device=True)(_load_two)
-    load_four = cuda.jit(device=True)(_load_four)
-    store_four = cuda.jit(device=True)(_store_four)
 else:
     from llvmlite import ir
     from numba import types
     from numba.cuda import extending
 
     intrinsic: Any = extending.intrinsic
-    WORD, LONG = ir.IntType(32), ir.IntType(64)
+    WORD, LONG, SINGLE = ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+    def _instruction(text, count):
+        """How one machine instruction on `count` float32 numbers is typed and written."""
+        kind = ir.FunctionType(SINGLE, [SINGLE] * count)
+
+        def generate(context, builder, signature, arguments):
+            return builder.call(ir.InlineAsm(kind, text, ",".join(["=f"] + ["f"] * count)), arguments)
+
+        return types.float32(*[types.float32] * count), generate
 
     @intrinsic
     def exp2_single(typing_context, x):
         """2^x of a float32 by the special function unit; results below 2^-126 are zero."""
-
-        def generate(context, builder, signature, arguments):
-            kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
-            return builder.call(ir.InlineAsm(kind, "ex2.approx.ftz.f32 $0, $1;", "=f,f"), arguments)
-
-        return types.float32(types.float32), generate
+        return _instruction("ex2.approx.ftz.f32 $0, $1;", 1)
 
     @intrinsic
     def log2_single(typing_context, x):
         """log2 of a float32 by the special function unit, absolute error about 1e-7."""
-
-        def generate(context, builder, signature, arguments):
-            kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
-            return builder.call(ir.InlineAsm(kind, "lg2.approx.ftz.f32 $0, $1;", "=f,f"), arguments)
-
-        return types.float32(types.float32), generate
+        return _instruction("lg2.approx.ftz.f32 $0, $1;", 1)
 
     @intrinsic
     def quotient_single(typing_context, a, b):
         """a / b in float32 to two units in the last place, for b between 2^-126 and 2^126."""
-
-        def generate(context, builder, signature, arguments):
-            kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
-            return builder.call(ir.InlineAsm(kind, "div.approx.ftz.f32 $0, $1, $2;", "=f,f,f"), arguments)
-
-        return types.float32(types.float32, types.float32), generate
+        return _instruction("div.approx.ftz.f32 $0, $1, $2;", 2)
 
     @intrinsic
     def low_word(typing_context, shifted):
@@ -189,24 +181,30 @@ else:
 
         return types.float64(types.float64, types.float64), generate
 
+    def _vectors(context, builder, array_type, arguments, count):
+        """Pointers to the vectors that make up `count` neighbours of an array: (pointer, vector type, bytes of a vector).
+
+        One instruction moves at most 16 bytes. `arguments` begin with the array and the index of the first neighbour.
+        """
+        data = context.make_array(array_type)(context, builder, arguments[0]).data
+        bytes_each = array_type.dtype.bitwidth // 8
+        width = min(count, 16 // bytes_each)
+        vector = ir.VectorType(context.get_data_type(array_type.dtype), width)
+        for offset in range(0, count, width):
+            place = builder.add(arguments[1], ir.Constant(arguments[1].type, offset))
+            pointer = builder.gep(data, [place], inbounds=True)
+            yield builder.bitcast(pointer, ir.PointerType(vector, data.type.addrspace)), vector, width * bytes_each
+
     def _loader(count):
         """An intrinsic that loads `count` neighbours at an index that is a multiple of `count` (or of 16 bytes)."""
 
         def load(typing_context, array, index):
             def generate(context, builder, signature, arguments):
-                array_type = signature.args[0]
-                data = context.make_array(array_type)(context, builder, arguments[0]).data
-                element = context.get_data_type(array_type.dtype)
-                bytes_each = array_type.dtype.bitwidth // 8
-                width = min(count, 16 // bytes_each)  # one instruction moves at most 16 bytes
-                vector = ir.VectorType(element, width)
                 found = []
-                for offset in range(0, count, width):
-                    place = builder.add(arguments[1], ir.Constant(arguments[1].type, offset))
-                    pointer = builder.gep(data, [place], inbounds=True)
-                    pointer = builder.bitcast(pointer, ir.PointerType(vector, data.type.addrspace))
-                    loaded = builder.load(pointer, align=width * bytes_each)
-                    found += [builder.extract_element(loaded, ir.Constant(WORD, lane)) for lane in range(width)]
+                for pointer, vector, size in _vectors(context, builder, signature.args[0], arguments, count):
+                    loaded = builder.load(pointer, align=size)
+                    lanes = range(vector.count)
+                    found += [builder.extract_element(loaded, ir.Constant(WORD, lane)) for lane in lanes]
                 return context.make_tuple(builder, signature.return_type, found)
 
             return types.UniTuple(array.dtype, count)(array, types.int32), generate
@@ -218,24 +216,15 @@ else:
         """Store four neighbours at an index that is a multiple of four."""
 
         def generate(context, builder, signature, arguments):
-            array_type = signature.args[0]
-            data = context.make_array(array_type)(context, builder, arguments[0]).data
-            element = context.get_data_type(array_type.dtype)
-            bytes_each = array_type.dtype.bitwidth // 8
-            width = min(4, 16 // bytes_each)
-            vector = ir.VectorType(element, width)
-            for offset in range(0, 4, width):
+            values = list(arguments[2:])
+            for pointer, vector, size in _vectors(context, builder, signature.args[0], arguments, 4):
                 packed = ir.Constant(vector, ir.Undefined)
-                for lane in range(width):
-                    packed = builder.insert_element(packed, arguments[2 + offset + lane], ir.Constant(WORD, lane))
-                place = builder.add(arguments[1], ir.Constant(arguments[1].type, offset))
-                pointer = builder.gep(data, [place], inbounds=True)
-                pointer = builder.bitcast(pointer, ir.PointerType(vector, data.type.addrspace))
-                builder.store(packed, pointer, align=width * bytes_each)
+                for lane in range(vector.count):
+                    packed = builder.insert_element(packed, values.pop(0), ir.Constant(WORD, lane))
+                builder.store(packed, pointer, align=size)
             return context.get_dummy_value()
 
-        kind = array.dtype
-        return types.void(array, types.int32, kind, kind, kind, kind), generate
+        return types.void(array, types.int32, *[array.dtype] * 4), generate
 
     load_two = _loader(2)
     load_four = _loader(4)
@@ -246,6 +235,7 @@ def exp2_double(y):
     """2^y for y < 1023, relative error below 5e-16: y = i + f with |f| <= 1/2, 2^f by a polynomial of degree 10."""
     shifted = y + MAGIC
     f = y - (shifted - MAGIC)
+    # Written out: a loop here keeps the compiler from unrolling the loops over tokens around it.
     power = E8 + f * E9
     power = E7 + f * power
     power = E6 + f * power
@@ -265,16 +255,21 @@ def power_single(base, exponent):
     return exp2_single(exponent * log2_single(base))
 
 
-@inlined
-def power_double(base, exponent):
-    """base^exponent in float64."""
-    return math.pow(base, exponent)
+class Arithmetic(NamedTuple):
+    """A precision: its type (as NumPy and as Numba know it) and the operations that depend on it."""
+
+    real: Any
+    number: Any
+    exp2: Any
+    quotient: Any
+    power: Any
 
 
-@inlined
-def quotient_double(a, b):
-    """a / b in float64."""
-    return a / b
+ARITHMETIC = {
+    "float64": Arithmetic(np.float64, numba.float64, exp2_double, operator.truediv, math.pow),
+    "float32": Arithmetic(np.float32, numba.float32, exp2_single, quotient_single, power_single),
+}
+"""The two precisions by name; kernels are made for one of them."""
 
 
 def make_sincos(real):

@@ -42,38 +42,36 @@ class Components:
     bound: float
 
 
-def _near(x, i, y, j):
-    square = 0.0
-    for c in range(x.shape[1]):
-        difference = np.float64(x[i, c]) - np.float64(y[j, c])
-        square += difference * difference
-    return square
-
-
 @lru_cache(maxsize=1)
 def _kernels() -> tuple[Any, Any, Any]:
-    chord = cuda.jit(device=True)(_near)
+    @cuda.jit(device=True)
+    def chord(x, i, y, j):
+        square = 0.0
+        for c in range(x.shape[1]):
+            difference = np.float64(x[i, c]) - np.float64(y[j, c])
+            square += difference * difference
+        return square
 
     @cuda.jit
     def centers(starts, bound, strong, taken, indices, counts):
         """Indices of the centers, one block per member; `taken` marks tokens near an earlier center (token, if strong)."""
-        member = cuda.blockIdx.x
+        member, thread = cuda.blockIdx.x, cuda.threadIdx.x
         x, flags = starts[member], taken[member]
         tokens = x.shape[0]
-        k = cuda.threadIdx.x
+        k = thread
         while k < tokens:
             flags[k] = 0
-            k += cuda.blockDim.x
+            k += THREADS
         for center in range(tokens):
             cuda.syncthreads()
             if strong or flags[center] == 0:
-                k = center + 1 + cuda.threadIdx.x
+                k = center + 1 + thread
                 while k < tokens:
                     if chord(x, k, x, center) <= bound:
                         flags[k] = 1
-                    k += cuda.blockDim.x
+                    k += THREADS
         cuda.syncthreads()
-        if cuda.threadIdx.x == 0:
+        if thread == 0:
             count = 0
             for token in range(tokens):
                 if flags[token] == 0:
@@ -111,7 +109,6 @@ def _kernels() -> tuple[Any, Any, Any]:
     def components(out, bound, result):
         """result[member, slot]: number of connected components, by spreading the smallest label."""
         labels = cuda.shared.array(MOST_TOKENS, numba.int32)
-        changed = cuda.shared.array(1, numba.int32)
         member, slot, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         x = out[member, slot]
         tokens = x.shape[0]
@@ -122,8 +119,7 @@ def _kernels() -> tuple[Any, Any, Any]:
         again = True
         while again:
             cuda.syncthreads()
-            changed[0] = 0
-            cuda.syncthreads()
+            changed = 0
             k = thread
             while k < tokens:
                 smallest = labels[k]
@@ -132,10 +128,9 @@ def _kernels() -> tuple[Any, Any, Any]:
                         smallest = labels[j]
                 if smallest < labels[k]:
                     labels[k] = smallest
-                    changed[0] = 1
+                    changed = 1
                 k += THREADS
-            cuda.syncthreads()
-            again = changed[0] != 0
+            again = cuda.syncthreads_or(changed) != 0
         if thread == 0:
             roots = 0
             for i in range(tokens):

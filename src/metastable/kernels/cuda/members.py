@@ -1,6 +1,6 @@
-"""Many members at once: one thread block integrates one member from start to end with adaptive Tsit5.
+"""Many members at once: one thread block integrates one member from start to end with an adaptive Runge-Kutta method.
 
-The march is the one of `integrate.tsit5` (first step, error norm, controller, dense output, status), written as one loop around a
+The march is the one of `integrate.march` (first step, error norm, controller, dense output, status), written as one loop around a
 single evaluation of the velocity, so that the pair loops occur once in the machine code. Each member has its own step size, and
 nothing leaves the multiprocessor between steps. Each thread owns two tokens.
 
@@ -12,26 +12,18 @@ hundreds of pairs.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from metastable.kernels.cuda.geometry import Geometry
-from metastable.kernels.cuda.intrinsics import (
-    ALIGNMENT,
-    cuda,
-    inlined,
-    kernel,
-    load_four,
-    power_double,
-    power_single,
-)
+from metastable.kernels.cuda.device import LANES
+from metastable.kernels.cuda.intrinsics import ALIGNMENT, Arithmetic, cuda, inlined, kernel, load_four
 
 SUCCESS, MAX_STEPS, DIVERGED = 0, 1, 2
 """Values of the status column of the statistics."""
 
-STATISTICS = ("accepted", "rejected", "evaluations", "status", "saved")
+STATISTICS = ("accepted", "rejected", "evaluations", "status")
 """Columns of the statistics of a member."""
 
 FIRST_SLOPE, PROBE = -2, -1
@@ -39,27 +31,81 @@ FIRST_SLOPE, PROBE = -2, -1
 
 
 class Scheme(NamedTuple):
-    """A first-same-as-last method and its step control as plain numbers: `integrate.tableau` and `integrate.control`."""
+    """A first-same-as-last method (an `integrate.tableau.Tableau`) and its step control (the constants of `integrate.control`)."""
 
-    a: tuple[tuple[float, ...], ...]
-    error: tuple[float, ...]
-    dense: tuple[tuple[float, ...], ...]
-    order: float
-    safety: float
-    proportional: float
-    integral: float
-    shrink: float
-    grow: float
-    error_floor: float
-    first_error: float
+    tableau: Any
+    control: Any
 
 
-def make_block_sum(real, lanes: int):
+class Field(NamedTuple):
+    """What a velocity depends on: the number of tokens, beta log2(e), and the matrices of the heads."""
+
+    tokens: Any
+    shift: Any
+    matrices: Any
+
+
+class Output(NamedTuple):
+    """Where results go: increasing `times` (slots,), `states` (members, slots, tokens, dim), `statistics` (members, 4)."""
+
+    times: Any
+    states: Any
+    statistics: Any
+
+
+class Limits(NamedTuple):
+    """When a step is good enough (rtol + atol), and after how many attempts to give up."""
+
+    tolerance: Any
+    max_steps: Any
+
+
+class Geometry(NamedTuple):
+    """How tokens are represented inside a block (`circle.py`, `sphere.py`); a thread holds two, low and high, one behind the other.
+
+    - `components`: numbers per token in the state that is integrated, `coordinates`: numbers per token in shared memory.
+    - `velocity(z, f, shared, field)`: slopes `f` (2 components,) at the states `z` of all threads.
+    - `read(y, at, starts, member, token)`: one token of the start into `y[at:]`.
+    - `retract(z)`: put new states back on the sphere.
+    - `write(z, at, out, member, slot, token)`: the unit vector of the state `z[at:]` into the output.
+    """
+
+    components: int
+    coordinates: int
+    velocity: Any
+    read: Any
+    retract: Any
+    write: Any
+
+
+@inlined
+def rounded(tokens):
+    """The next multiple of four, as `support.padded`."""
+    return np.int32((tokens + np.int32(3)) & np.int32(-4))
+
+
+@inlined
+def deal(count):
+    """The first rows of the low and of the high tile of this warp, and the lane of this thread.
+
+    A thread gets a row of a tile from the end of the sequence and one of a tile from its beginning, so that every warp has the
+    same share of the triangle. Tiles are counted from the last row backwards: the ragged one is the first, where rows are short.
+    Rows below zero do not exist.
+    """
+    tiles = np.int32((count + np.int32(LANES - 1)) // np.int32(LANES))
+    thread = np.int32(cuda.threadIdx.x)
+    warp = np.int32(thread // np.int32(LANES))
+    low = np.int32(count - np.int32(LANES) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))))
+    high = np.int32(count - np.int32(LANES) * np.int32(warp + np.int32(1)))
+    return low, high, np.int32(thread - warp * np.int32(LANES))
+
+
+def make_block_sum(arithmetic: Arithmetic):
     """A device function that adds one number per thread over the block, in an order that does not depend on timing.
 
     The threads of the first warp add up their columns, then every thread adds up the warp. `offset` is a multiple of four.
     """
-    zero = real(0)
+    zero = arithmetic.real(0)
 
     @inlined
     def block_sum(value, shared, offset):
@@ -67,15 +113,15 @@ def make_block_sum(real, lanes: int):
         cuda.syncthreads()
         shared[offset + thread] = value
         cuda.syncthreads()
-        if thread < np.int32(lanes):
-            other = np.int32(thread + np.int32(lanes))
+        if thread < np.int32(LANES):
+            other = np.int32(thread + np.int32(LANES))
             while other < threads:
                 value += shared[offset + other]
-                other = np.int32(other + np.int32(lanes))
+                other = np.int32(other + np.int32(LANES))
             shared[offset + thread] = value
         cuda.syncthreads()
         a, b, c, d = zero, zero, zero, zero
-        for i in range(0, lanes, 4):
+        for i in range(0, LANES, 4):
             a1, b1, c1, d1 = load_four(shared, np.int32(offset + np.int32(i)))
             a += a1
             b += b1
@@ -86,12 +132,12 @@ def make_block_sum(real, lanes: int):
     return block_sum
 
 
-def make_controller(real, scheme: Scheme):
+def make_controller(arithmetic: Arithmetic, control: Any):
     """`accepted_factor(error, previous, after_rejection)` and `rejected_factor(error)` of `integrate.control`, on the device."""
-    safety, grow, shrink = real(scheme.safety), real(scheme.grow), real(scheme.shrink)
-    proportional, integral, root = real(-scheme.proportional), real(scheme.integral), real(-1.0 / scheme.order)
-    floor, one = real(scheme.error_floor), real(1)
-    power = power_single if real is np.float32 else power_double
+    real, power = arithmetic.real, arithmetic.power
+    safety, grow, shrink = real(control.SAFETY), real(control.GROW), real(control.SHRINK)
+    proportional, integral, root = real(-control.PROPORTIONAL), real(control.INTEGRAL), real(-1.0 / control.ORDER)
+    floor, one = real(control.ERROR_FLOOR), real(1)
 
     @cuda.jit(device=True)
     def accepted_factor(error, previous, after_rejection):
@@ -108,41 +154,35 @@ def make_controller(real, scheme: Scheme):
     return accepted_factor, rejected_factor
 
 
-def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options):
-    """The kernel that integrates one member per block.
+def make_combine(arithmetic: Arithmetic, scheme: Scheme, width: int):
+    """`combine(row, count, k, f)`: f = sum_{j < count} weights[row, j] k_j of the `width` numbers of a thread.
 
-    Arguments of the kernel: `starts` (members, tokens, dim), `times` (slots,), `out` (members, slots, tokens, dim), `statistics`
-    (members, 5), `tokens`, `shift` (beta log2 e), `matrices` (what the geometry needs), `until`, `tolerance` (rtol + atol),
-    `max_steps`. Dynamic shared memory: `shared_bytes`.
+    Rows are those of the tableau; behind the last one stand the weights of the error.
     """
-    width = 2 * geometry.components
-    half_width = geometry.components
-    coordinates = geometry.coordinates
-    velocity, read, retract, write = geometry.velocity, geometry.read, geometry.retract, geometry.write
-    number = numba.float32 if real is np.float32 else numba.float64
-    stages = len(scheme.error)
-    a_matrix = np.zeros((stages, stages), dtype=real)
-    for i, row in enumerate(scheme.a):
-        a_matrix[i, : len(row)] = row[:stages]
-    error_weights = np.array(scheme.error, dtype=real)
-    dense_weights = np.array(scheme.dense, dtype=real)
-    last = stages - 1
-    slopes = stages * width
-    block_sum = make_block_sum(real, lanes)
-    accepted_factor, rejected_factor = make_controller(real, scheme)
-    zero, one, first_error = real(0), real(1), real(scheme.first_error)
-    inverse_order = 1.0 / scheme.order
+    real, zero = arithmetic.real, arithmetic.real(0)
+    table = np.concatenate([scheme.tableau.a, [scheme.tableau.error]]).astype(real)
 
-    @cuda.jit(device=True)
-    def root_mean_square(values, shared, offset, tokens):
-        square = zero
+    @inlined
+    def combine(row, count, k, f):
+        weights = cuda.const.array_like(table)
         for i in range(width):
-            square += values[i] * values[i]
-        return real(math.sqrt(block_sum(square, shared, offset) / real(tokens)))
+            f[i] = zero
+        for j in range(count):
+            weight = weights[row, j]
+            for i in range(width):
+                f[i] += weight * k[j * np.int32(width) + i]
+
+    return combine
+
+
+def make_interpolate(arithmetic: Arithmetic, scheme: Scheme, width: int):
+    """`interpolate(k, y, z, step, fraction)`: the dense output of a step from y at the fraction of it, into z."""
+    real, stages = arithmetic.real, scheme.tableau.stages
+    table = scheme.tableau.dense.astype(real)
 
     @cuda.jit(device=True)
     def interpolate(k, y, z, step, fraction):
-        weights = cuda.const.array_like(dense_weights)
+        weights = cuda.const.array_like(table)
         u = real(fraction)
         for i in range(width):
             z[i] = y[i]
@@ -151,42 +191,65 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options)
             for i in range(width):
                 z[i] += step * np.float64(weight * k[stage * width + i])
 
+    return interpolate
+
+
+def make_kernel(arithmetic: Arithmetic, geometry: Geometry, scheme: Scheme, **options):
+    """The kernel `integrate(starts, until, field, output, limits)`, one member per block: from `starts` (members, tokens, dim) to
+    the depth `until`. Dynamic shared memory: `support.shared_bytes`."""
+    real, number = arithmetic.real, arithmetic.number
+    half, width, coordinates = geometry.components, 2 * geometry.components, geometry.coordinates
+    velocity, read, retract, write = geometry.velocity, geometry.read, geometry.retract, geometry.write
+    stages, last = scheme.tableau.stages, scheme.tableau.stages - 1
+    slopes = stages * width
+    block_sum, combine = make_block_sum(arithmetic), make_combine(arithmetic, scheme, width)
+    interpolate = make_interpolate(arithmetic, scheme, width)
+    accepted_factor, rejected_factor = make_controller(arithmetic, scheme.control)
+    zero, one, first_error = real(0), real(1), real(scheme.control.FIRST_ERROR)
+    inverse_order = 1.0 / scheme.control.ORDER
+
     @cuda.jit(device=True)
-    def save(z, out, member, slot, low, high):
+    def root_mean_square(values, shared, field):
+        square = zero
+        for i in range(width):
+            square += values[i] * values[i]
+        behind_coordinates = np.int32(coordinates) * rounded(field.tokens)
+        return real(math.sqrt(block_sum(square, shared, behind_coordinates) / real(field.tokens)))
+
+    @cuda.jit(device=True)
+    def save(z, output, slot, low, high):
+        member = np.int32(cuda.blockIdx.x)
         if low >= np.int32(0):
-            write(z, np.int32(0), out, member, slot, low)
+            write(z, np.int32(0), output.states, member, slot, low)
         if high >= np.int32(0):
-            write(z, np.int32(half_width), out, member, slot, high)
+            write(z, np.int32(half), output.states, member, slot, high)
+
+    @inlined
+    def advance(stage, k, y, step, f, z):
+        """z = y + step times the combination of slopes where `stage` is evaluated."""
+        combine(stage, stage, k, f)
+        for i in range(width):
+            z[i] = y[i] + step * np.float64(f[i])
 
     @kernel(**options)
-    def integrate(starts, times, out, statistics, tokens, shift, matrices, until, tolerance, max_steps):
+    def integrate(starts, until, field, output, limits):
         shared = cuda.shared.array(0, number, alignment=ALIGNMENT)
-        weights = cuda.const.array_like(a_matrix)
-        errors = cuda.const.array_like(error_weights)
-        y = cuda.local.array(width, numba.float64)
-        z = cuda.local.array(width, numba.float64)
-        f = cuda.local.array(width, number)
-        k = cuda.local.array(slopes, number)
+        y, z = cuda.local.array(width, numba.float64), cuda.local.array(width, numba.float64)
+        f, k = cuda.local.array(width, number), cuda.local.array(slopes, number)
         member, thread = np.int32(cuda.blockIdx.x), np.int32(cuda.threadIdx.x)
-        first = np.int32(tokens & np.int32(1))
-        count = np.int32(tokens + first)
-        tiles = np.int32((count + np.int32(lanes - 1)) // np.int32(lanes))
-        warp = np.int32(thread // np.int32(lanes))
-        lane = np.int32(thread - warp * np.int32(lanes))
-        high = np.int32(tokens - np.int32(lanes) * np.int32(warp + np.int32(1)) + lane)
-        low = np.int32(tokens - np.int32(lanes) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))) + lane)
-        offset = np.int32(coordinates) * count
+        times, slots = output.times, np.int32(output.times.shape[0])
+        low, high, lane = deal(field.tokens)
+        low, high = np.int32(low + lane), np.int32(high + lane)
         for i in range(width):
-            y[i] = 0.0
+            y[i] = 1.0  # a row that does not exist stands still here
             f[i] = zero
         if low >= np.int32(0):
             read(y, np.int32(0), starts, member, low)
         if high >= np.int32(0):
-            read(y, np.int32(half_width), starts, member, high)
-        slots = np.int32(times.shape[0])
+            read(y, np.int32(half), starts, member, high)
         slot = np.int32(0)
         if slots > np.int32(0) and times[0] <= 0.0:
-            save(y, out, member, slot, low, high)
+            save(y, output, slot, low, high)
             slot = np.int32(1)
         for i in range(width):
             z[i] = y[i]
@@ -196,12 +259,12 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options)
         after_rejection, lands = False, False
         stage = np.int32(FIRST_SLOPE)
         while t < until:
-            velocity(z, f, shared, tokens, shift, matrices)
+            velocity(z, f, shared, field)
             evaluations += np.int32(1)
             if stage == np.int32(FIRST_SLOPE):
                 for i in range(width):
                     k[i] = f[i]
-                speed = np.float64(root_mean_square(f, shared, offset, tokens))
+                speed = np.float64(root_mean_square(f, shared, field))
                 trial = min(0.01 / speed, until) if speed > 1e-10 else min(1e-6, until)
                 for i in range(width):
                     z[i] = y[i] + trial * np.float64(f[i])
@@ -210,8 +273,8 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options)
             if stage == np.int32(PROBE):
                 for i in range(width):
                     f[i] -= k[i]
-                curvature = np.float64(root_mean_square(f, shared, offset, tokens)) / trial
-                largest = max(speed, curvature) / tolerance
+                curvature = np.float64(root_mean_square(f, shared, field)) / trial
+                largest = max(speed, curvature) / limits.tolerance
                 h = math.pow(0.01 / largest, inverse_order) if largest > 1e-15 else max(1e-6, 1e-3 * trial)
                 h = min(min(h, 100.0 * trial), until)
                 stage = np.int32(0)
@@ -221,31 +284,21 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options)
             else:
                 for i in range(width):
                     k[last * width + i] = f[i]
-                    f[i] = zero
-                for j in range(stages):
-                    for i in range(width):
-                        f[i] += errors[j] * k[j * width + i]
-                error = root_mean_square(f, shared, offset, tokens) * real(step / tolerance)
+                combine(stages, stages, k, f)
+                error = root_mean_square(f, shared, field) * real(step / limits.tolerance)
                 if error <= one:
                     # z still holds the new state: the last stage was evaluated there.
                     end = until if lands else t + step
-                    new_slot = slot
-                    while new_slot < slots and times[new_slot] < end:
-                        interpolate(k, y, z, step, (times[new_slot] - t) / step)
-                        save(z, out, member, new_slot, low, high)
-                        new_slot = np.int32(new_slot + np.int32(1))
-                    if new_slot > slot:
-                        for i in range(width):
-                            z[i] = zero
-                        for j in range(last):
-                            for i in range(width):
-                                z[i] += np.float64(weights[last, j] * k[j * width + i])
-                        for i in range(width):
-                            z[i] = y[i] + step * z[i]
+                    due = slot
+                    while slot < slots and times[slot] < end:
+                        interpolate(k, y, z, step, (times[slot] - t) / step)
+                        save(z, output, slot, low, high)
+                        slot = np.int32(slot + np.int32(1))
+                    if slot > due:
+                        advance(np.int32(last), k, y, step, f, z)
                     retract(z)
-                    slot = new_slot
                     if slot < slots and times[slot] == end:
-                        save(z, out, member, slot, low, high)
+                        save(z, output, slot, low, high)
                         slot = np.int32(slot + np.int32(1))
                     for i in range(width):
                         y[i] = z[i]
@@ -266,32 +319,21 @@ def make_kernel(real, geometry: Geometry, scheme: Scheme, lanes: int, **options)
                         break
                 stage = np.int32(0)
             if stage == np.int32(0):
-                if accepted + rejected >= max_steps and t < until:
+                if accepted + rejected >= limits.max_steps and t < until:
                     status = np.int32(MAX_STEPS)
                     break
                 # A step that would leave a sliver before the end is stretched onto it.
                 lands = t + 1.0001 * h >= until
                 step = until - t if lands else h
             stage = np.int32(stage + np.int32(1))
-            for i in range(width):
-                f[i] = zero
-            for j in range(stage):
-                weight = weights[stage, j]
-                for i in range(width):
-                    f[i] += weight * k[j * np.int32(width) + i]
-            for i in range(width):
-                z[i] = y[i] + step * np.float64(f[i])
-        saved = slot
+            advance(stage, k, y, step, f, z)
         while slot < slots:
             for i in range(width):
                 z[i] = math.nan
-            save(z, out, member, slot, low, high)
+            save(z, output, slot, low, high)
             slot = np.int32(slot + np.int32(1))
         if thread == np.int32(0):
-            statistics[member, 0] = accepted
-            statistics[member, 1] = rejected
-            statistics[member, 2] = evaluations
-            statistics[member, 3] = status
-            statistics[member, 4] = saved
+            row = output.statistics[member]
+            row[0], row[1], row[2], row[3] = accepted, rejected, evaluations, status
 
     return integrate

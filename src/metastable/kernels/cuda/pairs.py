@@ -13,16 +13,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from metastable.kernels.cuda.intrinsics import (
-    ALIGNMENT,
-    cuda,
-    exp2_double,
-    exp2_single,
-    inlined,
-    kernel,
-    load_four,
-    load_two,
-)
+from metastable.kernels.cuda.intrinsics import ALIGNMENT, Arithmetic, cuda, inlined, kernel
+from metastable.kernels.cuda.sums import Rows, make_add, make_load
+from metastable.kernels.cuda.support import padded
 
 LARGEST_DIM = 16
 """Largest dimension of this kernel; `tiles.py` takes over above."""
@@ -30,105 +23,69 @@ LARGEST_DIM = 16
 UNROLL = 4
 """Tokens of a tile per turn of the innermost loop."""
 
+OUTER_START, INNER_START, INNER_STOP, OUTER_STOP = 0, 1, 2, 3
+"""Columns of `bounds`: who is seen by anybody of a row block, and who is seen by everybody (see `engine.block_bounds`)."""
+
 
 def padding(dim: int) -> int:
     """Numbers per token in device memory: two for the circle, else a multiple of four, for wide loads."""
-    return 2 if dim == 2 else -(-dim // 4) * 4
+    return 2 if dim == 2 else padded(dim)
 
 
-def _make_load(real, dim: int):
-    """A device function `load(array, index, key)` for the padded coordinates of one token."""
-    if dim == 2:
+def make_kernel(arithmetic: Arithmetic, dim: int, rows_each: int, threads: int, biased: bool, **options):
+    """The kernel for tokens in R^dim with `rows_each` rows per thread and blocks of `threads`.
 
-        @inlined
-        def load(array, index, key):
-            key[0], key[1] = load_two(array, np.int32(index))
-
-        return load
-    chunks = padding(dim) // 4
-
-    @inlined
-    def load(array, index, key):
-        for i in range(chunks):
-            a, b, c, d = load_four(array, np.int32(index + 4 * i))
-            key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3] = a, b, c, d
-
-    return load
-
-
-def make_kernel(real, dim: int, rows: int, threads: int, biased: bool, **options):
-    """The kernel for tokens in R^dim with `rows` rows per thread and blocks of `threads`.
-
-    Arguments: `x`, `query` (tokens * padding), `shift` (tokens,), `intervals` (tokens, 4), `bounds` (row blocks, 8), `slope`
+    Arguments: `x`, `query` (tokens * padding), `shift` (tokens,), `intervals` (tokens, 2, 2), `bounds` (row blocks, 2, 4), `slope`
     (log2 e times the ALiBi slope), `first` (row of the first block), `chunk` (columns, a multiple of `threads`), `partial`.
     """
-    exp2 = exp2_single if real is np.float32 else exp2_double
-    number = numba.float32 if real is np.float32 else numba.float64
-    pad, mine, storage = padding(dim), rows * dim, padding(dim) * threads
-    zero = real(0)
-    load = _make_load(real, dim)
+    real, number = arithmetic.real, arithmetic.number
+    pad, mine, storage = padding(dim), rows_each * dim, padding(dim) * threads
+    zero, unit = real(0), real(1)
+    load, add = make_load(pad), make_add(arithmetic, dim, biased)
 
     @inlined
-    def add(key, query, shift, bias, total, weight, row):
-        logit = -shift[row]
-        for i in range(dim):
-            logit += query[row * dim + i] * key[i]
-        if biased:
-            logit -= bias
-        w = exp2(logit)
-        weight[row] += w
-        for i in range(dim):
-            total[row * dim + i] += w * key[i]
-
-    @inlined
-    def add_if(seen, key, query, shift, bias, total, weight, row):
-        logit = -shift[row]
-        for i in range(dim):
-            logit += query[row * dim + i] * key[i]
-        if biased:
-            logit -= bias
-        w = exp2(logit)
-        w = w if seen else zero
-        weight[row] += w
-        for i in range(dim):
-            total[row * dim + i] += w * key[i]
+    def bias(slope, row, column):
+        return slope * real(abs(np.int32(row - column))) if biased else zero
 
     @kernel(**options)
     def attend(x, query, shift, intervals, bounds, slope, first, chunk, partial):
         shared = cuda.shared.array(storage, number, alignment=ALIGNMENT)
-        q, total = cuda.local.array(mine, number), cuda.local.array(mine, number)
-        own_shift, weight = cuda.local.array(rows, number), cuda.local.array(rows, number)
-        start, stop = cuda.local.array(rows, numba.int32), cuda.local.array(rows, numba.int32)
+        rows = Rows(
+            cuda.local.array(mine, number),
+            cuda.local.array(rows_each, number),
+            cuda.local.array(mine, number),
+            cuda.local.array(rows_each, number),
+        )
+        start, stop = cuda.local.array(rows_each, numba.int32), cuda.local.array(rows_each, numba.int32)
         key = cuda.local.array(pad, number)
         tokens = np.int32(shift.shape[0])
         thread = np.int32(cuda.threadIdx.x)
         # The last row blocks have the longest rows under a causal mask: they go first.
         block = np.int32(cuda.gridDim.x - 1 - cuda.blockIdx.x)
         piece = np.int32(cuda.blockIdx.y)
-        base = np.int32(first + block * np.int32(threads * rows))
+        base = np.int32(first + block * np.int32(threads * rows_each) + thread)
         piece_start = np.int32(piece * chunk)
         piece_stop = min(np.int32(piece_start + chunk), tokens)
-        for r in range(rows):
-            token = np.int32(base + r * threads + thread)
-            weight[r], own_shift[r] = zero, zero
+        for r in range(rows_each):
+            token = np.int32(base + r * threads)
+            rows.weight[r], rows.shift[r] = zero, zero
             for i in range(dim):
-                total[r * dim + i] = zero
-                q[r * dim + i] = zero
+                rows.total[r * dim + i] = zero
+                rows.query[r * dim + i] = zero
             if token < tokens:
-                own_shift[r] = shift[token]
+                rows.shift[r] = shift[token]
                 load(query, token * np.int32(pad), key)
                 for i in range(dim):
-                    q[r * dim + i] = key[i]
+                    rows.query[r * dim + i] = key[i]
         for interval in range(2):
-            for r in range(rows):
-                token = np.int32(base + r * threads + thread)
+            for r in range(rows_each):
+                token = np.int32(base + r * threads)
                 start[r], stop[r] = np.int32(0), np.int32(0)
                 if token < tokens:
-                    start[r], stop[r] = intervals[token, 2 * interval], intervals[token, 2 * interval + 1]
-            outer_start = max(bounds[block, 4 * interval], piece_start)
-            inner_start = bounds[block, 4 * interval + 1]
-            inner_stop = bounds[block, 4 * interval + 2]
-            outer_stop = min(bounds[block, 4 * interval + 3], piece_stop)
+                    start[r], stop[r] = intervals[token, interval, 0], intervals[token, interval, 1]
+            limits = bounds[block, interval]
+            outer_start, outer_stop = max(limits[OUTER_START], piece_start), min(limits[OUTER_STOP], piece_stop)
+            inner_start, inner_stop = limits[INNER_START], limits[INNER_STOP]
             tile = np.int32(outer_start - outer_start % np.int32(threads))
             while tile < outer_stop:
                 here = np.int32(tile + thread)
@@ -138,36 +95,29 @@ def make_kernel(real, dim: int, rows: int, threads: int, biased: bool, **options
                     for i in range(pad):
                         shared[thread * np.int32(pad) + i] = key[i]
                 cuda.syncthreads()
+                j = np.int32(0)
                 if tile >= inner_start and np.int32(tile + np.int32(threads)) <= inner_stop:
-                    j = np.int32(0)
                     while j < np.int32(threads):
                         for _ in range(UNROLL):
                             load(shared, j * np.int32(pad), key)
-                            for r in range(rows):
-                                bias = zero
-                                if biased:
-                                    bias = slope * real(abs(np.int32(base + r * threads + thread - (tile + j))))
-                                add(key, q, own_shift, bias, total, weight, r)
+                            for r in range(rows_each):
+                                add(True, unit, key, bias(slope, base + r * threads, tile + j), rows, r)
                             j = np.int32(j + np.int32(1))
                 else:
-                    j = np.int32(0)
                     visible = min(np.int32(threads), np.int32(outer_stop - tile))
                     while j < visible:
                         load(shared, j * np.int32(pad), key)
                         column = np.int32(tile + j)
-                        for r in range(rows):
-                            bias = zero
-                            if biased:
-                                bias = slope * real(abs(np.int32(base + r * threads + thread - column)))
+                        for r in range(rows_each):
                             seen = column >= start[r] and column < stop[r]
-                            add_if(seen, key, q, own_shift, bias, total, weight, r)
+                            add(seen, unit, key, bias(slope, base + r * threads, column), rows, r)
                         j = np.int32(j + np.int32(1))
                 tile = np.int32(tile + np.int32(threads))
-        for r in range(rows):
-            token = np.int32(base + r * threads + thread)
+        for r in range(rows_each):
+            token = np.int32(base + r * threads)
             if token < tokens:
                 for i in range(dim):
-                    partial[piece, i, token] = total[r * dim + i]
-                partial[piece, dim, token] = weight[r]
+                    partial[piece, i, token] = rows.total[r * dim + i]
+                partial[piece, dim, token] = rows.weight[r]
 
     return attend

@@ -6,63 +6,58 @@ All of it is O(tokens dim^2) and runs one thread per token.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single
-
-PLAIN, PRE, PERI, UNIT = 0, 1, 2, 3
-"""How a norm turns the attention sum A into a velocity: `factor P A`, `PreLN`, `PeriLN`, `factor P A / |A|` (NGPT)."""
-KINDS = {(0.0, 0.0, 0.0): PLAIN, (1.0, 0.0, 1.0): PRE, (1.0, 1.0, 1.0): PERI, (0.0, 1.0, 0.0): UNIT}
-"""The same by `radius_power`, `length_power` and `radial` of the norm's law."""
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
+from metastable.kernels.cuda.sums import make_ask, make_inverse_length
+from metastable.model.norms import Law
 
 
-def make_prepare(real, dim: int, pad: int):
-    """Kernel `prepare(y, x)`: unit vectors of the packed states y (tokens, width) into x (tokens * pad)."""
+class RowKernels(NamedTuple):
+    """Kernels for tokens in R^dim that lie `pad` numbers apart in `x` and `query`; rows below `first` are left alone.
+
+    - `prepare(y, x)`: unit vectors of the packed states y (tokens, width).
+    - `ask(x, matrices, head, first, query, shift)`: q = M^T x with `M = matrices[head, 0]`, and its length as shift.
+    - `largest(x, query, intervals, slope, frozen, first, shift)`: the largest logit of every row as shift. Needed only where the
+      Cauchy-Schwarz bound may lie so far above it that all weights underflow.
+    - `combine(partial, query, shift, frozen, matrices, head, counts, first, drift)`: V times the attention of one head, added to
+      `drift` (tokens, dim). `partial` (chunks, dim + 1, tokens) holds weighted sums of tokens and of weights; `frozen`
+      (m, dim + 1) frozen tokens with their weight in the last column. `counts` (tokens,) is empty for softmax, else the number
+      of visible tokens plus frozen weights.
+    """
+
+    prepare: Any
+    ask: Any
+    largest: Any
+    combine: Any
+
+
+@lru_cache(maxsize=64)
+def make_kernels(arithmetic: Arithmetic, dim: int, pad: int) -> RowKernels:
+    """The kernels before and after the pair sums."""
+    real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
+    inverse_length, ask_row = make_inverse_length(dim), make_ask(arithmetic, dim)
 
     @cuda.jit
     def prepare(y, x):
         token = np.int32(cuda.grid(1))
         if token < y.shape[0]:
-            square = 0.0
-            for i in range(dim):
-                square += y[token, i] * y[token, i]
-            inverse = 1.0 / math.sqrt(square)
+            inverse = inverse_length(y[token], 0)
             for i in range(dim):
                 x[token * np.int32(pad) + i] = real(y[token, i] * inverse)
             for i in range(dim, pad):
                 x[token * np.int32(pad) + i] = real(0)
 
-    return prepare
-
-
-def make_ask(real, dim: int, pad: int):
-    """Kernel `ask(x, matrices, head, first, query, shift)`: q = M^T x with `M = matrices[head, 0]`, and its length as shift."""
-
     @cuda.jit
     def ask(x, matrices, head, first, query, shift):
         token = np.int32(first + cuda.grid(1))
         if token < shift.shape[0]:
-            square = real(0)
-            for i in range(dim):
-                value = real(0)
-                for j in range(dim):
-                    value += matrices[head, 0, j, i] * x[token * np.int32(pad) + j]
-                query[token * np.int32(pad) + i] = value
-                square += value * value
+            shift[token] = ask_row(x, token * np.int32(pad), matrices, head, query)
             for i in range(dim, pad):
                 query[token * np.int32(pad) + i] = real(0)
-            shift[token] = real(math.sqrt(square))
-
-    return ask
-
-
-def make_largest(real, dim: int, pad: int):
-    """Kernel `largest(x, query, intervals, slope, frozen, first, shift)`: the largest logit of every row as shift.
-
-    Needed only where the Cauchy-Schwarz bound may lie so far above it that all weights underflow.
-    """
 
     @cuda.jit
     def largest(x, query, intervals, slope, frozen, first, shift):
@@ -70,7 +65,7 @@ def make_largest(real, dim: int, pad: int):
         if token < shift.shape[0]:
             top = real(-math.inf)
             for interval in range(2):
-                for j in range(intervals[token, 2 * interval], intervals[token, 2 * interval + 1]):
+                for j in range(intervals[token, interval, 0], intervals[token, interval, 1]):
                     logit = -slope * real(abs(token - j))
                     for i in range(dim):
                         logit += query[token * np.int32(pad) + i] * x[j * pad + i]
@@ -82,19 +77,6 @@ def make_largest(real, dim: int, pad: int):
                         logit += query[token * np.int32(pad) + i] * frozen[j, i]
                     top = max(top, logit)
             shift[token] = top
-
-    return largest
-
-
-def make_combine(real, dim: int, pad: int):
-    """Kernel that adds V times the attention of one head to `drift` (tokens, dim).
-
-    `partial` (chunks, dim + 1, tokens) holds weighted sums of tokens and of weights; `frozen` (m, dim + 1) frozen tokens with
-    their weight in the last column. `counts` (tokens,) is empty for softmax, else the number of visible tokens
-    plus frozen weights.
-    """
-    exp2 = exp2_single if real is np.float32 else exp2_double
-    number = numba.float32 if real is np.float32 else numba.float64
 
     @cuda.jit
     def combine(partial, query, shift, frozen, matrices, head, counts, first, drift):
@@ -128,14 +110,19 @@ def make_combine(real, dim: int, pad: int):
             else:
                 drift[token, i] += value / weight
 
-    return combine
+    return RowKernels(prepare, ask, largest, combine)
 
 
-def make_finish(real, dim: int, pad: int):
-    """Kernel `finish(y, x, drift, kind, factor, first, out)`: the velocity of the packed state, by the norm `kind`."""
+@lru_cache(maxsize=64)
+def make_finish(dim: int, pad: int, law: Law):
+    """Kernel `finish(y, x, drift, pace, first, out)`: the velocity of the packed state, by the powers of the norm's `law`.
+
+    `pace` is the part of the law that depends on depth alone, amplitude (t + 1)^-decay. Where A = 0 nothing moves.
+    """
+    radius_power, length_power, radial = law.radius_power, law.length_power, law.radial
 
     @cuda.jit
-    def finish(y, x, drift, kind, factor, first, out):
+    def finish(y, x, drift, pace, first, out):
         token = np.int32(first + cuda.grid(1))
         if token >= y.shape[0]:
             return
@@ -144,21 +131,17 @@ def make_finish(real, dim: int, pad: int):
             value = np.float64(drift[token, i])
             along += np.float64(x[token * np.int32(pad) + i]) * value
             square += value * value
-        length = math.sqrt(square) if square > 0.0 else 1.0
-        speed = factor
-        radial = 0.0
-        if kind == np.int32(PRE):
-            speed = 1.0 / y[token, dim]
-            radial = along
-        elif kind == np.int32(PERI):
-            speed = 1.0 / (y[token, dim] * length)
-            radial = along / length
-        elif kind == np.int32(UNIT):
-            speed = factor / length
+        length = 1.0
+        if length_power != 0.0 and square > 0.0:
+            length = math.sqrt(square) if length_power == 1.0 else math.pow(square, 0.5 * length_power)
+        scale = length
+        if radius_power != 0.0:
+            radius = y[token, dim]
+            scale = (radius if radius_power == 1.0 else math.pow(radius, radius_power)) * length
         for i in range(dim):
             tangent = np.float64(drift[token, i]) - along * np.float64(x[token * np.int32(pad) + i])
-            out[token, i] = speed * tangent
+            out[token, i] = pace / scale * tangent
         if out.shape[1] > dim:
-            out[token, dim] = radial
+            out[token, dim] = radial * (pace * along / length)
 
     return finish

@@ -13,12 +13,15 @@ tokens, not relative to the force: see `select.LONG_HORIZON`.
 
 from __future__ import annotations
 
-import numba
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
-from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
+from metastable.kernels.fourier import modes_for
 
 CHUNK = 8 if SIMULATED else 64
 """Tokens per chunk, and threads per block."""
@@ -26,36 +29,34 @@ CHUNK = 8 if SIMULATED else 64
 BATCH = 4 if SIMULATED else 16
 """Modes that are summed at a time; two numbers each."""
 
-MOST_MODES = 1024
-"""Largest number of modes; beta beyond about 20000 is left to direct sums."""
-
 MODE_TOLERANCE = 1e-15
 """Sum of the coefficients that are cut off. Saddles amplify errors, so this is far below the tolerance of a run."""
 
-
-def coefficients(beta: float, tolerance: float = MODE_TOLERANCE) -> FloatArray:
-    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `tolerance`."""
-    from scipy.special import ive
-
-    order = np.arange(MOST_MODES + 2)
-    bessel = ive(order, beta)
-    weight = 2.0 * bessel[:-1]
-    weight[0] = bessel[0]
-    force = np.zeros(MOST_MODES + 1)
-    force[1:] = bessel[:-2] - bessel[2:]
-    tail = np.cumsum((np.abs(weight) + np.abs(force))[::-1])[::-1]
-    modes = max(1, int(np.count_nonzero(tail > tolerance)) - 1)
-    return np.stack([weight[: modes + 1], force[: modes + 1]])
+SMALLEST_BETA = 1e-20
+"""Stands for beta = 0: what it changes is far below rounding."""
 
 
-def make_sums(real):
-    """Kernel `sums(x, modes, table)`: sums of z_m over each chunk into `table` (chunks, 2 modes); x holds (cos, sin) pairs."""
-    number = numba.float32 if real is np.float32 else numba.float64
-    values = 2 * BATCH
-    line = CHUNK + 1
-    storage = values * line
-    quarters = 4
-    share = CHUNK // quarters
+def coefficients(beta: float) -> FloatArray:
+    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `MODE_TOLERANCE`."""
+    _, weight = modes_for(max(beta, SMALLEST_BETA), MODE_TOLERANCE)
+    bessel = np.append(weight / 2.0, 0.0)
+    bessel[0] = weight[0]
+    return np.stack([weight, np.append(0.0, bessel[:-2] - bessel[2:])])
+
+
+@lru_cache(maxsize=4)
+def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
+    """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
+
+    - `sums(x, modes, table)`: over each chunk.
+    - `totals(table, length, segments)`, `offsets(segments)`, `prefix(table, length, segments)`: over the chunks before each one.
+      Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
+    - `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
+      `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e).
+    """
+    real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
+    values, line, quarters = 2 * BATCH, CHUNK + 1, 4
+    storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
 
     @cuda.jit
     def sums(x, modes, table):
@@ -87,20 +88,10 @@ def make_sums(real):
             item = thread
             while item < values:
                 if 2 * mode + item < 2 * modes:
-                    table[chunk, 2 * mode + item] = (pieces[item, 0] + pieces[item, 1]) + (
-                        pieces[item, 2] + pieces[item, 3]
-                    )
+                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
+                    table[chunk, 2 * mode + item] = early + late
                 item += np.int32(CHUNK)
             mode = np.int32(mode + np.int32(BATCH))
-
-    return sums
-
-
-def make_scan(real):
-    """Kernels that turn `table` into prefix sums over the chunks before each one: `totals`, `offsets`, `prefix`, in this order.
-
-    Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
-    """
 
     @cuda.jit
     def totals(table, length, segments):
@@ -131,21 +122,9 @@ def make_scan(real):
                 table[chunk, column] = running
                 running += total
 
-    return totals, offsets, prefix
-
-
-def make_evaluate(real):
-    """Kernel `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
-
-    `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e). What is written to `drift` is tangent to the circle.
-    """
-    exp2 = exp2_single if real is np.float32 else exp2_double
-    number = numba.float32 if real is np.float32 else numba.float64
-    storage = 2 * CHUNK
-
     @cuda.jit
     def evaluate(x, table, series, shift, first, drift):
-        shared = cuda.shared.array(storage, number)
+        shared = cuda.shared.array(pairs, number)
         thread, chunk = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
         base = np.int32(chunk * np.int32(CHUNK))
         token = np.int32(base + thread)
@@ -165,6 +144,7 @@ def make_evaluate(real):
             cosines, sines = table[chunk, 2 * mode - 2], table[chunk, 2 * mode - 1]
             weight += series[0, mode] * (c * cosines + s * sines)
             force += series[1, mode] * (c * sines - s * cosines)
+        # Not `sums.make_gather`: written out, the compiler unrolls the loop, which is half of the time of short sequences.
         weight += real(1)
         for j in range(thread):
             cj, sj = shared[2 * j], shared[2 * j + 1]
@@ -175,4 +155,4 @@ def make_evaluate(real):
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
 
-    return evaluate
+    return sums, totals, offsets, prefix, evaluate

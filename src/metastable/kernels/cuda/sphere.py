@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from metastable.kernels.cuda.geometry import Geometry
-from metastable.kernels.cuda.intrinsics import cuda, exp2_double, exp2_single, inlined, load_four
-
-CHUNK = 4
-"""Coordinates are padded to a multiple of this and loaded so many at a time."""
-
-
-def padded(dim: int) -> int:
-    """Numbers per token in shared memory."""
-    return -(-dim // CHUNK) * CHUNK
+from metastable.kernels.cuda.device import LANES
+from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four
+from metastable.kernels.cuda.members import Geometry
+from metastable.kernels.cuda.sums import make_inverse_length
+from metastable.kernels.cuda.support import padded
 
 
-def _make_gather(real, dim: int):
-    """Device functions that add one token to the sums of a thread's rows: both of them, or only the high one."""
-    exp2 = exp2_single if real is np.float32 else exp2_double
-    number = numba.float32 if real is np.float32 else numba.float64
-    pad = padded(dim)
-    chunks = pad // CHUNK
-    zero = real(0)
+def _make_gather(arithmetic: Arithmetic, dim: int):
+    """Device functions that add one token to the sums of a thread's rows: both of them, or only the high one.
+
+    Not `sums.make_add`: written out like this the compiler unrolls the loops over tokens, which is a quarter of the time.
+    """
+    exp2, number, zero, pad = arithmetic.exp2, arithmetic.number, arithmetic.real(0), padded(dim)
+    fours = pad // 4
 
     @inlined
     def row(seen, key, query, bound, total, weight, at):
@@ -45,9 +39,9 @@ def _make_gather(real, dim: int):
 
     @inlined
     def load(shared, position, key):
-        for i in range(chunks):
-            a, b, c, d = load_four(shared, np.int32(pad * position + CHUNK * i))
-            key[CHUNK * i], key[CHUNK * i + 1], key[CHUNK * i + 2], key[CHUNK * i + 3] = a, b, c, d
+        for i in range(fours):
+            a, b, c, d = load_four(shared, np.int32(pad * position + 4 * i))
+            key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3] = a, b, c, d
 
     @inlined
     def both(shared, position, low, high, query, bound, total, weight):
@@ -65,12 +59,12 @@ def _make_gather(real, dim: int):
     return both, one
 
 
-def make_velocity(real, dim: int, lanes: int):
+def make_velocity(arithmetic: Arithmetic, dim: int):
     """The device function `velocity` of `Geometry` for tokens in R^dim."""
-    number = numba.float32 if real is np.float32 else numba.float64
+    real, number, lanes = arithmetic.real, arithmetic.number, LANES
     pad, width = padded(dim), 2 * dim
     zero, unit = real(0), real(1)
-    both, one = _make_gather(real, dim)
+    both, one = _make_gather(arithmetic, dim)
 
     @inlined
     def place(z, x, shared, at, position):
@@ -113,7 +107,8 @@ def make_velocity(real, dim: int, lanes: int):
             f[at * dim + i] -= along * x[at * dim + i]
 
     @inlined
-    def velocity(z, f, shared, tokens, shift, matrices):
+    def velocity(z, f, shared, field):
+        tokens, matrices = field.tokens, field.matrices
         x = cuda.local.array(width, number)
         query = cuda.local.array(width, number)
         total = cuda.local.array(width, number)
@@ -159,8 +154,9 @@ def make_velocity(real, dim: int, lanes: int):
     return velocity
 
 
-def make_geometry(real, dim: int, lanes: int) -> Geometry:
+def make_geometry(arithmetic: Arithmetic, dim: int) -> Geometry:
     """Tokens of the sphere by their coordinates in R^dim."""
+    inverse_length = make_inverse_length(dim)
 
     @cuda.jit(device=True)
     def read(y, at, starts, member, token):
@@ -168,26 +164,16 @@ def make_geometry(real, dim: int, lanes: int) -> Geometry:
             y[at + i] = starts[member, token, i]
 
     @cuda.jit(device=True)
-    def normalise(z, at):
-        square = 0.0
-        for i in range(dim):
-            square += z[at * dim + i] * z[at * dim + i]
-        inverse = 1.0 / math.sqrt(square) if square > 0.0 else 0.0
-        for i in range(dim):
-            z[at * dim + i] *= inverse
-
-    @cuda.jit(device=True)
     def retract(z):
-        normalise(z, 0)
-        normalise(z, 1)
+        for row in range(2):
+            inverse = inverse_length(z, row * dim)
+            for i in range(dim):
+                z[row * dim + i] *= inverse
 
     @cuda.jit(device=True)
     def write(z, at, out, member, slot, token):
-        square = 0.0
-        for i in range(dim):
-            square += z[at + i] * z[at + i]
-        inverse = 1.0 / math.sqrt(square)
+        inverse = inverse_length(z, at)
         for i in range(dim):
             out[member, slot, token, i] = z[at + i] * inverse
 
-    return Geometry(dim, padded(dim), make_velocity(real, dim, lanes), read, retract, write)
+    return Geometry(dim, padded(dim), make_velocity(arithmetic, dim), read, retract, write)

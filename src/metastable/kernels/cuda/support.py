@@ -39,11 +39,6 @@ def refusal(model: Attention, tokens: int) -> str | None:
     return why_not(model, DIRECT["float64"], tokens) or device.missing()
 
 
-def variant_refusal(model: Attention, dtype: str = "float64") -> str | None:
-    """Why the CUDA engine cannot do the model on any machine; None if it can."""
-    return why_not(model, DIRECT[dtype])
-
-
 def _range_rule(dtype: str) -> Rule:
     """Weights that are not divided by their sum must stay within the range of the precision."""
 
@@ -100,21 +95,16 @@ def weight_gap(head: Head) -> float:
 
 def matrices(model: Attention) -> np.ndarray:
     """(heads, 2, dim, dim): `beta log2(e) Q^T K` and V of every head, as the kernels read them."""
-    identity = np.eye(model.dim)
-    return np.array(
-        [
-            [
-                LOG2E * head.beta * (identity if head.bilinear is None else head.bilinear),
-                identity if head.value is None else head.value,
-            ]
-            for head in model.all_heads
-        ]
-    )
+    found = np.empty((len(model.all_heads), 2, model.dim, model.dim))
+    for both, head in zip(found, model.all_heads):
+        both[0] = LOG2E * head.beta * (np.eye(model.dim) if head.bilinear is None else head.bilinear)
+        both[1] = np.eye(model.dim) if head.value is None else head.value
+    return found
 
 
-def coordinates(model: Attention) -> int:
-    """Numbers per token in shared memory of the fused integration."""
-    return 2 if on_circle(model) else -(-model.dim // 4) * 4
+def padded(count: int) -> int:
+    """Room for so many of what is loaded four at a time."""
+    return -(-count // 4) * 4
 
 
 def on_circle(model: Attention) -> bool:
@@ -124,15 +114,13 @@ def on_circle(model: Attention) -> bool:
 
 def block_threads(tokens: int, lanes: int = device.LANES) -> int:
     """Threads of the block that integrates one member: two tokens each, in whole warps."""
-    even = tokens + tokens % 2
-    tiles = math.ceil(even / lanes)
-    return math.ceil(tiles / 2) * lanes
+    return math.ceil(math.ceil(tokens / lanes) / 2) * lanes
 
 
 def shared_bytes(model: Attention, tokens: int, itemsize: int) -> int:
     """Shared memory of the block that integrates one member."""
-    even = tokens + tokens % 2
-    return (coordinates(model) * even + block_threads(tokens)) * itemsize
+    coordinates = 2 if on_circle(model) else padded(model.dim)
+    return (coordinates * padded(tokens) + block_threads(tokens)) * itemsize
 
 
 def _fused_rule(dtype: str) -> Rule:
@@ -143,10 +131,8 @@ def _fused_rule(dtype: str) -> Rule:
             return f"goes up to dimension {FUSED_DIM}, not {model.dim}"
         if max(weight_gap(head) for head in model.all_heads) > LARGEST_GAP[dtype]:
             return f"cannot have this Q^T K: the weights of a token can leave the range of {dtype}"
-        size = np.dtype(dtype).itemsize
-        if tokens and (
-            block_threads(tokens) > FUSED_THREADS or shared_bytes(model, tokens, size) > device.SHARED_BYTES
-        ):
+        room = shared_bytes(model, tokens or 0, np.dtype(dtype).itemsize)
+        if block_threads(tokens or 0) > FUSED_THREADS or room > device.SHARED_BYTES:
             return f"has no room for {tokens} tokens"
         return None
 
@@ -172,12 +158,9 @@ def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str 
     return why_not(model, FUSED[dtype], tokens)
 
 
-# ----------------------------------------------------------------------------------------------------- cost model
-
-
 def wins(model: Attention, tokens: int, members: int = 1) -> bool:
     """True when a GPU is present, can do the model, and by the cost model beats all cores of this machine."""
-    if device.SIMULATED or variant_refusal(model) is not None:
+    if device.SIMULATED or why_not(model, DIRECT["float64"]) is not None:
         return False
     causal = isinstance(model.mask, Causal)
     pairs = members * tokens * tokens * (0.5 if causal else 1.0) * len(model.all_heads) * (2 + model.dim) / 4.0
@@ -202,6 +185,5 @@ SERIES_TOKENS = 10_000
 
 def series_wins(model: Attention, tokens: int) -> bool:
     """True when the series is possible and faster than direct sums."""
-    if series_refusal(model, tokens) is not None:
-        return False
-    return tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)
+    possible = series_refusal(model, tokens) is None
+    return possible and tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)

@@ -75,6 +75,10 @@ class DeviceSystem:
         self.y = self.new
         self.slopes[0] = self.slopes[-1]
 
+    def host_state(self) -> FloatArray:
+        """The state on the host."""
+        return self.y.cpu().numpy().copy()
+
     def host_step(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """State, trial state and slopes on the host."""
         y, new, slopes = (item.cpu().numpy().copy() for item in (self.y, self.new, self.slopes))

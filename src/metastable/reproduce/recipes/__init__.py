@@ -2,6 +2,7 @@
 
 from metastable.reproduce.recipes.atlas import FIGURE_1, TABLE_1
 from metastable.reproduce.recipes.beyond import CASCADE, CAUSAL_VS_FULL, CLUSTER_LAW
+from metastable.reproduce.recipes.cascade_law import CASCADE_LAW
 from metastable.reproduce.recipes.centers import COUNTS_SCALING, LEMMA_C1
 from metastable.reproduce.recipes.convergence import CONJECTURE_1, CONJECTURE_2, THEOREM_4_1
 from metastable.reproduce.recipes.gradient_flow import LEMMA_5_3, THEOREM_5_2
@@ -31,6 +32,7 @@ CATALOGUE = (
     LEMMA_C1,
     COUNTS_SCALING,
     CASCADE,
+    CASCADE_LAW,
     CLUSTER_LAW,
     CLOUD_WIDTH,
     CAUSAL_VS_FULL,

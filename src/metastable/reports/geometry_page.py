@@ -16,6 +16,7 @@ import numpy as np
 from metastable import __version__, checkpoints
 from metastable.checkpoints.weights import AttentionWeights
 from metastable.errors import StoreError
+from metastable.reports import tokens
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,8 +59,10 @@ class Measurement:
 
 def measure(source: str, text: str, choices: Choices, revision: str | None = None) -> Measurement:
     """Runs the model on the text and measures its token cloud."""
+    tokens.check_options(choices.max_tokens, choices.drop_first)
     weights = checkpoints.load_weights(source, revision=revision)
     model, tokenizer = checkpoints.load_model(source, revision=revision)
+    tokens.check_text(model, tokenizer, text, choices.max_tokens, choices.drop_first)
     states = checkpoints.token_states(model, tokenizer, text, max_tokens=choices.max_tokens)
     cloud = checkpoints.to_sphere(
         states, drop_first=choices.drop_first, drop_dims=choices.drop_dims, center=choices.center

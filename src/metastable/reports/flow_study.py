@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import checkpoints, observe
-from metastable._checks import count, number
+from metastable._checks import number
 from metastable._progress import progress_bar
 from metastable.analysis import MergeTree, cluster_labels, cluster_sizes, merge_tree
 from metastable.checkpoints.flows.lens import cluster_words
 from metastable.checkpoints.flows.plan import check_layers
 from metastable.errors import UnsupportedError
+from metastable.reports import tokens
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -113,8 +114,9 @@ def study(source: str, text: str, choices: Choices, *, device: str | None = None
     """Run everything. What a model cannot do (parts that cannot be told apart) is left out and said."""
     number(choices.radius, "radius", 0.0, np.pi, strict=True)
     number(choices.until, "until", 0.0, strict=True)
-    count(choices.max_tokens, "max-tokens", 4)
+    tokens.check_options(choices.max_tokens, choices.drop_first)
     flow = checkpoints.flow(source, device=device, revision=revision)
+    tokens.check_text(flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)
     layer = flow.depth // 3 if choices.layer is None else choices.layer
     layer = check_layers(layer, None, flow.depth)[0]
     found: dict[str, dict[str, Variant]] = {"stack": {}, "loop": {}}
@@ -140,8 +142,8 @@ def study(source: str, text: str, choices: Choices, *, device: str | None = None
             parts = flow.decompose(text, max_tokens=choices.max_tokens, drop_first=choices.drop_first)
         except UnsupportedError as reason:
             parts, refused["decomposition"] = None, str(reason)
-    tokens = len(next(iter(found["stack"].values())).run.start)
-    return Study(flow, choices, layer, tokens, found["stack"], found["loop"], refused, parts)
+    measured = len(next(iter(found["stack"].values())).run.start)
+    return Study(flow, choices, layer, measured, found["stack"], found["loop"], refused, parts)
 
 
 def merges(study: Study, variant: Variant) -> tuple[MergeTree, dict[int, str]]:

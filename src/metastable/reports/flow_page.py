@@ -6,7 +6,7 @@ import base64
 import csv
 import html
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -18,8 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from metastable import __version__
-from metastable.cli.flow_study import Study, Variant, merges
+from metastable.checkpoints.flows.plan import RTOL
 from metastable.errors import StoreError
+from metastable.reports.flow_study import Study, Variant, merges
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,9 @@ def _pictures(study: Study) -> dict[str, Figure]:
     from metastable.figures import flow_view
 
     found: dict[str, Figure] = {
-        "what-if": flow_view.what_if_page(_curves(study.stack), _curves(study.loop), layer=study.layer)
+        "what-if": flow_view.what_if_page(
+            _curves(study.stack), _curves(study.loop), layer=study.layer, until=study.choices.until
+        )
     }
     chosen = (
         ("merges-model", study.stack.get("the model"), "the model as it is", "layer", False),
@@ -91,7 +94,7 @@ def _pictures(study: Study) -> dict[str, Figure]:
         (
             "merges-loop",
             study.loop.get("attention only"),
-            f"layer {study.layer} for ever, attention only",
+            f"layer {study.layer} looped to t = {study.choices.until:g}, attention only",
             "time (layers)",
             True,
         ),
@@ -155,6 +158,25 @@ def _figure(images: Mapping[str, str], name: str, alt: str) -> str:
     return f'<figure class="scroll"><img alt="{html.escape(alt)}" src="data:image/png;base64,{images[name]}"></figure>'
 
 
+KEY_CSS = """
+.key{display:none;flex-wrap:wrap;gap:.2rem 1rem;list-style:none;margin:.3rem 0;padding:0;font:.8rem/1.5 system-ui,sans-serif}
+@media(max-width:36rem){.key{display:flex}}
+.key b{color:var(--soft);font-weight:600}
+.key i{display:inline-block;width:1.6rem;border-top:3px solid;vertical-align:middle;margin-right:.35rem}
+"""
+
+
+def _key(label: str, names: Iterable[str]) -> str:
+    """The legend of two panels for a phone, which shows only a part of the picture at a time."""
+    from metastable.figures.flow_view import curve_looks
+
+    items = "".join(
+        f'<li><i style="border-color:{color};border-top-style:{"dashed" if dashed else "solid"}"></i>{html.escape(name)}</li>'
+        for name, (color, dashed) in curve_looks(names).items()
+    )
+    return f'<ul class="key"><li><b>{html.escape(label)}</b></li>{items}</ul>'
+
+
 def _html_table(study: Study) -> str:
     shown = _columns(study)
     head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS[:shown])
@@ -182,10 +204,11 @@ def _reading(study: Study) -> str:
         )
     loop = study.loop.get("attention only")
     if loop is not None:
+        counts = [(int(loop.clusters[abs(loop.time - t).argmin()]), t) for t in _moments(loop.time[-1])]
         steps = ", ".join(
-            f"{int(loop.clusters[abs(loop.time - t).argmin()])} at t = {t:g}" for t in _moments(loop.time[-1])
+            f"{clusters}{' clusters' * (place == 0)} at t = {t:g}" for place, (clusters, t) in enumerate(counts)
         )
-        sentences.append(f"The attention of layer {study.layer}, applied for ever, leaves {steps}.")
+        sentences.append(f"The attention of layer {study.layer}, looped to t = {loop.time[-1]:g}, leaves {steps}.")
         gaussian = study.loop.get("null: random weights")
         if gaussian is not None:
             sentences.append(
@@ -201,7 +224,7 @@ def _moments(end: float) -> list[float]:
 
 def _page(study: Study, images: Mapping[str, str], source: str, text_name: str) -> str:
     """The report as HTML."""
-    css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
+    css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8") + KEY_CSS
     flow, radius = study.flow, study.choices.radius
     choices = {**asdict(study.choices), "layer": study.layer}
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(str(v))}</td></tr>" for k, v in choices.items())
@@ -223,14 +246,20 @@ them.</p></section>"""
 {study.tokens} tokens counted. metastable {__version__}.</p>
 <section><h2>In short</h2><p>{html.escape(_reading(study))}</p>
 <p>Every hidden state is taken as a point on a sphere: its direction. Tokens closer than {radius:g} rad ({radius * 57.2958:.0f}°) are
-linked, and linked tokens are one cluster. No layer is approximated: each run calls the model's own layers, with parts left out,
-repeated, or with random weights in their place. One text is one draw.</p></section>
-<section><h2>What if</h2>{_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
+linked, and linked tokens are one cluster. Each run calls the model's own layers, with parts left out, repeated, or with random weights
+in their place. One text is one draw.</p></section>
+<section><h2>What if</h2>{_key("a, b", study.stack)}{_key("c, d", study.loop)}
+{_figure(images, "what-if", "mean cosine and clusters over depth for each what-if")}
 <div class="scroll">{_html_table(study)}</div>
 <p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
-in the largest cluster. Words: what the last norm and the output embedding make of the mean state of that cluster (logit lens); for an
-encoder, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and random frames
-(Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the model's.</p>
+in the largest cluster. Words: what the model's own last norm and head make of the mean state of that cluster (logit lens); for a
+model without a head, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and
+random frames (Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the
+model's.</p>
+<p>A looped layer F is the differential equation dx/dt = F(x) − x, whose Euler step of length one is the layer; time is counted in
+layers. It is solved by Tsitouras' method (Tsit5) with an estimated error per step below {RTOL:g} of each token's length (root mean
+square over tokens), up to t = {study.choices.until:g}: what is said of the loop is said of that time and not of later ones, and the
+last merges may depend on the tolerance.</p>
 </section>
 <section><h2>Who merges with whom</h2>
 <p>One line is one token, in the order of the text. Where a token joins the cluster of an earlier one for good, its line ends there

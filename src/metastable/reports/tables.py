@@ -20,7 +20,7 @@ from metastable.errors import StoreError
 if TYPE_CHECKING:
     import xarray as xr
 
-    from metastable.cli.checkpoint_report import Measurement
+    from metastable.reports.geometry_page import Measurement
 
 PANEL_LAYERS = 6
 """Layers shown in the picture of a whole checkpoint, evenly spaced."""

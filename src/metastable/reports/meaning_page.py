@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Heads in the table of the terminal when there are more: those whose words are most and least alike."""
-LIST = 6
+STANDING_OUT = 3
+"""Standard deviations of random directions beyond which a list is counted."""
+LIST = 5
 """Words of a list in the terminal."""
 
 GRID_CSS = """
@@ -39,17 +41,15 @@ tr:target td{background:#fff4d6}
 
 
 def _complex(value: complex) -> str:
-    return f"{value.real:+.2f}" if value.imag == 0 else f"{value.real:+.2f} ± {abs(value.imag):.2f}i"
+    if np.isnan(value):
+        return "none"
+    return f"{value.real:+.3g}" if value.imag == 0 else f"{value.real:+.3g}±{abs(value.imag):.2g}i"
 
 
-def _heads(found: xr.Dataset) -> list[tuple[int, int, int]]:
-    """All (layer, head, mode) places in order."""
-    return [
-        (i, j, k)
-        for i in range(found.sizes["layer"])
-        for j in range(found.sizes["head"])
-        for k in range(found.sizes["mode"])
-    ]
+def _places(found: xr.Dataset) -> list[tuple[int, int, int]]:
+    """All (layer, head, mode) places in order; a head that has fewer modes than were asked for has fewer."""
+    there = ~np.isnan(np.asarray(found["eigenvalue"].values, dtype=np.complex128).real)
+    return [(int(i), int(j), int(k)) for i, j, k in np.argwhere(there)]
 
 
 def _row(found: xr.Dataset, at: tuple[int, int, int]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _row(found: xr.Dataset, at: tuple[int, int, int]) -> dict[str, Any]:
         "sign_score": float(found["sign_score"].values[i, j]),
         "alike": float(found["alike"].values[at]),
         "alike_p": float(found["alike_p"].values[at]),
-        "alike_null": float(found["alike_null"].values[at]),
+        "alike_usual": float(found["alike_usual"].values[at]),
         "shared": int(found["shared"].values[at]),
         "read_z": float(found["read_z"].values[at]),
         "write_z": float(found["write_z"].values[at]),
@@ -79,33 +79,49 @@ def _show(words: list[str], count: int | None = None) -> str:
     return " · ".join(word.strip().replace("\r", "").replace("\t", "⇥") or "␣" for word in words[:count] if word)
 
 
+def _head_name(found: xr.Dataset, row: dict[str, Any]) -> str:
+    """layer.head, and the number of the mode (from 1) where there are several."""
+    return f"{row['layer']}.{row['head']}" + (f" #{row['mode'] + 1}" if found.sizes["mode"] > 1 else "")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Numbers of one mode: eigenvalue, sign score of its head, alike, p."""
+    return (
+        _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
+        f"{row['sign_score']:+.2f}",
+        f"{row['alike']:+.2f}",
+        f"{row['alike_p']:.3f}",
+    )
+
+
 def table(found: xr.Dataset) -> Table:
     """Heads for the terminal: all of a few, else the most and the least alike."""
-    places = _heads(found)
+    places = _places(found)
     if len(places) > 2 * SHOWN:
-        order = np.argsort(np.nan_to_num(found["alike"].values.ravel(), nan=0.0), kind="stable")
+        alike = np.nan_to_num([found["alike"].values[at] for at in places], nan=0.0)
+        order = np.argsort(alike, kind="stable")
         places = [places[i] for i in order[-SHOWN:][::-1]] + [places[i] for i in order[:SHOWN][::-1]]
     result = Table(
         title=f"{found.attrs['source']}: words read and written by the leading eigenvectors of V",
         title_justify="left",
-        caption="alike: +1 reads and writes the same words, -1 opposite ones; p against Haar heads",
+        caption=f"alike: +1 reads and writes the same words, -1 opposite ones; p: against {found.sizes['draw']} random heads with the "
+        "singular values of the head; z: how far the words stand out, in standard deviations of random directions (or planes)",
         caption_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    for name in ("head", "eigenvalue", "score", "alike", "p", "reads", "writes"):
+    for name in ("head", "eigenvalue", "score", "alike", "p", "z", "reads", "z", "writes"):
         result.add_column(
             name, justify="left" if name in ("reads", "writes") else "right", no_wrap=name not in ("reads", "writes")
         )
     for at in places:
         row = _row(found, at)
         result.add_row(
-            f"{row['layer']}.{row['head']}",
-            _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
-            f"{row['sign_score']:+.2f}",
-            f"{row['alike']:+.2f}",
-            f"{row['alike_p']:.3f}",
+            _head_name(found, row),
+            *_cells(row),
+            f"{row['read_z']:+.1f}",
             escape(_show(row["read"], LIST)),
+            f"{row['write_z']:+.1f}",
             escape(_show(row["written"], LIST)),
         )
     return result
@@ -118,6 +134,8 @@ def sentences(found: xr.Dataset) -> list[str]:
     except InvalidInputError:
         return []
     chance = 100 * result.level
+    lead = found.isel(mode=0)
+    reads, writes = (lead[name].values > STANDING_OUT for name in ("read_z", "write_z"))
     lines = [
         f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
         f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
@@ -127,9 +145,9 @@ def sentences(found: xr.Dataset) -> list[str]:
         f"{result.alike_null_complex:+.3f} where it is complex.",
         f"Rank correlation of likeness with the sign score {result.sign_correlation:+.2f} (p = {result.sign_p:.1g}), with depth "
         f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
-        f"The best words of the median head stand out by {float(np.nanmedian(found['read_z'])):+.1f} (read) and "
-        f"{float(np.nanmedian(found['write_z'])):+.1f} (written) standard deviations of random directions: where that is near zero, a "
-        "list is what any direction gives.",
+        f"The best words of the median head stand out by {float(np.nanmedian(lead['read_z'])):+.1f} (read) and "
+        f"{float(np.nanmedian(lead['write_z'])):+.1f} (written) standard deviations of random directions; {reads.sum()} heads read and "
+        f"{writes.sum()} write words that stand out by more than {STANDING_OUT}, {(reads & writes).sum()} do both.",
     ]
     return lines
 
@@ -148,7 +166,7 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
         with rows.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(_row(found, (0, 0, 0))))
             writer.writeheader()
-            for at in _heads(found):
+            for at in _places(found):
                 row = _row(found, at)
                 writer.writerow({**row, "read": " ".join(row["read"]), "written": " ".join(row["written"])})
         page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
@@ -166,15 +184,14 @@ def _color(score: float) -> tuple[str, str]:
     return background, "#fff" if abs(score) > 0.75 else "#16191d"
 
 
-def _mark(row: dict[str, Any], middle: float) -> str:
+def _mark(row: dict[str, Any]) -> str:
     """● same words, ✕ opposite words, nothing where chance explains it."""
     if not row["alike_p"] <= 0.05:
         return ""
-    usual = middle if row["eigenvalue_real"] >= 0 else -middle
-    return "●" if row["alike"] > usual else "✕"
+    return "●" if row["alike"] > row["alike_usual"] else "✕"
 
 
-def _grid(found: xr.Dataset, middle: float) -> str:
+def _grid(found: xr.Dataset) -> str:
     """Heads x layers as an HTML table: colour is the sign score, words on hover, a tap leads to the row of the head."""
     layers = "".join(f"<th>{int(layer)}</th>" for layer in found["layer"].values)
     body = ""
@@ -189,28 +206,24 @@ def _grid(found: xr.Dataset, middle: float) -> str:
             )
             cells += (
                 f'<td style="background:{background};color:{ink}" title="{tip}"><a href="#h{row["layer"]}-{row["head"]}">'
-                f"{_mark(row, middle) or '&nbsp;'}</a></td>"
+                f"{_mark(row) or '&nbsp;'}</a></td>"
             )
         body += f"<tr><th>{int(found['head'].values[j])}</th>{cells}</tr>"
     return f'<table class="grid"><tr><th></th>{layers}</tr>{body}</table>'
 
 
-def _words(found: xr.Dataset, middle: float) -> str:
+def _words(found: xr.Dataset) -> str:
     """All modes with their words."""
-    names = ("head", "eigenvalue", "score", "alike", "p", "reads", "writes")
+    names = ("head", "eigenvalue", "score", "alike", "p", "z", "reads", "z", "writes")
     body = ""
-    for at in _heads(found):
+    for at in _places(found):
         row = _row(found, at)
         anchor = f' id="h{row["layer"]}-{row["head"]}"' if at[2] == 0 else ""
-        cells = (
-            f"{row['layer']}.{row['head']}{_mark(row, middle)}",
-            _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
-            f"{row['sign_score']:+.2f}",
-            f"{row['alike']:+.2f}",
-            f"{row['alike_p']:.3f}",
-        )
+        cells = (_head_name(found, row) + _mark(row), *_cells(row))
         body += f"<tr{anchor}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        body += "".join(f'<td class="w">{html.escape(_show(row[side]))}</td>' for side in ("read", "written")) + "</tr>"
+        for side, z in (("read", "read_z"), ("written", "write_z")):
+            body += f'<td>{row[z]:+.1f}</td><td class="w">{html.escape(_show(row[side]))}</td>'
+        body += "</tr>"
     head = "".join(f"<th>{name}</th>" for name in names)
     return f'<table class="words"><tr>{head}</tr>{body}</table>'
 
@@ -218,7 +231,6 @@ def _words(found: xr.Dataset, middle: float) -> str:
 def _page(found: xr.Dataset, source: str, picture: str) -> str:
     """The page as HTML, without scripts."""
     css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8") + GRID_CSS
-    middle = float(np.nanmedian(found["alike_null"].values[..., 0]))
     said = "".join(f"<p>{html.escape(line)}</p>" for line in sentences(found))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -230,15 +242,17 @@ def _page(found: xr.Dataset, source: str, picture: str) -> str:
 <p>What a head moves from one token to another goes through its value matrix V = O W. An eigenvector of V is a direction that a head
 hands on as it is, only longer (eigenvalue above 0: it <i>attracts</i>) or turned around (below 0: it <i>repels</i>). The words of a
 head are those that excite its leading eigenvector (<b>reads</b>: {html.escape(str(found.attrs["reading"]))}) and those that the
-eigenvector makes more likely (<b>writes</b>: through the output embedding). <b>alike</b> is +1 when these are the same words and −1
-when they are opposite ones; p compares it with random heads of the same singular values. ● same words, ✕ opposite words
-(p ≤ 0.05).</p></section>
+eigenvector makes more likely (<b>writes</b>: {html.escape(str(found.attrs["writing"]))}). <b>alike</b> is +1 when these are the same
+words and −1 when they are opposite ones; p compares it with {found.sizes["draw"]} random heads that have the singular values of this
+head. ● same words, ✕ opposite words (p ≤ 0.05). <b>z</b> says how far the words of a list stand out, in standard deviations of what
+random directions give (random planes where the eigenvalue is complex): a list with z near 0 is what any direction gives, however much
+it looks like a story.</p></section>
 <section><h2>All heads</h2><p>Columns: layers. Rows: heads. Colour: sign score Σ Re λ / Σ |λ|, from −1 (blue, all eigenvalues repel)
 to +1 (orange, all attract). Hover for the words, tap to find the head in the table below.</p>
-<div class="scroll">{_grid(found, middle)}</div></section>
+<div class="scroll">{_grid(found)}</div></section>
 <section><h2>What the tests say</h2>{said or "<p>Too few heads to compare.</p>"}
 <figure class="scroll"><img alt="likeness of read and written words by kind of eigenvalue and by layer"
 src="data:image/png;base64,{picture}"></figure></section>
-<section><h2>Words</h2><div class="scroll">{_words(found, middle)}</div></section>
+<section><h2>Words</h2><div class="scroll">{_words(found)}</div></section>
 </main></body></html>
 """

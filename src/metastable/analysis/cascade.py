@@ -1,0 +1,254 @@
+"""The whole cascade of merges from the clusters at one moment: `predict_merges`.
+
+A cluster is its leader: the first token, which the others sit on. Under the causal mask a leader sees only earlier
+tokens, so it is one token among standing places with masses, `Frozen(places, masses)`: the clusters that lead it,
+each with as many tokens as come before it. Until it falls it hardly moves; when it falls, its mass joins another
+place. So n tokens over any number of decades are a handful of points whose flow (`integrate.leaders`) takes
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable.analysis._film import refine
+from metastable.analysis.clusters import (
+    cluster_leaders,
+    cluster_means,
+    cluster_sizes,
+    labels_of_unit_tokens,
+    link_bound,
+)
+from metastable.analysis.merging import Events, MergeTree
+from metastable.analysis.scales import cluster_radius
+from metastable.errors import InvalidInputError, NumericalRangeError
+from metastable.model import Attention, Causal, Rule, Support, require
+from metastable.model.values import scalar_multiple
+
+LATEST = 1e300
+"""The end of time: what has not merged by then never does, as far as double precision tells."""
+TOLERANCE = 1e-6
+"""Error of a step of the leaders, radians."""
+MOST_CLUSTERS = 400
+"""More are not a metastable state, and their flow is no shorter than that of the tokens."""
+ARRIVED = 0.02
+"""A leader that has come this near to another, in radii, is one with it."""
+MAX_STEPS = 100_000
+RESOLUTION = 1e-9
+"""Fraction of a step at which a search for a meeting ends."""
+SMALLEST_BLUR = 1e-5
+"""Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
+SOONEST = 1e-3
+"""Waits that are shorter are all the same."""
+ENCOUNTER = 1.0
+"""Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
+COPIES = 4
+"""Disturbed cascades that the uncertainty comes from."""
+
+
+def _multiple_rule(model: Attention, tokens: int | None) -> str | None:
+    value = model.all_heads[0].value
+    factor = 1.0 if value is None else scalar_multiple(value)
+    if factor is not None and factor > 0.0:
+        return None
+    if factor is not None:
+        return f"needs tokens that attract each other, and V = {factor:g} I does not"
+    return "needs V to be a multiple of the identity: under other V a cluster does not stand still while it waits"
+
+
+SUPPORT = Support(
+    "predict_merges",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"causal", "full"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"bilinear", "value", "repulsion", "masses"}),
+    rules=(Rule("value", _multiple_rule),),
+    use="simulate it: metastable.merge_tree(metastable.simulate(model, start, until='settled'))",
+)
+"""The models whose clusters are points that stand until they fall."""
+
+
+def predict_merges(
+    state: Any,
+    model: Attention,
+    t0: float = 0.0,
+    *,
+    radius: float | None = None,
+    blur: float | None = None,
+) -> MergeTree:
+    """Which cluster of a state will merge into which, and when, over any number of decades: without running the tokens.
+
+    The clusters of `cluster_labels(state, radius)` become points with masses, and the flow of these points is solved:
+
+        dx_k/dt = P_{x_k} sum_j p_kj (x_j - x_k),     p_kj = m_kj exp(beta <Q x_k, K (x_j - x_k)>) / Z_k.
+
+    Under the causal mask point k is the leader (first token) of its cluster and m_kj the number of tokens of cluster
+    j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
+    attention a cluster is its mean direction and m_kj the size of cluster j; the horizon is then 1e20, as for
+    `method="rodas"`, and what has not merged by then is left unmerged.
+
+    The tree is that of a run from this moment on as far as the tokens of each cluster sit on its leader. It is wrong
+    where a leader is so near the middle between two clusters that less than `blur` decides which one wins, and the
+    tree says so: `uncertainty` holds, for each merge, the root mean square deviation in log10(time - t0) of `COPIES`
+    cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and `doubtful`
+    is True where one of them goes into another cluster.
+
+    Args:
+        state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
+        model: causal or full softmax attention with one head, V a positive multiple of I, any Q and K, `PostLN()`.
+        t0: the time of the state.
+        radius: as in `merge_tree`: tokens closer than this are one cluster, and clusters whose leaders come closer
+            have merged.
+        blur: radians by which the place of each cluster is uncertain. None: how far tokens that are not on their
+            leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
+
+    Returns:
+        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`.
+
+    Raises:
+        UnsupportedError: for models whose clusters do not stand still (other masks, V, norms, weights, noise, several
+            heads, ...).
+        InvalidInputError: when there are more than `MOST_CLUSTERS` clusters: nothing is metastable yet.
+
+    >>> import metastable as ms
+    >>> model = ms.Attention(dim=2, beta=16.0)
+    >>> run = ms.simulate(model, ms.sphere.uniform(40, dim=2, seed=0), until=50.0)
+    >>> tree = ms.predict_merges(run.final, model, t0=50.0)
+    >>> tree.complete
+    True
+    """
+    _checks.instance(model, Attention, "model")
+    tokens = model.check_tokens(state, "state")
+    require(model, SUPPORT, len(tokens))
+    _check_range(model)
+    t0 = _checks.number(t0, "t0", 0.0)
+    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
+    clusters = _Clusters(tokens, model, t0, radius)
+    tree = clusters.tree(clusters.places)
+    copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
+    return _doubts(tree, copies, t0, ENCOUNTER / clusters.pace)
+
+
+def _check_range(model: Attention) -> None:
+    """Forces between any two places must be numbers of double precision."""
+    from metastable.integrate.rodas import LOGIT_SPREAD
+
+    head = model.all_heads[0]
+    strength = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+    if 2.0 * abs(head.beta) * strength > LOGIT_SPREAD:
+        raise NumericalRangeError(
+            f"beta = {head.beta:g} is beyond the limit |beta| <= {LOGIT_SPREAD / (2.0 * strength):.4g} for this Q^T K: forces between "
+            "antipodes, exp(-2 beta), leave double precision; lower beta"
+        )
+
+
+class _Clusters:
+    """The clusters of a state as points with masses."""
+
+    def __init__(self, tokens: FloatArray, model: Attention, t0: float, radius: float) -> None:
+        self.tokens, self.model, self.t0, self.radius = tokens, model, t0, radius
+        self.labels = labels_of_unit_tokens(tokens, link_bound(radius))
+        self.leaders, self.sizes = cluster_leaders(self.labels), cluster_sizes(self.labels)
+        count = len(self.leaders)
+        if count > MOST_CLUSTERS:
+            raise InvalidInputError(
+                f"the state has {count} clusters of radius {radius:.3g}, more than {MOST_CLUSTERS}: nothing is metastable yet; give a "
+                "later state, for example that of metastable.simulate(model, start, until=100.0), or a larger radius"
+            )
+        value = model.all_heads[0].value
+        self.pace = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
+        causal = isinstance(model.mask, Causal)
+        self.places = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
+        token_mass = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses)
+        member = np.zeros((count, len(tokens)))
+        member[self.labels, np.arange(len(tokens))] = token_mass
+        seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
+        self.masses = seen @ member.T
+        self.together = (model.dim - 1) * (1 if causal else count)
+
+    def disturbed(self, blur: float | None) -> list[FloatArray]:
+        """The places, each moved in its tangent space by `blur` times a normal number; the same ones in every call."""
+        count, dim = self.places.shape
+        scale = self._blur() if blur is None else np.full(count, blur)
+        noise = np.random.default_rng(0).standard_normal((COPIES, count, dim))
+        return [sphere.retract(self.places + scale[:, None] * part) for part in noise]
+
+    def _blur(self) -> FloatArray:
+        """How far the tokens that are not on their leaders yet may move the leaders, radians (clusters,).
+
+        They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
+        beta s_j (at most all of it), so leader k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|.
+        """
+        head = self.model.all_heads[0]
+        form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
+        strength = abs(head.beta) * float(np.linalg.norm(form, 2))
+        apart = self.places[None] - self.places[:, None]
+        logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
+        weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
+        weights /= weights.sum(axis=1, keepdims=True)
+        away = sphere.distance(self.tokens, self.places[self.labels])
+        spread = np.zeros(len(self.places))
+        np.maximum.at(spread, self.labels, away)
+        pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, strength * spread)
+        return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
+
+    def tree(self, places: FloatArray) -> MergeTree:
+        """The merges of clusters at these places."""
+        from metastable.integrate import leaders, rodas
+
+        head = self.model.all_heads[0]
+        form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
+        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, ARRIVED * self.radius)
+        latest = LATEST if self.together == self.model.dim - 1 else rodas.DENSE_HORIZON
+        path = leaders.solve(
+            places,
+            surroundings,
+            begin=0.0,
+            until=latest,
+            tolerance=TOLERANCE,
+            max_steps=MAX_STEPS,
+        )
+        return self._read(path)
+
+    def _read(self, path: Any) -> MergeTree:
+        """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
+        from metastable.analysis import _kernels
+
+        bound, events = link_bound(self.radius), Events()
+        later = np.zeros(len(self.leaders), dtype=np.int64)
+        step, high = len(path.begin) - 1, 1.0
+        if step >= 0:
+            later = _kernels.labels_at(path.pieces[step], high, bound)
+        final = later
+        while step >= 0:
+            step, low, high = _kernels.last_parting(path.pieces, bound, later, step, high, RESOLUTION)
+            if step < 0:
+                break
+            earlier = refine(_kernels.labels_at(path.pieces[step], low, bound), later)
+            times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
+            events.add(earlier, later, self.leaders, self.sizes, *times)
+            later, high = earlier, low
+        return events.tree(self.radius, self.labels, final[self.labels], refined=True)
+
+
+def _doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:
+    """The tree with `uncertainty` and `doubtful`, as disturbed cascades tell."""
+    square, doubtful = np.zeros(len(tree)), np.zeros(len(tree), dtype=bool)
+    for copy in copies:
+        found = {int(child): row for row, child in enumerate(copy.child)}
+        for row, child in enumerate(tree.child):
+            other = found.get(int(child))
+            doubtful[row] |= other is None or copy.parent[other] != tree.parent[row]
+            if other is not None:
+                waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
+                square[row] += math.log10(waits[1] / waits[0]) ** 2
+    wait = np.maximum(tree.time - t0, encounter)
+    uncertainty = np.sqrt(square / COPIES + (encounter / (math.log(10.0) * wait)) ** 2)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful)

@@ -1,0 +1,128 @@
+"""A picture of an ensemble: each observable against depth, the mean over members with its band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable.errors import InvalidInputError
+from metastable.figures import style
+from metastable.figures.curves import draw_band
+from metastable.figures.moments import LOG_SPAN
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+QUANTILES = (0.1, 0.9)
+MOST_PANELS = 12
+
+
+def plot_ensemble(
+    stats: xr.Dataset,
+    observables: Sequence[str] | None = None,
+    *,
+    log: bool | None = None,
+    quantiles: tuple[float, float] = QUANTILES,
+    theme: str = "screen",
+) -> Figure:
+    """One panel for each observable of `metastable.ensemble(...)`: the mean over members, and a band between two
+    quantiles of them.
+
+    The figure says what the band is, over how many members it goes, and how many stopped early.
+
+    Args:
+        stats: what `metastable.ensemble` returned (or `load_ensemble`).
+        observables: names of those to draw; None draws all that have one number for each member and time.
+        log: log time; None for times beyond `moments.LOG_SPAN` that are all above zero but the first.
+        quantiles: lower and upper edge of the band, between 0 and 1.
+        theme: "screen" or "print".
+    """
+    import xarray as xr
+
+    if not isinstance(stats, xr.Dataset) or not {"member", "time"} <= set(stats.dims):
+        raise InvalidInputError("stats must be the dataset that metastable.ensemble returns, with dims member and time")
+    low, high = (_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles", 2))
+    if not low < high:
+        raise InvalidInputError(
+            f"quantiles must be a lower and an upper one, for example {QUANTILES}, not {quantiles!r}"
+        )
+    if log is not None:
+        _checks.flag(log, "log")
+    names = _drawable(stats, observables)
+    with style.theme(theme):
+        return _page(stats, names, (low, high), log)
+
+
+def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> list[str]:
+    """Names of the observables with dims (member, time), or those asked for."""
+    flat = [str(name) for name, values in stats.data_vars.items() if set(values.dims) == {"member", "time"}]
+    if observables is None:
+        if not flat:
+            raise InvalidInputError("no observable has one number for each member and time; name some in observe={...}")
+        return flat[:MOST_PANELS]
+    if isinstance(observables, str) or not isinstance(observables, Sequence):
+        raise InvalidInputError(f"observables must be a list of names, not {observables!r}")
+    for name in observables:
+        if name not in flat:
+            raise InvalidInputError(
+                f"{name!r} is no observable with one number for each member and time; there are: {', '.join(flat)}"
+            )
+    return list(observables)
+
+
+def _page(stats: xr.Dataset, names: list[str], edges: tuple[float, float], log: bool | None) -> Figure:
+    times = np.asarray(stats["time"].values, dtype=float)
+    logged = bool(times[-1] > LOG_SPAN) if log is None else log
+    shown = times > 0 if logged else np.full(times.shape, True)
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    page, grid = style.figure(3.4 * columns + 0.4, 2.5 * rows + 0.5, rows, columns, managed=True, squeeze=False)
+    members = stats.sizes["member"]
+    label = f"{100 * edges[0]:g} % to {100 * edges[1]:g} % of members"
+    for ax, name in zip(grid.flat, names):
+        values = np.asarray(stats[name].transpose("member", "time").values, dtype=float)[:, shown]
+        _draw(ax, times[shown], values, edges)
+        if logged:
+            style.log_time_axis(ax, float(times[shown][0]), float(times[shown][-1]))
+        ax.set_xlabel("depth $t$")
+        style.panel(ax, "", name.replace("_", " "))
+        style.grid(ax, "y")
+    for ax in list(grid.flat)[len(names) :]:
+        ax.set_axis_off()
+    handles, _ = grid[0, 0].get_legend_handles_labels()
+    if len(handles) > 1:
+        handles[1].set_label(label)
+    page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
+    page.suptitle(_heading(stats, members), x=0.01, ha="left", fontsize="medium")
+    return page
+
+
+def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, float]) -> None:
+    """Mean and band of `values` (members, m); members that stopped are left out from there on."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        mean = np.nanmean(values, axis=0)
+        low, high = np.nanquantile(values, edges, axis=0)
+    if len(values) > 1:
+        draw_band(ax, times, mean, low, high, label="mean")
+        ax.fill_between([], [], [], color=style.MEASURED, alpha=0.16, label="band")
+    else:
+        draw_band(ax, times, mean, label="the one member")
+
+
+def _heading(stats: xr.Dataset, members: int) -> str:
+    """Members, tokens, and how many stopped early."""
+    parts = [f"{members} member" + ("s" if members != 1 else "")]
+    if "tokens" in stats.attrs:
+        parts.append(f"$n = {int(stats.attrs['tokens'])}$")
+    if "status" in stats:
+        early = int((stats["status"].values != "success").sum())
+        if early:
+            parts.append(f"{early} stopped early (left out from there on)")
+    return ", ".join(parts)

@@ -1,0 +1,157 @@
+"""`Handle`: what every result of a run offers, whatever moved its tokens: the arrays of its dataset, observables, pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._checks import FloatArray
+from metastable.errors import TimeError
+from metastable.integrate.solution import Statistics
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, eq=False)
+class Handle(ABC):
+    """A handle on an `xarray.Dataset` of the schema of runs: dims `time`, `token`, `coord`, variables `x` and `start`."""
+
+    dataset: xr.Dataset
+
+    def __post_init__(self) -> None:
+        from metastable.dataset import readonly
+
+        object.__setattr__(self, "dataset", readonly(self.dataset))
+
+    @property
+    @abstractmethod
+    def model(self) -> Any:
+        """What moved the tokens."""
+
+    @abstractmethod
+    def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
+        """Tokens at time t."""
+
+    @property
+    def times(self) -> FloatArray:
+        """Saved times (depth), shape (times,)."""
+        return self.dataset["time"].values
+
+    @property
+    def states(self) -> FloatArray:
+        """Unit tokens at the saved times, shape (times, tokens, dim)."""
+        return self.dataset["x"].values
+
+    @property
+    def radius(self) -> FloatArray | None:
+        """Radii at the saved times, shape (times, tokens), for norms that have them."""
+        return self.dataset["radius"].values if "radius" in self.dataset else None
+
+    @property
+    def start(self) -> FloatArray:
+        """Unit tokens at depth 0, shape (tokens, dim)."""
+        return self.dataset["start"].values
+
+    @property
+    def final(self) -> FloatArray:
+        """Unit tokens at the last saved time, shape (tokens, dim)."""
+        return self.states[-1] if len(self.times) else self.start
+
+    @property
+    def end(self) -> float:
+        """The last time that was reached and kept."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    @property
+    def status(self) -> str:
+        """ "success", "max_steps", "diverged" or "unresolved"; `message` says more."""
+        return self.dataset.attrs["status"]
+
+    @property
+    def message(self) -> str:
+        """Why a run stopped early; empty for a success."""
+        return self.dataset.attrs["message"]
+
+    @property
+    def method(self) -> str:
+        """The method that made the run."""
+        return self.dataset.attrs["method"]
+
+    @property
+    def engine(self) -> str:
+        """The engine that made the run."""
+        return self.dataset.attrs["engine"]
+
+    @property
+    def interaction(self) -> str:
+        """How interactions were summed: "direct" or "series"."""
+        return self.dataset.attrs["interaction"]
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What else is worth knowing, for example where an automatic method switched."""
+        return json.loads(self.dataset.attrs["notes"])
+
+    @property
+    def stats(self) -> Statistics:
+        """Steps accepted and rejected, right-hand sides and Jacobians evaluated."""
+        names = ("accepted", "rejected", "evaluations", "jacobians")
+        return Statistics(*(int(self.dataset.attrs[name]) for name in names))
+
+    def observe(self, observable: Any) -> xr.DataArray:
+        """An observable at the saved times: one of `metastable.observe`, or a function of your own.
+
+        A function is `f(x) -> number or array` of one state (tokens, dim), or `f(states, times, model) -> array (times, ...)` of
+        all of them; the result has its name (see also `metastable.observe.own`).
+
+        >>> import metastable as ms
+        >>> run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0), times=[0.0, 1.0])
+        >>> def height(x):
+        ...     return x[:, 1].max()
+        >>> run.observe(height).name
+        'height'
+        """
+        import xarray as xr
+
+        from metastable.analysis.observe import along
+
+        name, values, dims, text = along(self, observable)
+        attrs = {"observable": text}
+        return xr.DataArray(values, dims=("time", *dims), coords={"time": self.times}, attrs=attrs, name=name or None)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
+        from metastable import dataset
+
+        dataset.save(self.dataset, _checks.path(path), _checks.flag(overwrite, "overwrite"))
+
+    def plot(self, **options: Any) -> Any:
+        """Draw the run as its dimension suggests; see `metastable.figures.draw_run`."""
+        from metastable import figures
+
+        return figures.draw_run(self, **options)
+
+    def animate(self, path: str | Path, **options: Any) -> None:
+        """Write a film of the run (.mp4 or .gif); see `metastable.figures.animate`."""
+        from metastable import figures
+
+        figures.animate(self, path, **options)
+
+
+def moments_of(t: Any) -> FloatArray | float:
+    """The argument of `at`: several times as a vector, one as a number."""
+    if isinstance(t, (Sequence, np.ndarray)) and not isinstance(t, str):
+        array = _checks.real_array(t, "t", TimeError)
+        if array.ndim != 0:
+            return _checks.vector(array, "t", error=TimeError)
+        t = float(array)
+    return _checks.number(t, "t", 0.0, error=TimeError)

@@ -1,0 +1,139 @@
+"""Named memory: named tuples of numbers and arrays that compiled functions get by reference.
+
+By value a tuple of twenty arrays is more than a hundred arguments in every call, which take longer to compile than the work. So a
+tuple is written down once (`Reference`) and functions get the address. They read `memory.field` as they would read the
+tuple's; a tuple within a tuple is a reference too. Only what the arrays hold ever changes, so reading a field leaves the loop
+that it stands in.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import typeof, types
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import NativeValue, models, register_model, unbox
+from numba.np.arrayobj import populate_array
+
+WORD = ir.IntType(64)
+_NUMBER, _BITS = struct.Struct("d"), struct.Struct("q")
+
+
+class ReferenceType(types.Type):
+    """Numba type of a named tuple in memory."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        super().__init__(name=f"metastable.Reference({target})")
+
+    def field(self, name: str) -> Any:
+        """The type of a field: as in the tuple, and tuples are referred to."""
+        kind = self.target.types[self.target.fields.index(name)]
+        return ReferenceType(kind) if isinstance(kind, types.BaseTuple) else kind
+
+
+@register_model(ReferenceType)
+class ReferenceModel(models.PrimitiveModel):
+    """A reference is an address."""
+
+    def __init__(self, manager, frontend_type):
+        super().__init__(manager, frontend_type, WORD.as_pointer())
+
+
+class Reference:
+    """A named tuple in memory: handed to compiled functions in place of the tuple, and kept as long as they may use it."""
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+        words: list[int] = []
+        kind = _write(memory, words)
+        self._words = np.array(words, dtype=np.int64)
+        self.address = self._words.ctypes.data
+        if kind not in _TYPES:
+            _TYPES[kind] = ReferenceType(typeof(memory))
+        self._numba_type_ = _TYPES[kind]
+
+    def field(self, name: str) -> Any:
+        """The type that compiled code sees in a field."""
+        return self._numba_type_.field(name)
+
+
+_TYPES: dict[Any, ReferenceType] = {}
+"""Types by what tells them apart (Numba takes long to find out the type of a tuple)."""
+
+
+def _write(value: Any, words: list[int]) -> Any:
+    """Append a value in words of 64 bits: a number; the place and the shape of an array; the fields of a tuple. What tells its
+    type."""
+    if isinstance(value, tuple):
+        return type(value), tuple([_write(item, words) for item in value])
+    if isinstance(value, np.ndarray) and value.flags.c_contiguous:
+        words.append(value.__array_interface__["data"][0])
+        words.extend(value.shape)
+        return value.dtype.char, value.ndim, value.flags.writeable
+    if isinstance(value, float):
+        words.append(_BITS.unpack(_NUMBER.pack(value))[0])
+        return float
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"compiled code is given integers, floats and contiguous arrays, not {value!r}")
+    words.append(int(value))
+    return int
+
+
+def _size(kind: Any) -> int:
+    """Words of a type."""
+    fields = getattr(kind, "types", None)
+    if fields is not None:
+        return sum(map(_size, fields))
+    return 1 + kind.ndim if isinstance(kind, types.Array) else 1
+
+
+@infer_getattr
+class ReferenceAttributes(AttributeTemplate):
+    """Fields have the types that they have in the tuple; tuples are referred to."""
+
+    key = ReferenceType
+
+    def generic_resolve(self, reference, name):
+        return reference.field(name) if name in reference.target.fields else None
+
+
+@lower_getattr_generic(ReferenceType)
+def _read(context, builder, reference, value, name):
+    position = reference.target.fields.index(name)
+    kinds = reference.target.types
+    kind = kinds[position]
+    first = sum(_size(item) for item in kinds[:position])
+    never_changes = builder.module.add_metadata([])
+
+    def word(offset, wanted=WORD):
+        place = builder.gep(value, [ir.Constant(WORD, first + offset)], inbounds=True)
+        loaded = builder.load(builder.bitcast(place, wanted.as_pointer()), typ=wanted)
+        loaded.set_metadata("invariant.load", never_changes)
+        return loaded
+
+    if isinstance(kind, types.BaseTuple):
+        return builder.gep(value, [ir.Constant(WORD, first)], inbounds=True)
+    if not isinstance(kind, types.Array):
+        return word(0, context.get_value_type(kind))
+    array = context.make_array(kind)(context, builder)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    shape = [word(1 + axis) for axis in range(kind.ndim)]
+    strides = [size]
+    for length in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], length))
+    data = word(0, context.get_data_type(kind.dtype).as_pointer())
+    populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+    return array._getvalue()
+
+
+@unbox(ReferenceType)
+def _unbox(kind, instance, c):
+    number = c.pyapi.object_getattr_string(instance, "address")
+    address = c.pyapi.long_as_longlong(number)
+    c.pyapi.decref(number)
+    return NativeValue(c.builder.inttoptr(address, c.context.get_value_type(kind)))

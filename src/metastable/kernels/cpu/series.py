@@ -1,0 +1,126 @@
+"""What series share, whether lanes hold members or stretches of one sequence: their memory, and the walk along the tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from metastable._checks import FloatArray
+from metastable.kernels import fourier, harmonics
+from metastable.kernels.cpu.compiled import inner, vectors
+from metastable.kernels.cpu.problem import Problem
+from metastable.kernels.cpu.rules import norm_factor
+from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
+
+
+class Stretch(NamedTuple):
+    """Memory of a series, in whole vectors: `length` unit tokens `x` to a lane (on the circle all cosines, then all sines; else dim
+    vectors per token), the weight of what lies `before` the first (one vector) and the `sums` over it, a `table` of Bessel
+    functions, and room for results, `mean` (as x)."""
+
+    length: int
+    x: FloatArray
+    before: FloatArray
+    sums: FloatArray
+    table: FloatArray
+    mean: FloatArray
+
+
+def make_stretch(problem: Problem, length: int, lines: int | None = None) -> Stretch:
+    """Memory for stretches of this length; `lines` of it in every array."""
+    sizes = (length * problem.dim, 1, problem.sums, problem.modes + 3, length * problem.dim)
+    return Stretch(length, *(vectors(size, lines) for size in sizes))
+
+
+@inner
+def unit_tokens(problem, length, y, planes, x):
+    """Unit tokens, `length` to a lane. `planes` True: coordinates apart (x[a length + k]), else together as in y (x[k dim + a])."""
+    dim = problem.dim
+    for k in range(length):
+        square = fill(0.0)
+        for a in range(dim):
+            component = load(y, (k * dim + a) * LANES)
+            square = square + component * component
+        inverse = 1.0 / root(square)
+        for a in range(dim):
+            place = a * length + k if planes else k * dim + a
+            store(x, place * LANES, load(y, (k * dim + a) * LANES) * inverse)
+
+
+@inner
+def directions(problem, length, y, planes, x):
+    """`unit_tokens` from states in their chart."""
+    if problem.components > 1:
+        unit_tokens(problem, length, y, planes, x)
+        return
+    for k in range(length):
+        s, c = sincos(load(y, k * LANES))
+        store(x, (k if planes else 2 * k) * LANES, c)
+        store(x, (length + k if planes else 2 * k + 1) * LANES, s)
+
+
+@inner
+def clear_sums(problem, sums):
+    """Zero in every sum."""
+    for i in range(problem.sums):
+        store(sums, i * LANES, fill(0.0))
+
+
+@inner
+def start_sums(problem, stretch):
+    """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before`."""
+    sums = stretch.sums
+    clear_sums(problem, sums)
+    mass = 0.0
+    for j in range(problem.frozen_count):
+        mass += problem.mass[j]
+        x = problem.frozen[j]
+        y = problem.frozen[problem.mass.size + j]
+        c, s = x, y
+        for m in range(1, problem.modes + 1):
+            factor = problem.mass[j] * problem.weight[m]
+            place = 2 * LANES * (m - 1)
+            store(sums, place, load(sums, place) + factor * c)
+            store(sums, place + LANES, load(sums, place + LANES) + factor * s)
+            c, s = c * x - s * y, c * y + s * x
+    store(stretch.before, 0, fill(mass))
+
+
+@inner
+def scale(problem, pace, count, out):
+    """So many vectors of velocities at the norm's pace, where that is not one."""
+    if problem.amplitude != 1.0 or problem.decay != 0.0:
+        for i in range(0, count * LANES, LANES):
+            store(out, i, load(out, i) * pace)
+
+
+@inner
+def circle_walk(problem, pace, stretch, out):
+    """Angular velocities of the tokens of each lane, for Q = K = V = I."""
+    fourier.circle_stretch(problem, stretch, out)
+    scale(problem, pace, stretch.length, out)
+
+
+@inner
+def matrix_walk(problem, pace, stretch, out):
+    """Angular velocities of the tokens of each lane: the part across each of V times the mean position that it sees, scaled by the
+    norm. (`out` may be the memory of the means.)"""
+    fourier.matrix_stretch(problem, stretch)
+    v, rest, below = problem.value, problem.rest, problem.wide
+    size = stretch.length * LANES
+    for at in range(0, size, LANES):
+        x, y = load(stretch.x, at), load(stretch.x, size + at)
+        mean_x, mean_y = load(stretch.mean, at), load(stretch.mean, size + at)
+        gap_x, gap_y = mean_x - x, mean_y - y
+        drift_x = (v[0] * gap_x + v[below] * gap_y) + (rest[0] * x + rest[below] * y)
+        drift_y = (v[1] * gap_x + v[below + 1] * gap_y) + (rest[1] * x + rest[below + 1] * y)
+        along_x = v[0] * mean_x + v[below] * mean_y
+        along_y = v[1] * mean_x + v[below + 1] * mean_y
+        factor = norm_factor(problem, pace, along_x * along_x + along_y * along_y)
+        store(out, at, (drift_y * x - drift_x * y) * factor)
+
+
+@inner
+def sphere_walk(problem, pace, stretch, out):
+    """Velocities of the tokens of each lane on the sphere."""
+    harmonics.sphere_stretch(problem, stretch, out)
+    scale(problem, pace, 3 * stretch.length, out)

@@ -1,0 +1,131 @@
+"""`Run.extend`: the same run, further."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable._progress import progress_bar
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.integrate import extend, rodas
+from metastable.integrate.plan import Plan, Save, Wishes, short
+from metastable.integrate.planning import horizon, make
+from metastable.integrate.solution import Solution
+from metastable.kernels.select import LONG_HORIZON
+from metastable.run import resume as memory
+
+if TYPE_CHECKING:
+    from metastable.run.handle import Run
+
+METHODS = ("auto", "tsit5", "rodas")
+"""What the method of a further part may be, where the run so far was adaptive."""
+
+
+def extended(
+    run: Run,
+    until: float | str | None,
+    times: Any,
+    method: str,
+    max_steps: int | None,
+    threads: int | None,
+    progress: bool | None,
+) -> tuple[Plan, Wishes, Solution]:
+    """The longer run as its plan, what was asked for, and its solution; see `Run.extend`."""
+    earlier = memory.solution_of(run.dataset)
+    _check_can_go_on(run)
+    _checks.choice(method, "method", METHODS)
+    save = _save(run, until, times, earlier)
+    wishes = _wishes(run, save, method)
+    steps = _checks.count(run.dataset.attrs["max_steps"] if max_steps is None else max_steps, "max_steps")
+    done = earlier.statistics.accepted + earlier.statistics.rejected
+    seed = int(run.dataset.attrs["seed"])
+    plan = make(
+        run.models,
+        len(run.start),
+        save,
+        replace(wishes, max_steps=done + steps, threads=threads),
+        seed=None if seed < 0 else seed,
+    )
+    with progress_bar("extend", plan.save.until, progress) as report:
+        solution = extend.solve(plan, earlier, plan.packed(np.array(run.start)), report)
+    # The plan to remember is that of a run with as many steps at a time.
+    asked = replace(Wishes(), **memory.asked(run.dataset))
+    return replace(plan, accuracy=replace(plan.accuracy, max_steps=steps)), asked, solution
+
+
+def _check_can_go_on(run: Run) -> None:
+    if "schedule" in run.dataset.attrs:
+        raise UnsupportedError(
+            "this run follows a Schedule, of which it keeps no more than the pieces that it reached; simulate the Schedule to the "
+            "later time instead, the tokens come the same way: metastable.simulate(schedule, run.start, until=...), schedule the one "
+            "that made the run (run.schedule where no further model comes)"
+        )
+    if len(run.models) > 1:
+        raise UnsupportedError(
+            f"every layer of this run has a model of its own, and all {len(run.models)} of them were applied; simulate the longer list "
+            "of layers: metastable.simulate([*run.models, *more], run.start)"
+        )
+    if run.status in ("diverged", "unresolved"):
+        raise UnsupportedError(f"this run cannot go on: {run.message}")
+
+
+def _save(run: Run, until: float | str | None, times: Any, earlier: Solution) -> Save:
+    """Until when, and which states are kept: all that were kept so far, and the further ones."""
+    saved = earlier.times
+    wanted = horizon(until, times, "auto")
+    if not wanted.settled and wanted.until <= run.end:
+        raise TimeError(f"this run has reached t = {run.end:g}; extend it to a later time than until={wanted.until:g}")
+    if wanted.times is None:
+        if earlier.dense is not None or _every_step(run, earlier):
+            return wanted
+        if wanted.settled:
+            raise TimeError(
+                "this run kept chosen times; say which ones to keep beyond them: times=[...] with until='settled'"
+            )
+        return replace(wanted, times=np.append(saved, wanted.until))
+    if wanted.times[0] <= run.end:
+        raise TimeError(f"this run has reached t = {run.end:g}; times must be later, not {wanted.times[0]:g}")
+    return replace(wanted, times=np.concatenate([saved, wanted.times]))
+
+
+def _every_step(run: Run, earlier: Solution) -> bool:
+    """True when a run without dense output kept every step: of fixed length, or none at all."""
+    steps = earlier.statistics.accepted
+    return len(earlier.times) == steps + 1 and (steps == 0 or run.method in ("layers", "sde"))
+
+
+def _wishes(run: Run, save: Save, method: str) -> Wishes:
+    """How the further part is computed: as the run was, unless that cannot go as far."""
+    attrs, asked = run.dataset.attrs, memory.asked(run.dataset)
+    chosen = _method(run, save, asked, method)
+    options = {name: attrs[name] for name in ("rtol", "atol", "dtype")}
+    if chosen in ("layers", "sde"):
+        return Wishes(chosen, run.engine, run.interaction, step=attrs["step"], **options)
+    if chosen not in run.method.split("+"):
+        # Another method: what "auto" says of engines and interactions is asked again.
+        return Wishes(chosen, asked["engine"], asked["interaction"], **options)
+    interaction = run.interaction
+    if chosen == "tsit5" and asked["interaction"] == "auto" and save.until > LONG_HORIZON:
+        interaction = "auto"
+    return Wishes(chosen, run.engine, interaction, **options)
+
+
+def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
+    """The method that goes on. "auto": the one that made the run; explicit steps become implicit ones where those pay."""
+    used = run.method
+    if used in ("layers", "sde"):
+        if method != "auto":
+            raise InvalidInputError(f"a run made by method={used!r} goes on as it is; leave method out")
+        return used
+    if method != "auto":
+        return method
+    if used != "tsit5":
+        return "rodas"
+    if asked["method"] == "tsit5" or asked["engine"] in ("reference", "cuda", "torch"):
+        return "tsit5"
+    refused = rodas.horizon_refusal(run.model, len(run.start), save.until, save.settled)
+    explicit = not save.settled and (refused is not None or short(run.model, save.until))
+    return "tsit5" if explicit else "rodas"

@@ -1,0 +1,236 @@
+"""`predict_merges`: the cascade from the clusters at one moment, against simulations, an independent slow way, and by hand."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import sphere
+from metastable.analysis import cluster_leaders
+from metastable.analysis.cascade import COPIES
+from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
+from metastable.integrate import leaders, rodas
+
+
+def on_circle(angles):
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def compare(model, tokens, seed, t0=100.0, radius=None):
+    """Errors in decades of the predicted times, and whether every child found its parent."""
+    run = ms.simulate(model, sphere.uniform(tokens, dim=model.dim, seed=seed), until="settled", progress=False)
+    truth = ms.merge_tree(run, radius=radius)
+    guess = ms.predict_merges(run.at(t0), model, t0, radius=radius)
+    first = set(cluster_leaders(guess.start_labels).tolist())
+    later = {
+        int(c): (int(p), t) for c, p, t in zip(truth.child, truth.parent, truth.time) if t > t0 and int(c) in first
+    }
+    found = {int(c): (int(p), t) for c, p, t in zip(guess.child, guess.parent, guess.time)}
+    assert later
+    off = [abs(np.log10(found[c][1] / t)) for c, (_, t) in later.items()]
+    return np.array(off), all(found[c][0] == p for c, (p, _) in later.items())
+
+
+# ------------------------------------------------------------------------------------------------ against simulations
+
+
+@pytest.mark.parametrize(("dim", "beta", "seed"), [(2, 16.0, 1000), (2, 32.0, 1001), (3, 9.0, 1002), (4, 6.0, 3)])
+def test_predicts_what_a_simulation_does(dim, beta, seed):
+    off, right = compare(ms.Attention(dim=dim, beta=beta), 40, seed)
+    assert right
+    assert np.median(off) < 0.002
+    assert off.max() < 0.05
+
+
+def test_predicts_under_random_queries_and_keys():
+    query, key = np.random.default_rng([2, 1]).normal(size=(2, 3, 3))
+    off, right = compare(ms.Attention(dim=3, beta=4.0, query=query, key=key), 60, 1002, radius=0.05)
+    assert right
+    assert off.max() < 0.02
+
+
+def test_value_matrix_sets_the_pace():
+    model = ms.Attention(dim=2, beta=16.0)
+    state = on_circle([0.0, 1.2, -1.9])
+    plain, fast = (ms.predict_merges(state, m, t0=7.0) for m in (model, model.replace(value=4.0 * np.eye(2))))
+    np.testing.assert_allclose(fast.time - 7.0, (plain.time - 7.0) / 4.0, rtol=1e-5)
+    assert fast.parent.tolist() == plain.parent.tolist()
+
+
+def test_full_attention_by_clusters_with_masses():
+    model = ms.Attention(dim=2, beta=9.0, mask=ms.Full())
+    angles = np.repeat([0.0, 1.5, 3.5], [5, 3, 8])
+    run = ms.simulate(model, on_circle(angles + 1e-9 * np.arange(16)), until=1e7, progress=False)
+    truth, guess = ms.merge_tree(run), ms.predict_merges(run.start, model)
+    seen = guess.time < run.end
+    assert len(truth) >= 1
+    assert guess.parent[seen].tolist() == truth.parent.tolist()
+    np.testing.assert_allclose(guess.time[seen], truth.time, rtol=1e-3)
+
+
+def test_masses_count_as_tokens():
+    angles = np.array([0.0, 0.0, 0.0, 1.4, 1.4, -2.0])
+    many = ms.predict_merges(on_circle(angles), ms.Attention(dim=2, beta=16.0))
+    few = ms.predict_merges(
+        on_circle(angles[[0, 3, 5]]), ms.Attention(dim=2, beta=16.0, masses=np.array([3.0, 2.0, 1.0]))
+    )
+    # Under the causal mask the leader counts once for itself: what weighs is what the others see of a cluster.
+    assert many.parent.tolist() == [0, 0]
+    assert few.parent.tolist() == [0, 0]
+    np.testing.assert_allclose(few.time[1], many.time[1], rtol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ an independent way
+
+
+def piecewise(state, labels, model, radius):
+    """The cascade with standing clusters: leaders in order, each one token among `Frozen(places, masses)`, simulated piece by piece.
+
+    The creep of a cluster before its own fall is left out, so times that follow shortly after one another differ a little.
+    """
+    first = cluster_leaders(labels)
+    history, merges = {0: [(0.0, 0)]}, {}
+    for c in range(1, len(first)):
+        ahead = list(history)
+        count = {a: int((labels[: first[c]] == a).sum()) for a in ahead}
+        events = sorted({t for a in ahead for t, _ in history[a] if t > 0})
+        y, now, home = state[first[c]][None], 0.0, -1
+        for until in [*events, 1e250]:
+            at = {a: [p for t, p in history[a] if t <= now][-1] for a in ahead}
+            roots = sorted(set(at.values()))
+            mass = np.array([sum(count[a] for a in ahead if at[a] == r) for r in roots], float)
+            places = state[first[roots]]
+            solved = rodas.solve(model.replace(frozen=ms.Frozen(places, mass)), y, until=until - now, settled=True)
+            gap = sphere.distance(solved.dense.evaluate(len(solved.dense.start) - 1, 1.0), places)
+            if gap.min() < radius:
+                home = roots[int(gap.argmin())]
+                for step in range(len(solved.dense.start) - 1, -1, -1):
+                    if sphere.distance(solved.dense.evaluate(step, 0.0), places[int(gap.argmin())])[0] > radius:
+                        break
+                low, high = 0.0, 1.0
+                for _ in range(60):
+                    u = 0.5 * (low + high)
+                    near = sphere.distance(solved.dense.evaluate(step, u), places[int(gap.argmin())])[0] < radius
+                    low, high = (low, u) if near else (u, high)
+                now += float(solved.dense.start[step] + high * solved.dense.width[step])
+                break
+            y, now = solved.states[-1], until
+        history[c] = [(0.0, c), (now, home), *[(t, p) for t, p in history[home] if t > now]]
+        merges[int(first[c])] = (int(first[home]), now)
+    return merges
+
+
+@pytest.mark.parametrize(("dim", "beta"), [(2, 40.0), (3, 20.0)])
+def test_equals_one_token_among_frozen_places(dim, beta):
+    generator = np.random.default_rng(5)
+    model = ms.Attention(dim=dim, beta=beta)
+    drawn = (sphere.uniform(4, dim=dim, seed=generator) for _ in range(1000))
+    apart = (x for x in drawn if np.sort(sphere.distance(x[:, None], x[None]).ravel())[4] > 5 / np.sqrt(beta))
+    for places in itertools.islice(apart, 3):
+        labels = np.concatenate([np.arange(4), generator.integers(0, 4, 25)])
+        guess = ms.predict_merges(places[labels], model, radius=0.05)
+        slow = piecewise(places[labels], guess.start_labels, model, 0.05)
+        found = {int(c): (int(p), t) for c, p, t in zip(guess.child, guess.parent, guess.time)}
+        if any(p in slow and abs(np.log10(slow[p][1] / t)) < 0.1 for p, t in slow.values()):
+            # A cluster that is caught while it falls itself: standing places say too little, the simulation knows.
+            run = ms.simulate(model, places[labels], until="settled", progress=False)
+            truth = ms.merge_tree(run, radius=0.05)
+            slow = {int(c): (int(p), t) for c, p, t in zip(truth.child, truth.parent, truth.time)}
+        assert {c: p for c, (p, _) in found.items()} == {c: p for c, (p, _) in slow.items()}
+        assert max(abs(np.log10(found[c][1] / t)) for c, (_, t) in slow.items()) < 2e-3
+
+
+def test_a_pair_falls_at_the_exact_time():
+    """Two leaders: t = integral of (1 + e^{beta(1 - cos x)}/m)/sin x dx, here m = 1 (`theory.pair_collapse_time`)."""
+    tree = ms.predict_merges(on_circle([0.0, 2.5]), ms.Attention(dim=2, beta=30.0), radius=0.1)
+    exact = ms.theory.pair_collapse_time(0.1, 30.0, start=2.5)
+    np.testing.assert_allclose(tree.time, [exact], rtol=1e-4)
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([1], [0])
+
+
+def test_flow_of_leaders_equals_the_flow_of_their_tokens():
+    """With all masses one the leaders are plain tokens: the states agree with `rodas` where times can be told apart."""
+    x = sphere.uniform(6, dim=3, seed=1)
+    around = leaders.Surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
+    path = leaders.solve(x, around, begin=0.0, until=300.0, tolerance=1e-9, max_steps=10_000)
+    solved = rodas.solve(ms.Attention(dim=3, beta=9.0), x, until=300.0, rtol=1e-9, times=path.begin[1:])
+    places = path.pieces[1:, 0]
+    assert len(path.begin) > 30
+    np.testing.assert_allclose(places, solved.states, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ what it says of itself
+
+
+def test_a_leader_in_the_middle_is_called_doubtful():
+    """Token 3 stands between two clusters of equal mass: a displacement below the blur decides where it goes, and the tree says so."""
+    model = ms.Attention(dim=2, beta=30.0)
+    for gap, doubtful in ((1e-7, True), (0.05, False)):
+        tree = ms.predict_merges(on_circle([0.0, 2.0, 1.0 + gap]), model, radius=0.05)
+        row = int(np.flatnonzero(tree.child == 2)[0])
+        assert tree.doubtful[row] == doubtful
+        assert tree.parent[row] == (0 if gap < 0 else 1)
+    sharp = ms.predict_merges(on_circle([0.0, 2.0, 1.0 + 1e-7]), model, radius=0.05, blur=1e-9)
+    assert sharp.uncertainty.max() < 0.01
+    assert not sharp.doubtful.any()
+
+
+def test_uncertainty_grows_with_the_blur_and_is_reproducible():
+    model, state = ms.Attention(dim=2, beta=30.0), on_circle([0.0, 2.2, 1.0, 3.7])
+    small, large = (ms.predict_merges(state, model, blur=blur) for blur in (1e-5, 1e-3))
+    again = ms.predict_merges(state, model, blur=1e-3)
+    assert COPIES > 1
+    np.testing.assert_allclose(large.uncertainty / small.uncertainty, 100.0, rtol=0.2)
+    np.testing.assert_array_equal(again.uncertainty, large.uncertainty)
+    np.testing.assert_array_equal(again.time, small.time)
+    assert "uncertainty" in large.to_columns()
+
+
+def test_one_cluster_has_no_future():
+    tree = ms.predict_merges(np.repeat(on_circle([0.3]), 5, axis=0), ms.Attention(dim=2, beta=4.0), t0=3.0)
+    assert (len(tree), tree.complete) == (0, True)
+
+
+def test_rotations_and_the_order_of_followers_change_nothing():
+    model, generator = ms.Attention(dim=3, beta=12.0), np.random.default_rng(2)
+    places = sphere.uniform(4, dim=3, seed=8)
+    state = places[np.concatenate([np.arange(4), np.repeat(np.arange(4), 3)])]
+    turn = np.linalg.qr(generator.normal(size=(3, 3)))[0]
+    one, other = ms.predict_merges(state, model), ms.predict_merges(state @ turn.T, model)
+    np.testing.assert_allclose(np.log10(other.time), np.log10(one.time), atol=1e-5)
+    assert other.parent.tolist() == one.parent.tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"value": np.diag([1.0, 0.5])}, "multiple of the identity"),
+        ({"value": -np.eye(2)}, "attract"),
+        ({"noise": 0.1}, "noise"),
+        ({"mask": ms.Window(3)}, "Window"),
+        ({"mask": ms.Causal(include_self=False)}, "see itself"),
+        ({"norm": ms.PreLN()}, "PreLN"),
+        ({"weights": "hardmax"}, "hardmax"),
+        ({"bias": ms.ALiBi(0.1)}, "bias"),
+        ({"frozen": ms.Frozen(np.eye(2))}, "frozen"),
+        ({"beta": None, "heads": (ms.Head(beta=1.0), ms.Head(beta=2.0))}, "one head"),
+    ],
+)
+def test_refuses_what_does_not_stand_still(changes, words):
+    model = dataclasses.replace(ms.Attention(dim=2, beta=9.0), **changes)
+    with pytest.raises(UnsupportedError, match=words):
+        ms.predict_merges(on_circle([0.0, 1.0]), model)
+
+
+def test_refuses_nonsense():
+    model = ms.Attention(dim=2, beta=9.0)
+    with pytest.raises(InvalidInputError, match="nothing is metastable yet"):
+        ms.predict_merges(sphere.uniform(500, dim=2, seed=0), model, radius=1e-9)
+    with pytest.raises(InvalidInputError, match="t0"):
+        ms.predict_merges(on_circle([0.0]), model, t0=-1.0)
+    with pytest.raises(NumericalRangeError, match="leave double precision"):
+        ms.predict_merges(on_circle([0.0, 1.0]), ms.Attention(dim=2, beta=400.0))
+    with pytest.raises(InvalidInputError, match="dim"):
+        ms.predict_merges(np.eye(3), model)

@@ -1,0 +1,99 @@
+"""Observables and starts of one's own in a sweep, and what is said twice or not known."""
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import SweepError
+from tests.unit.sweep import toy
+
+SETTINGS = {
+    "model": {"dim": 2},
+    "grid": {"beta": [1.0, 4.0]},
+    "observe": {"mean_cosine": {}},
+    "times": [1.0],
+    "members": 2,
+    "tokens": 5,
+    "options": {"engine": "reference"},
+}
+HERE = "tests.unit.sweep.toy"
+
+
+def sweep(**changes):
+    return ms.Sweep(**(SETTINGS | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"tokens": 100, "grid": {"tokens": [5, 6], "beta": [1.0]}}, "tokens is set twice"),
+        ({"model": {"dim": 2, "beta": 3.0}}, "beta is set twice, by model.beta and by grid.beta"),
+        ({"model": {"dim": 2}, "grid": {"beta": [1.0], "size": [{"dim": 3}, {"dim": 4}]}}, "dim is set twice"),
+        ({"grid": {"beta": [1.0], "both": [{"beta": 2.0}, {"noise": 0.0}]}}, "two axes"),
+        ({"observe": {"magic": {}}}, "unknown kind 'magic'"),
+        ({"observe": {"mean": {"kind": "magic"}}}, "known observables are"),
+        ({"observe": {"clusters": {"radios": 0.1}}}, "radios"),
+        ({"observe": {"own": {}}}, "unknown kind"),
+        ({"observe": {"a": {"kind": f"{HERE}:nothing"}}}, "nothing"),
+        ({"observe": {"a": {"kind": "no.such.room:f"}}}, "no.such|No module"),
+        ({"observe": {"a": {"kind": f"{HERE}:northern", "colour": 1}}}, "colour|arguments"),
+        ({"observe": {"a": lambda x: 1.0}}, "top of a module"),
+        ({"start": "normal"}, "von_mises_fisher"),
+        ({"start": {"kind": "normal"}}, "known starts are"),
+        ({"start": {"kind": "correlated"}}, "correlation"),
+        ({"start": {"kind": "correlated", "rho": 0.1}}, "rho|correlation"),
+        ({"start": lambda generator: None}, "top of a module"),
+        ({"start": f"{HERE}:nothing"}, "nothing"),
+    ],
+)
+def test_refused_when_it_is_made(changes, word):
+    with pytest.raises(SweepError, match=word):
+        sweep(**changes)
+
+
+def test_a_default_under_a_bundle_is_no_conflict():
+    """Where some values of an axis set a field and others do not, the model says what it is for the others."""
+    bundles = {"kind": [{"label": "plain", "noise": 0.0}, {"label": "hot", "beta": 0.1}]}
+    made = sweep(model={"dim": 2, "beta": 3.0}, grid=bundles)
+    assert [task.model["beta"] for task in made.tasks()] == [3.0, 0.1]
+
+
+def test_observables_by_import_path(tmp_path):
+    observe = {"north": {"kind": f"{HERE}:northern"}, "power": {"kind": f"{HERE}:moment", "order": "beta + 1"}}
+    made = sweep(observe=observe, starts="shared")
+    assert sweep(observe={"north": toy.northern}).observe["north"] == {"kind": f"{HERE}:northern"}
+    assert ms.Sweep.from_toml(made.to_toml()).identity == made.identity
+    made.check()
+    data = made.run(tmp_path / "out", workers=0, progress=False).dataset
+    for place, beta in enumerate([1.0, 4.0]):
+        stats = ms.ensemble(
+            ms.Attention(dim=2, beta=beta),
+            tokens=5,
+            members=2,
+            times=[1.0],
+            seed=made.task(place).seed,
+            engine="reference",
+        )
+        np.testing.assert_array_equal(data["north"][place].values, stats.x[..., 1].max("token"))
+        np.testing.assert_allclose(data["power"][place].values, (np.abs(stats.x[..., 0]) ** (beta + 1)).mean("token"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [f"{HERE}:bunch", toy.bunch, {"kind": "von_mises_fisher", "concentration": "100 * beta"}],
+    ids=["path", "function", "table"],
+)
+def test_starts_of_ones_own(start):
+    from metastable.sweep.tasks import run_ensemble
+
+    made = sweep(start=start)
+    assert ms.Sweep.from_toml(made.to_toml()).identity == made.identity
+    result = run_ensemble(made.task(0))
+    assert float(result.mean_cosine.min()) > 0.9
+    assert made.task(0).key != sweep().task(0).key
+
+
+def test_keys_without_a_start_are_those_of_earlier_versions():
+    """A store that version 0.1 wrote finds its results again."""
+    assert sweep().task(0).key == "168348e417f3c79263e5cdd988af9d25"
+    assert sweep().task(0).seed == 7435820413311731961

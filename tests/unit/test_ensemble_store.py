@@ -1,0 +1,152 @@
+"""Ensembles on disk: what comes back is what was saved, and nothing half-written or damaged is read as if it were whole."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import metastable as ms
+from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
+from metastable.stores import folders
+
+
+@pytest.fixture(scope="module")
+def stats():
+    return ms.ensemble(
+        ms.Attention(dim=2, beta=4.0),
+        tokens=5,
+        members=3,
+        times=[0.0, 1.0],
+        seed=0,
+        engine="reference",
+        observe={"cosine": ms.observe.mean_cosine(), "x": ms.observe.state(), "own": lambda x: x[0]},
+    )
+
+
+def test_round_trip_without_a_warning(stats, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        more = stats.assign(note=("member", np.array(["a", "b", "a"])), good=("member", np.array([True, False, True])))
+        ms.save_ensemble(more, tmp_path / "stats.zarr")
+        loaded = ms.load_ensemble(tmp_path / "stats.zarr")
+    xr.testing.assert_identical(loaded, more)
+    assert loaded.status.values.tolist() == ["success"] * 3
+    xr.testing.assert_allclose(ms.summarize(loaded), ms.summarize(stats))
+
+
+def test_incomplete_ensembles_keep_their_gaps(tmp_path):
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        early = ms.ensemble(
+            ms.Attention(dim=2, beta=4.0),
+            tokens=5,
+            members=3,
+            times=[0.0, 50.0],
+            seed=0,
+            engine="reference",
+            max_steps=3,
+        )
+    ms.save_ensemble(early, tmp_path / "early.zarr")
+    loaded = ms.load_ensemble(tmp_path / "early.zarr")
+    xr.testing.assert_identical(loaded, early)
+    assert loaded.attrs["status"] == "incomplete"
+
+
+def test_nothing_is_overwritten_unasked(stats, tmp_path):
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    with pytest.raises(StoreExistsError, match="overwrite"):
+        ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    ms.save_ensemble(stats.isel(member=[0]), tmp_path / "stats.zarr", overwrite=True)
+    assert ms.load_ensemble(tmp_path / "stats.zarr").sizes["member"] == 1
+
+
+def test_runs_and_ensembles_are_told_apart(stats, tmp_path):
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(4, dim=2, seed=0), until=1.0, engine="reference")
+    run.save(tmp_path / "run.zarr")
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    with pytest.raises(StoreError, match=r"metastable\.load$"):
+        ms.load_ensemble(tmp_path / "run.zarr")
+    with pytest.raises(StoreError, match="load_ensemble"):
+        ms.load(tmp_path / "stats.zarr")
+    with pytest.raises(InvalidInputError, match=r"metastable\.ensemble"):
+        ms.save_ensemble(run, tmp_path / "other.zarr")
+    with pytest.raises(InvalidInputError, match="'when'"):
+        ms.save_ensemble(stats.assign(when=("member", np.array([1, 2, 3], "M8[ns]"))), tmp_path / "other.zarr")
+    assert not (tmp_path / "other.zarr").exists()
+
+
+def test_damage_is_noticed(stats, tmp_path):
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    for number, damage in enumerate((_lose_a_file, _change_a_byte, _edit_an_attribute, _edit_the_labels)):
+        copy = tmp_path / f"copy{number}.zarr"
+        shutil.copytree(tmp_path / "stats.zarr", copy)
+        damage(copy)
+        with pytest.raises(IncompleteStoreError):
+            ms.load_ensemble(copy)
+
+
+def _chunk(store: Path) -> Path:
+    return next(path for path in (store / "cosine" / "c").rglob("*") if path.is_file())
+
+
+def _lose_a_file(store):
+    _chunk(store).unlink()
+
+
+def _change_a_byte(store):
+    data = bytearray(_chunk(store).read_bytes())
+    data[len(data) // 2] ^= 1
+    _chunk(store).write_bytes(bytes(data))
+
+
+def _edit_an_attribute(store):
+    table = json.loads((store / "zarr.json").read_text())
+    table["attributes"]["seed"] = 1
+    (store / "zarr.json").write_text(json.dumps(table))
+
+
+def _edit_the_labels(store):
+    table = json.loads((store / "status" / "zarr.json").read_text())
+    table["attributes"]["labels"] = '["failed"]'
+    (store / "status" / "zarr.json").write_text(json.dumps(table))
+
+
+def test_a_failed_write_leaves_the_old_store(stats, tmp_path, monkeypatch):
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+
+    def fail(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders, "_put", fail)
+    with pytest.raises(StoreError):
+        ms.save_ensemble(stats.isel(member=[0]), tmp_path / "stats.zarr", overwrite=True)
+    monkeypatch.undo()
+    xr.testing.assert_identical(ms.load_ensemble(tmp_path / "stats.zarr"), stats)
+    assert [path.name for path in tmp_path.iterdir()] == ["stats.zarr"]
+
+
+def test_killed_between_the_two_moves(stats, tmp_path):
+    """`kill -9` after the old store was moved away: the next reader finds it in its place."""
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    script = """
+import os, signal, sys
+import metastable as ms
+from metastable.stores import folders
+stats = ms.load_ensemble(sys.argv[1])
+rename = os.rename
+def dying(source, target, *rest):
+    if str(target) == os.path.abspath(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(source, target, *rest)
+os.rename = dying
+ms.save_ensemble(stats.isel(member=[0]), sys.argv[1], overwrite=True)
+"""
+    died = subprocess.run([sys.executable, "-c", script, str(tmp_path / "stats.zarr")])
+    assert died.returncode == -9
+    assert not (tmp_path / "stats.zarr").exists()
+    xr.testing.assert_identical(ms.load_ensemble(tmp_path / "stats.zarr"), stats)

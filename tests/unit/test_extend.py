@@ -1,0 +1,298 @@
+"""`Run.extend` against one long run: bit for bit, to rounding (the same steps), or to the tolerance, as its docstring says."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+
+NORMS = (ms.PostLN(), ms.PreLN(), ms.MixLN(7.0), ms.MixLN(15.0), ms.PeriLN(), ms.NGPT(0.6), ms.SqrtScaling())
+WITHOUT_RADIUS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling())
+"""The norms that the compiled engine has."""
+ROUNDING = 1e-10
+"""Where the same steps are made: step sizes, and with them the saved times, differ by rounding errors and what becomes of them."""
+AT_REST = 1e-8
+"""The same for implicit steps: at rest their errors, and so their lengths, are made of rounding errors."""
+TOLERANCE = 1e-5
+"""Where other steps are made: ten times rtol."""
+HALF, END = 10.0, 20.0
+
+
+def pair(model, until, end, times=None, later=None, n=16, **options):
+    """A run that was extended, and the one that is as long from the beginning."""
+    start = ms.sphere.uniform(n, dim=model.dim, seed=3)
+    short = ms.simulate(model, start, until, times=times, **options)
+    whole = None if times is None else [*times, *later]
+    return short.extend(end, times=later), ms.simulate(model, start, end, times=whole, **options)
+
+
+def agree(further, whole, tolerance):
+    """Same steps, same times, same states and radii, same work."""
+    assert further.status == whole.status == "success"
+    assert further.stats.accepted == whole.stats.accepted
+    assert further.stats.rejected == whole.stats.rejected
+    if tolerance < AT_REST or whole.dense is None:
+        np.testing.assert_allclose(further.times, whole.times, rtol=1e-9, atol=0)
+        np.testing.assert_allclose(further.states, whole.states, rtol=0, atol=tolerance)
+    if whole.radius is not None:
+        np.testing.assert_allclose(further.radius, whole.radius, rtol=tolerance)
+    if whole.dense is not None:
+        assert len(further.times) == len(whole.times)
+        middle = [*np.linspace(0.0, whole.end, 37), *np.geomspace(0.1, 0.99 * whole.end, 100)]
+        np.testing.assert_allclose(further.at(middle), whole.at(middle), rtol=0, atol=tolerance)
+    assert further.method == whole.method
+    assert further.end == whole.end
+
+
+def kept(every, until=HALF, end=END):
+    return {} if every else {"times": [0.25 * until, 0.5 * until, until], "later": [until + 0.5 * (end - until), end]}
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("norm", NORMS, ids=repr)
+def test_explicit_on_the_readable_engine(norm, dim, every):
+    model = ms.Attention(dim=dim, beta=6.0, norm=norm)
+    agree(*pair(model, HALF, END, method="tsit5", engine="reference", **kept(every)), ROUNDING)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("norm", WITHOUT_RADIUS, ids=repr)
+def test_explicit_on_the_compiled_engine(norm, dim, every):
+    model = ms.Attention(dim=dim, beta=6.0, norm=norm)
+    agree(*pair(model, HALF, END, method="tsit5", engine="cpu", **kept(every)), ROUNDING)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize("norm", NORMS, ids=repr)
+def test_layers_have_equal_bits(norm, every):
+    further, whole = pair(
+        ms.Attention(dim=3, beta=6.0, norm=norm), HALF, END, method="layers", step=0.25, **kept(every)
+    )
+    agree(further, whole, ROUNDING)
+    assert np.array_equal(further.states, whole.states)
+    assert whole.radius is None or np.array_equal(further.radius, whole.radius)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize(
+    ("norm", "engine"), [(norm, "reference") for norm in NORMS] + [(norm, "cpu") for norm in WITHOUT_RADIUS], ids=repr
+)
+@pytest.mark.parametrize("dim", [2, 3])
+def test_noise_has_equal_bits(norm, dim, engine, every):
+    model = ms.Attention(dim=dim, beta=6.0, norm=norm, noise=0.3)
+    further, whole = pair(model, 2.0, 4.0, method="sde", step=0.05, seed=4, engine=engine, **kept(every, 2.0, 4.0))
+    agree(further, whole, ROUNDING)
+    assert np.array_equal(further.states, whole.states)
+    assert whole.radius is None or np.array_equal(further.radius, whole.radius)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"dim": 2}, {"dim": 3}, {"dim": 3, "value": np.diag([1.0, 0.5, -1.0])}, {"dim": 2, "mask": ms.Full()}],
+    ids=["circle", "sphere", "value", "full"],
+)
+def test_implicit(fields, every):
+    """The only norm that `rodas` has is PostLN."""
+    model = ms.Attention(beta=6.0, **fields)
+    agree(*pair(model, 1e3, 1e8, method="rodas", **kept(every, 1e3, 1e8)), AT_REST)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_automatic_long_runs(dim):
+    further, whole = pair(ms.Attention(dim=dim, beta=6.0), 1e4, 1e7)
+    agree(further, whole, AT_REST)
+    assert further.method == "tsit5+rodas"
+    assert further.notes["segments"][0] == whole.notes["segments"][0]
+    assert further.notes["segments"][1]["to"] == 1e7
+    assert further.notes["segments"][1]["steps"] == whole.notes["segments"][1]["steps"]
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_a_short_run_goes_on_implicitly(dim):
+    """A horizon of 20 is explicit, one of 1e6 is not: another sequence of steps."""
+    further, whole = pair(ms.Attention(dim=dim, beta=6.0), END, 1e6)
+    assert further.method == whole.method == "tsit5+rodas"
+    np.testing.assert_allclose(further.final, whole.final, atol=TOLERANCE)
+    moments = np.geomspace(0.1, 9e5, 20)
+    np.testing.assert_allclose(further.at(moments), whole.at(moments), atol=TOLERANCE)
+    assert [entry["method"] for entry in further.notes["segments"]] == ["tsit5", "rodas"]
+    assert ms.merge_tree(further).count(1e6) == ms.merge_tree(whole).count(1e6)
+
+
+def test_who_asked_for_explicit_steps_gets_them():
+    model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(8, dim=2, seed=3)
+    explicit = ms.simulate(model, start, END, method="tsit5").extend(3e3)
+    assert explicit.method == "tsit5"
+    implicit = ms.simulate(model, start, END, method="tsit5").extend(3e3, method="rodas")
+    assert implicit.method == "tsit5+rodas"
+    np.testing.assert_allclose(explicit.final, implicit.final, atol=TOLERANCE)
+
+
+def test_until_settled():
+    model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(12, dim=2, seed=3)
+    run = ms.simulate(model, start, END).extend("settled")
+    assert run.status == "success"
+    assert run.notes["settled"] == run.end
+    np.testing.assert_allclose(run.final, start[[0]].repeat(12, axis=0), atol=1e-9)
+    rest = run.extend(10 * run.end)
+    assert "settled" not in rest.notes
+    np.testing.assert_allclose(rest.final, run.final, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "tsit5", "norm": ms.PreLN()},
+        {"method": "tsit5", "engine": "cpu"},
+        {"method": "layers", "step": 0.5},
+        {"method": "sde", "noise": 0.2, "step": 0.05, "seed": 1},
+        {"method": "rodas"},
+    ],
+    ids=lambda options: options["method"],
+)
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+def test_from_a_store(options, every, tmp_path):
+    options = dict(options)
+    fields = {name: options.pop(name) for name in ("norm", "noise") if name in options}
+    model, start = ms.Attention(dim=2, beta=6.0, **fields), ms.sphere.uniform(10, dim=2, seed=3)
+    times = None if every else [1.0, HALF]
+    run = ms.simulate(model, start, HALF, times=times, **options)
+    run.save(tmp_path / "run.zarr")
+    loaded = ms.load(tmp_path / "run.zarr").extend(END)
+    assert np.array_equal(loaded.states, run.extend(END).states)
+    loaded.save(tmp_path / "run.zarr", overwrite=True)
+    third = ms.load(tmp_path / "run.zarr").extend(2 * END)
+    whole = ms.simulate(model, start, 2 * END, times=None if every else [1.0, HALF, END, 2 * END], **options)
+    agree(third, whole, AT_REST if options["method"] == "rodas" else ROUNDING)
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=repr)
+def test_stores_of_version_0_1_go_on_from_their_last_state(norm):
+    """They do not say where they can be taken up: other steps, but depth and radii are right."""
+    model, start = ms.Attention(dim=2, beta=6.0, norm=norm), ms.sphere.uniform(10, dim=2, seed=3)
+    run = ms.simulate(model, start, HALF, engine="reference")
+    old = run.dataset.drop_vars("resume_state")
+    old.attrs = {name: value for name, value in run.dataset.attrs.items() if name not in ("resume", "asked")}
+    whole = ms.simulate(model, start, END, engine="reference")
+    for earlier in (ms.Run(old), ms.Run(old.drop_vars([n for n in old.variables if n.startswith("dense")]))):
+        further = earlier.extend(END)
+        np.testing.assert_allclose(further.final, whole.final, atol=TOLERANCE)
+        if whole.radius is not None:
+            np.testing.assert_allclose(further.radius[-1], whole.radius[-1], rtol=TOLERANCE)
+
+
+def test_a_run_that_stopped_early_is_finished():
+    model, start = ms.Attention(dim=2, beta=6.0, norm=ms.PreLN()), ms.sphere.uniform(10, dim=2, seed=3)
+    with pytest.warns(StoppedEarlyWarning):
+        early = ms.simulate(model, start, END, max_steps=7)
+    assert early.status == "max_steps"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agree(early.extend(END, max_steps=1000), ms.simulate(model, start, END), ROUNDING)
+    with pytest.warns(StoppedEarlyWarning):
+        again = early.extend(END)  # as many steps as it was given: seven more
+    assert again.stats.accepted + again.stats.rejected == 14
+
+
+@pytest.mark.parametrize("times", [None, [15.0, END]], ids=["every step", "times"])
+def test_a_run_that_got_nowhere_is_begun_again(times):
+    """One step was allowed, and it was rejected or kept nothing."""
+    model, start = ms.Attention(dim=2, beta=6.0, norm=ms.PreLN()), ms.sphere.uniform(10, dim=2, seed=3)
+    with pytest.warns(StoppedEarlyWarning):
+        early = ms.simulate(model, start, END, times=times, max_steps=1)
+    further = early.extend(END, max_steps=1000)
+    whole = ms.simulate(model, start, END)
+    np.testing.assert_allclose(further.final, whole.final, atol=AT_REST)
+    if times is None:
+        agree(
+            further, whole, AT_REST
+        )  # the error of a first step is made of rounding errors, and so is the length of the second
+    else:
+        assert further.times.tolist() == [END]
+
+
+def test_a_run_with_appended_tokens():
+    model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(12, dim=2, seed=3)
+    run = ms.simulate(model, start[:8], HALF, engine="reference").append(start[8:]).extend(END)
+    whole = ms.simulate(model, start, END, engine="reference")
+    moments = np.linspace(0.0, END, 23)
+    np.testing.assert_allclose(run.at(moments), whole.at(moments), atol=TOLERANCE)
+
+
+def test_every_step_extended_by_times():
+    """Steps so far stay, dense output goes."""
+    model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(8, dim=2, seed=3)
+    run = ms.simulate(model, start, HALF, method="tsit5")
+    further = run.extend(times=[15.0, END])
+    assert further.dense is None
+    assert further.times[-2:].tolist() == [15.0, END]
+    assert further.times[: len(run.times)].tolist() == run.times.tolist()
+    np.testing.assert_allclose(further.final, ms.simulate(model, start, END).final, atol=ROUNDING)
+
+
+def test_chosen_times_extended_without_any_keep_the_end():
+    model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(8, dim=2, seed=3)
+    assert ms.simulate(model, start, times=[1.0, HALF]).extend(END).times.tolist() == [1.0, HALF, END]
+
+
+def test_a_first_step_cut_by_the_end():
+    """A horizon shorter than the first step says nothing about it."""
+    model = ms.Attention(dim=2, beta=6.0, norm=ms.SqrtScaling())
+    agree(*pair(model, 1e-7, END, method="tsit5", engine="reference"), ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        ({"until": HALF}, TimeError, "later"),
+        ({"until": 1.0}, TimeError, "later"),
+        ({"times": [5.0, END]}, TimeError, "later"),
+        ({}, TimeError, "how far"),
+        ({"until": "tomorrow"}, TimeError, "settled"),
+        ({"until": END, "method": "layers"}, InvalidInputError, "method"),
+        ({"until": END, "max_steps": 0}, InvalidInputError, "max_steps"),
+    ],
+)
+def test_bad_calls_are_refused(call, error, word):
+    run = ms.simulate(ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(4, dim=2, seed=3), HALF, engine="reference")
+    with pytest.raises(error, match=word):
+        run.extend(**call)
+
+
+def test_what_cannot_go_on_says_so():
+    start = ms.sphere.uniform(4, dim=2, seed=3)
+    layers = [ms.Attention(dim=2, beta=beta) for beta in (1.0, 2.0)]
+    with pytest.raises(UnsupportedError, match=r"\*run.models"):
+        ms.simulate(layers, start).extend(3.0)
+    fixed = ms.simulate(layers[0], start, 1.0, method="layers", step=0.25)
+    with pytest.raises(TimeError, match="multiples"):
+        fixed.extend(1.6)
+    with pytest.raises(InvalidInputError, match="goes on as it is"):
+        fixed.extend(2.0, method="rodas")
+    with pytest.raises(UnsupportedError, match="PreLN"):
+        ms.simulate(layers[0].replace(norm=ms.PreLN()), start, 1.0).extend(2.0, method="rodas")
+
+
+def test_a_run_is_no_start():
+    """`simulate(model, run)` could mean two things; `simulate(model, run.final)` means one of them, and forgets depth and radii."""
+    model, start = ms.Attention(dim=2, beta=6.0, norm=ms.SqrtScaling()), ms.sphere.uniform(4, dim=2, seed=3)
+    run = ms.simulate(model, start, HALF)
+    with pytest.raises(InvalidInputError, match="extend"):
+        ms.simulate(model, run, until=END)
+
+
+def test_where_it_can_be_taken_up_is_guarded(tmp_path):
+    run = ms.simulate(ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(4, dim=2, seed=3), HALF)
+    run.save(tmp_path / "run.zarr")
+    place = tmp_path / "run.zarr" / "zarr.json"
+    whole = json.loads(place.read_text())
+    whole["attributes"]["resume"] = whole["attributes"]["resume"].replace('"t"', '"s"')
+    place.write_text(json.dumps(whole))
+    with pytest.raises(ms.errors.IncompleteStoreError, match="resume"):
+        ms.load(tmp_path / "run.zarr")

@@ -1,0 +1,240 @@
+"""Observables, starts and models of one's own: plain functions."""
+
+import functools
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import InvalidInputError, ModelError, ObservableError, StoppedEarlyWarning
+
+MODEL = ms.Attention(dim=2, beta=4.0)
+TIMES = [0.0, 1.0, 4.0]
+RUN = ms.simulate(MODEL, ms.sphere.uniform(6, dim=2, seed=0), times=TIMES, engine="reference")
+
+COUNT = itertools.count(1)
+
+
+def height(x):
+    """One number of a state."""
+    return x[:, 1].max()
+
+
+def spread(states, times, model):
+    """A number per time of all states."""
+    assert states.shape[0] == times.size
+    return np.linalg.norm(states - states[:, :1], axis=2).max(axis=1) * model.beta
+
+
+def ensemble(**options):
+    settings = {"tokens": 6, "members": 4, "times": TIMES, "seed": 0, "engine": "reference", "progress": False}
+    model = options.pop("model", MODEL)
+    return ms.ensemble(model, **(settings | options))
+
+
+# -------------------------------------------------------------------------------------------------- observables
+
+
+def test_functions_of_a_state():
+    found = RUN.observe(height)
+    assert found.name == "height"
+    assert found.dims == ("time",)
+    np.testing.assert_array_equal(found, [x[:, 1].max() for x in RUN.states])
+    matrix = RUN.observe(lambda x: x @ x.T)
+    assert matrix.shape == (3, 6, 6)
+    assert matrix.dims[0] == "time"
+
+
+def test_functions_of_all_states():
+    found = RUN.observe(spread)
+    assert found.dims == ("time",)
+    np.testing.assert_array_equal(found, spread(RUN.states, RUN.times, MODEL))
+
+
+def test_dimensions_can_be_named():
+    found = RUN.observe(ms.observe.own(lambda x: x[:, 0], dims=("token",), name="east"))
+    assert found.dims == ("time", "token")
+    assert found.name == "east"
+    assert RUN.observe(functools.partial(np.quantile, q=[0.1, 0.9])).dims == ("time", "quantile_0")
+
+
+def test_ensembles_measure_functions():
+    stats = ensemble(observe={"top": height, "wide": spread, "gram": lambda x: x @ x.T, "states": ms.observe.state()})
+    assert stats.top.dims == stats.wide.dims == ("member", "time")
+    assert stats.gram.dims == ("member", "time", "gram_0", "gram_1")
+    np.testing.assert_array_equal(stats.top, stats.states[..., 1].max("token"))
+    assert "height" in stats.attrs["observe"]
+    assert ensemble(observe=height).height.dims == ("member", "time")
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (lambda states, times, model: np.ones(1), r"\(1,\) for 3 times"),
+        (lambda states, times, model: 3.0, r"\(\) for 3 times"),
+        (lambda states, times, model: np.ones((6, 3)), r"\(6, 3\) for 3 times"),
+        (lambda states, times, model: "high", "real numbers"),
+        (lambda x: None, "real numbers"),
+        (lambda x: np.ones(next(COUNT)), "different shapes"),
+    ],
+)
+def test_what_is_not_one_entry_per_time_is_refused_by_name(function, word):
+    """It used to be broadcast over time, or to make every member 'failed' with the advice to raise max_steps."""
+    with pytest.raises(ObservableError, match=word) as caught:
+        ensemble(observe={"peculiar": function})
+    assert "'peculiar'" in str(caught.value)
+    with pytest.raises(ObservableError, match=word):
+        RUN.observe(function)
+
+
+class Transposed:
+    """An observable in the form of a class, with time last."""
+
+    dims = ("token",)
+
+    def measure(self, states, *, start, model, times):
+        return states[:, :, 0].T
+
+
+class Undeclared(Transposed):
+    """The same with an axis that it does not declare."""
+
+    dims = ()
+
+    def measure(self, states, *, start, model, times):
+        return states[:, :, 0]
+
+
+def test_classes_are_checked_like_functions():
+    for odd in (Transposed(), Undeclared()):
+        with pytest.raises(ObservableError, match="'odd'"):
+            ensemble(observe={"odd": odd})
+        with pytest.raises(ObservableError, match=type(odd).__name__):
+            RUN.observe(odd)
+
+
+def test_shapes_must_agree_between_members():
+    with pytest.raises(ObservableError, match="another"):
+        ensemble(observe={"ragged": lambda states, times, model: np.ones((len(states), int(states[0, 0, 0] > 0) + 1))})
+
+
+def test_why_a_member_failed_is_said():
+    def moody(states, times, model):
+        if states[0, 0, 0] < 0:
+            raise ValueError("west of here")
+        return np.zeros(len(states))
+
+    with pytest.warns(StoppedEarlyWarning, match="west of here") as caught:
+        stats = ensemble(members=8, observe={"moody": moody})
+    assert "max_steps" not in str(caught[0].message)
+    assert set(stats.status.values) == {"success", "failed"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [ms.observe.clusters, ms.observe.distance_to, ms.observe.Observable, 3, "clusters", lambda: 1, lambda x, y: 1],
+)
+def test_what_is_no_observable_is_refused(wrong):
+    with pytest.raises(InvalidInputError, match="observ"):
+        RUN.observe(wrong)
+
+
+# ------------------------------------------------------------------------------------------------------- starts
+
+
+def test_starts_of_ones_own():
+    def sized(generator, tokens, dim):
+        return ms.starts.von_mises_fisher(tokens, dim, generator, concentration=1e4)
+
+    stats = ensemble(start=sized, observe={"cosine": ms.observe.mean_cosine()})
+    assert float(stats.cosine.isel(time=0).min()) > 0.99
+    assert stats.attrs["start"] == "sized"
+    plain = ensemble(start=lambda generator: sized(generator, 6, 2), observe={"cosine": ms.observe.mean_cosine()})
+    np.testing.assert_array_equal(stats.cosine, plain.cosine)
+    with pytest.raises(InvalidInputError, match="generator, tokens, dim"):
+        ensemble(start=lambda generator, tokens: None)
+
+
+# ------------------------------------------------------------------------------------------------------- models
+
+
+def gaussian(generator):
+    """A random value matrix."""
+    return ms.Attention(dim=2, beta=4.0, value=generator.normal(size=(2, 2)))
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_a_model_for_each_member(engine):
+    observe = {
+        "x": ms.observe.state(),
+        "trace": lambda states, times, model: np.full(len(times), np.trace(model.value)),
+    }
+    stats = ensemble(model=gaussian, observe=observe, engine=engine)
+    one = ensemble(engine=engine)
+    np.testing.assert_array_equal(stats.x[:, 0], one.x[:, 0])  # the starts are those of any ensemble with this seed
+    for member in range(4):
+        generator = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(member, 1)))
+        model = gaussian(generator)
+        np.testing.assert_array_equal(stats.trace[member], np.trace(model.value))
+        alone = ms.simulate(model, one.x[member, 0].values, times=TIMES, engine=engine)
+        np.testing.assert_allclose(stats.x[member], alone.states, atol=1e-10)
+    assert '"drawn"' in stats.attrs["model"]
+
+
+def test_random_models_with_noise_and_layers():
+    noisy = ensemble(model=lambda generator: gaussian(generator).replace(noise=0.1))
+    still = ensemble(model=gaussian, method="layers", step=0.5)
+    assert noisy.attrs["method"] == "sde"
+    assert still.attrs["method"] == "layers"
+    assert (noisy.status == "success").all()
+    assert (still.status == "success").all()
+
+
+def test_bad_random_models_are_refused():
+    with pytest.raises(InvalidInputError, match="return an Attention"):
+        ensemble(model=lambda generator: 3)
+    with pytest.raises(InvalidInputError, match="model must be"):
+        ensemble(model=ms.Attention)
+    drawn = iter(range(2, 9))
+    with pytest.raises(ModelError, match="same dimension"):
+        ensemble(model=lambda generator: ms.Attention(dim=next(drawn), beta=1.0))
+
+
+# ---------------------------------------------------------------------------------------------- arrays of a run
+
+
+@pytest.mark.parametrize("name", ["final", "states", "start", "times", "radius"])
+def test_arrays_of_a_run_cannot_be_written_to(name, tmp_path):
+    """`y = run.final; y[:] = 0; run.save(...)` stored zeros under a valid checksum."""
+    run = ms.simulate(MODEL.replace(norm=ms.PreLN()), RUN.start, until=1.0)
+    run.save(tmp_path / "run.zarr")
+    for each in (run, ms.load(tmp_path / "run.zarr"), run.extend(2.0)):
+        array = getattr(each, name)
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+        with pytest.raises(ValueError, match="read-only"):
+            each.dataset["x"].values[...] = 0
+    assert (2 * run.dataset["x"]).values.flags.writeable
+
+
+def test_a_run_keeps_nothing_of_the_callers_arrays():
+    start = ms.sphere.uniform(4, dim=2, seed=0)
+    run = ms.simulate(MODEL, start, until=1.0, engine="reference")
+    before = run.start.copy()
+    start[:] = 0
+    np.testing.assert_array_equal(run.start, before)
+
+
+def test_analysis_takes_read_only_arrays():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ms.cluster_labels(RUN.final, radius=0.1)
+        ms.renyi_centers(RUN.start, 0.3)
+        RUN.observe(ms.observe.consumed(delta=0.5))
+        RUN.observe(ms.observe.clusters(radius=0.1))
+        ms.merge_tree(RUN)
+        ms.classify(RUN)
+        ms.velocity(MODEL, RUN.final, engine="cpu")
+        ms.simulate(MODEL, RUN.final, until=1.0)
