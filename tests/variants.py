@@ -55,6 +55,55 @@ def model(rng: np.random.Generator, n: int, d: int, beta: float, kind: str = "ca
     return ms.Attention(dim=d, heads=tuple(head(rng, d, beta) for _ in range(heads)), mask=mask(kind, rng, n), **fields)
 
 
+def wide_head(rng: np.random.Generator, d: int, beta: float) -> ms.Head:
+    """A head of a transformer: of low rank now and then, with or without an output, biases and rotary positions."""
+    rank, size = int(rng.integers(1, d + 3)), int(rng.integers(1, d + 3))
+    low, out = rng.random() < 0.7, rng.random() < 0.6
+    rank = rank if low else d
+    size = size if out else d
+    rotary = None
+    if rank >= 2 and rng.random() < 0.6:
+        dims = 2 * int(rng.integers(1, rank // 2 + 1))
+        base = float(rng.choice([10.0, 10000.0]))
+        rotary = ms.Rotary(base, None if dims == rank else dims, bool(rng.random() < 0.5))
+
+    def matrix(rows, columns, chance):
+        return rng.normal(size=(rows, columns)) / math.sqrt(columns) if rng.random() < chance else None
+
+    return ms.Head(
+        matrix(rank, d, 1.0 if low else 0.7),
+        matrix(rank, d, 1.0 if low else 0.7),
+        matrix(size, d, 1.0 if size != d else 0.7),
+        beta * float(rng.choice([1.0, 1.0, -0.5])),
+        output=matrix(d, size, 1.0) if out else None,
+        rotary=rotary,
+        query_bias=rng.normal(size=rank) if rng.random() < 0.4 else None,
+        key_bias=rng.normal(size=rank) if rng.random() < 0.4 else None,
+        value_bias=rng.normal(size=size) if rng.random() < 0.4 else None,
+    )
+
+
+def wide_model(seed: int) -> tuple[ms.Attention, np.ndarray, np.ndarray | None]:
+    """Model `seed` with everything that is matrix work, its tokens, and radii where its norm has some."""
+    rng = np.random.default_rng([seed, 16])
+    n, d, heads = int(rng.integers(1, 14)), int(rng.integers(2, 9)), int(rng.integers(1, 4))
+    kind = MASKS[seed % 6]
+    fields: dict = {"norm": NORMS[seed // 2 % 6], "weights": WEIGHTS[(0, 0, 1, 0, 2)[seed % 5]]}
+    if rng.random() < 0.3:
+        fields["masses"] = 10.0 ** rng.uniform(-2.0, 2.0, n)
+    if rng.random() < 0.5:
+        shape = (n, n) if rng.random() < 0.5 else (heads, n, n)
+        fields["bias"] = ms.LogitBias(rng.normal(size=shape))
+    made = model(rng, n, d, float(rng.choice([0.3, 4.0])), kind, heads, **fields)
+    made = made.replace(heads=tuple(wide_head(rng, d, head.beta) for head in made.all_heads))
+    if seed % 7 == 0:
+        made = made.replace(mask=ms.Mask(lambda k, j: j == k or (j < k and (k - j) % 3 != 1)))
+    if seed % 11 == 0:
+        made = made.replace(mask=(ms.Causal, ms.Full)[seed % 2](include_self=False))
+    radius = rng.uniform(0.5, 2.0, n) if made.norm.has_radius else None
+    return made, tokens(rng, n, d), radius
+
+
 def sees(mask_, k: int, j: int, n: int) -> bool:
     """The definition of each mask, pair by pair."""
     if k == j and not getattr(mask_, "include_self", True):
@@ -68,7 +117,7 @@ def sees(mask_, k: int, j: int, n: int) -> bool:
     if isinstance(mask_, ms.Prefix):
         return j <= k or (k < mask_.length and j < mask_.length)
     if isinstance(mask_, ms.Mask):
-        return bool(mask_.allowed[k, j])
+        return bool(mask_.allowed(k, j) if callable(mask_.allowed) else mask_.allowed[k, j])
     return j <= k
 
 
@@ -82,27 +131,54 @@ def activation(name: str, z: float) -> float:
     return math.tanh(z) if name == "tanh" else z
 
 
+def turned(rotary: ms.Rotary, vector: np.ndarray, position: int) -> np.ndarray:
+    """A query or key at its position: each pair of numbers as a complex one, turned."""
+    out = vector.copy()
+    dims = len(vector) if rotary.dims is None else rotary.dims
+    for i in range(dims // 2):
+        a, b = (2 * i, 2 * i + 1) if rotary.interleaved else (i, i + dims // 2)
+        angle = position * rotary.base ** (-2 * i / dims)
+        number = complex(vector[a], vector[b]) * complex(math.cos(angle), math.sin(angle))
+        out[a], out[b] = number.real, number.imag
+    return out
+
+
+def mapped(matrix, vector, bias) -> np.ndarray:
+    """matrix vector + bias, None for what is not there."""
+    out = vector if matrix is None else np.array([math.fsum(row * vector) for row in matrix])
+    return out if bias is None else out + bias
+
+
+def added_logit(m: ms.Attention, number: int, k: int, j: int) -> float:
+    """What the bias adds for head `number` and two tokens."""
+    if isinstance(m.bias, ms.LogitBias):
+        matrix = m.bias.matrix
+        return float(matrix[k, j] if matrix.ndim == 2 else matrix[number, k, j])
+    return -m.slopes[number] * abs(k - j)
+
+
 def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
     """A_k by a loop over the pairs, straight from the definitions."""
     n, d = x.shape
     total = np.zeros(d)
-    identity = np.eye(d)
-    for h, slope in zip(m.all_heads, m.slopes):
-        Q = identity if h.query is None else h.query
-        K = identity if h.key is None else h.key
-        V = identity if h.value is None else h.value
+    for number, h in enumerate(m.all_heads):
+        query = mapped(h.query, x[k], h.query_bias)
+        turned_query = query if h.rotary is None else turned(h.rotary, query, k)
         logit, mass, values = [], [], []
         for j in range(n):
             if sees(m.mask, k, j, n):
-                logit.append(h.beta * float((Q @ x[k]) @ (K @ x[j])) - slope * abs(k - j))
+                key = mapped(h.key, x[j], h.key_bias)
+                if h.rotary is not None:
+                    key = turned(h.rotary, key, j)
+                logit.append(h.beta * float(turned_query @ key) + added_logit(m, number, k, j))
                 mass.append(1.0 if m.masses is None else float(m.masses[j]))
-                values.append(V @ x[j])
+                values.append(mapped(h.output, mapped(h.value, x[j], h.value_bias), None))
         if m.frozen is not None:
             for anchor, weight in zip(m.frozen.tokens, m.frozen.weights):
                 if weight > 0:
-                    logit.append(h.beta * float((Q @ x[k]) @ (K @ anchor)))
+                    logit.append(h.beta * float(query @ mapped(h.key, anchor, h.key_bias)))
                     mass.append(float(weight))
-                    values.append(V @ anchor)
+                    values.append(mapped(h.output, mapped(h.value, anchor, h.value_bias), None))
         if not logit:  # who sees nobody feels nothing
             continue
         top = max(logit)

@@ -27,12 +27,15 @@ from .model import FeedForward as FeedForward
 from .model import Frozen as Frozen
 from .model import Full as Full
 from .model import Head as Head
+from .model import LogitBias as LogitBias
 from .model import Mask as Mask
 from .model import MixLN as MixLN
 from .model import PeriLN as PeriLN
 from .model import PostLN as PostLN
 from .model import Prefix as Prefix
 from .model import PreLN as PreLN
+from .model import Rotary as Rotary
+from .model import Schedule as Schedule
 from .model import Sink as Sink
 from .model import SqrtScaling as SqrtScaling
 from .model import Window as Window

@@ -1,7 +1,7 @@
 """The xarray schema of a run, and zarr stores that say whether they are whole.
 
 A run is a dataset with dims `time`, `token`, `coord` (`member` in front for ensembles): variable `x` (and `radius` for norms that
-have one), `start`, the dense output where it was kept, and attributes that say how it was made.
+have one), `start`, the dense output where it was kept, the larger arrays of the model, and attributes that say how it was made.
 
 A store is written beside its final place and moved there when it is complete (see `metastable.stores`), and carries a checksum of
 every variable and every attribute: a store that was interrupted, truncated, damaged or edited is refused when opened, never read as
@@ -22,9 +22,10 @@ import numpy as np
 
 from metastable import _checks, stores
 from metastable._checks import FloatArray
-from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
+from metastable.errors import IncompleteStoreError, InvalidInputError, MetastableError, StoreError, StoreExistsError
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
+from metastable.model.serialize import from_text, to_text
 from metastable.stores import folders
 
 if TYPE_CHECKING:
@@ -41,17 +42,9 @@ def fingerprint(array: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
 
 
-def model_json(models: Attention | Sequence[Attention]) -> str:
-    """One model, or one per layer, as JSON."""
-    if isinstance(models, Attention):
-        return models.to_json()
-    return json.dumps([model.to_dict() for model in models])
-
-
-def models_from_json(text: str) -> tuple[Attention, ...]:
-    """The model (or models, one per layer) that `model_json` wrote."""
-    data = json.loads(text)
-    return tuple(Attention.from_dict(item) for item in (data if isinstance(data, list) else [data]))
+def models_of(dataset: xr.Dataset) -> tuple[Attention, ...]:
+    """The model (or models, one per layer or piece) of the dataset of a run. Version 0.2 wrote all arrays into the text."""
+    return from_text(dataset.attrs["model"], lambda name: dataset[name].values)
 
 
 def from_solution(
@@ -71,6 +64,8 @@ def from_solution(
     if model.norm.has_radius:
         variables["radius"] = (("time", "token"), solution.states[:, :, dim])
     variables |= _dense_variables(solution.dense)
+    text, arrays = to_text(models, len(start))
+    variables |= {name: (tuple(f"{name}_axis{i}" for i in range(item.ndim)), item) for name, item in arrays.items()}
     statistics = solution.statistics
     return xr.Dataset(
         variables,
@@ -78,7 +73,7 @@ def from_solution(
         attrs={
             "format": FORMAT,
             "metastable_version": __version__,
-            "model": model_json(models),
+            "model": text,
             "start_hash": fingerprint(start),
             "status": solution.status,
             "message": solution.message,
@@ -370,11 +365,12 @@ def _check_run(dataset: xr.Dataset) -> None:
         return
     _checks.tolerance(dataset.attrs["rtol"])
     try:
-        models = models_from_json(dataset.attrs["model"])
+        models = models_of(dataset)
     except (ValueError, TypeError, AttributeError, KeyError) as reason:
         raise InvalidInputError(f"the attribute model describes no model: {reason}") from None
     if not models:
         raise InvalidInputError("the attribute model describes no model")
+    _check_schedule(dataset.attrs.get("schedule"), models)
     if models[0].norm.has_radius:
         dims["radius"] = ("time", "token")
     _check_variables(dataset, dims)
@@ -385,6 +381,19 @@ def _check_run(dataset: xr.Dataset) -> None:
     if dataset.attrs["start_hash"] != fingerprint(dataset["start"].values):
         raise InvalidInputError("the attribute start_hash is not that of the stored start")
     _check_dense(dataset, models[0])
+
+
+def _check_schedule(joints: Any, models: tuple[Attention, ...]) -> None:
+    """The same for the depths at which the models of a `Schedule` begin, where it has one."""
+    if joints is None:
+        return
+    try:
+        found = json.loads(joints)
+        if len(found) != len(models):
+            raise ValueError(f"{len(found)} joints for {len(models)} models")
+        Schedule(tuple(zip(found, models)))
+    except (ValueError, TypeError, MetastableError) as reason:
+        raise InvalidInputError(f"the attribute schedule says nothing about when the models hold: {reason}") from None
 
 
 def _check_dense(dataset: xr.Dataset, model: Attention) -> None:

@@ -306,10 +306,11 @@ def classify(
     """
     trajectory = check_trajectory(run)
     limits = asdict(Limits(radius, cloud_angle, cloud_speed, drift))
-    prediction = predict(trajectory.model, tolerance=tolerance)
     final = _checks.tokens(trajectory.final, "run.final")
     time = float(trajectory.times[-1]) if len(trajectory.times) else 0.0
-    unit = _value_norm(trajectory.model)
+    model = model_at(trajectory, time)
+    prediction = predict(model, tolerance=tolerance)
+    unit = _value_norm(model)
     speeds = np.linalg.norm(_final_velocity(trajectory, final, time), axis=1) / unit
     found = features(final, _checks.tokens(trajectory.start, "run.start")[0], prediction.subspace, speeds, time * unit)
     groups = group(final, radius)
@@ -317,9 +318,15 @@ def classify(
     return Classification(row, text, found, groups, prediction)
 
 
+def model_at(run: Trajectory, time: float) -> Attention:
+    """The model at a time: that of the run's schedule, where it has one."""
+    at = getattr(run, "model_at", None)
+    return run.model if at is None else at(time)
+
+
 def _value_norm(model: Attention) -> float:
     """Spectral norm of V (summed over heads), 1 where it vanishes: the rate at which things happen."""
-    value = np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
+    value = np.sum([head.value_matrix(model.dim) for head in model.all_heads], axis=0)
     return float(np.linalg.norm(value, 2)) or 1.0
 
 
@@ -327,8 +334,9 @@ def _final_velocity(run: Trajectory, final: FloatArray, time: float) -> FloatArr
     """dx/dt at the end of a run."""
     from metastable.kernels.select import velocity
 
-    radii = getattr(run, "radius", None) if run.model.norm.has_radius else None
+    model = model_at(run, time)
+    radii = getattr(run, "radius", None) if model.norm.has_radius else None
     last = None if radii is None or len(radii) == 0 else np.asarray(radii)[-1]
     # The readable kernel holds an n x n matrix, which only short sequences can afford.
     engine = "reference" if len(final) <= REFERENCE_LIMIT else "auto"
-    return velocity(run.model, final, engine=engine, t=time, radius=last)
+    return velocity(model, final, engine=engine, t=time, radius=last)

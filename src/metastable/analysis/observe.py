@@ -6,6 +6,9 @@ An observable is a small frozen object with
 - `measure(states, start=..., model=..., times=...)`: states (times, n, d) of one member and its start (n, d) to an array of
   shape (times, ...).
 
+One whose class says `follows_model = True` looks at the model itself: in a run with several models it is measured with the one of
+each time.
+
 `run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
 measures each member while it runs. Plain functions `f(x)` of one state, or `f(states, times, model)` of all, are observables, too
 (`own` gives their dimensions names).
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -63,8 +67,29 @@ def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], 
     item = for_model(as_observable(observable, "observe"), run.model)
     name = getattr(item, "name", "")
     label = name or type(item).__name__
-    values, dims = measured(item, label, run.states, start=run.start, model=run.model, times=run.times)
-    return name, values, dims, repr(item)
+    parts = []
+    dims: tuple[str, ...] = ()
+    for chosen, model in _by_model(run) if getattr(item, "follows_model", False) else [(slice(None), run.model)]:
+        states, times = run.states[chosen], run.times[chosen]
+        values, dims = measured(item, label, states, start=run.start, model=model, times=times)
+        parts.append(values)
+    return name, parts[0] if len(parts) == 1 else np.concatenate(parts), dims, repr(item)
+
+
+def _by_model(run: Any) -> list[tuple[slice, Any]]:
+    """The saved times of a run, in order, with the model that holds then: several in a run of a `Schedule` or of layers."""
+    if len(getattr(run, "models", ())) < 2 or not len(run.times):
+        return [(slice(None), run.model)]
+    schedule = run.schedule
+    when = np.array([schedule.index(_at_joint(float(t), schedule.joints)) for t in run.times])
+    cuts = [0, *(np.flatnonzero(np.diff(when)) + 1).tolist(), when.size]
+    return [(slice(first, last), schedule.models[when[first]]) for first, last in pairwise(cuts)]
+
+
+def _at_joint(t: float, joints: tuple[float, ...]) -> float:
+    """t, or the joint that it is but for the rounding of a multiple of the step."""
+    near = [joint for joint in joints if abs(t - joint) <= 4 * np.spacing(joint)]
+    return near[-1] if near else t
 
 
 def for_model(observable: Any, model: Attention) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ def _matrices(states: FloatArray, model: Attention, head: int) -> Iterator[Float
 class AttentionMatrix:
     """Attention weights; made by `attention`."""
 
+    follows_model: ClassVar[bool] = True
+
     head: int
 
     @property
@@ -58,6 +61,8 @@ def attention(head: int = 0) -> AttentionMatrix:
 @dataclass(frozen=True)
 class AttentionEntropy:
     """Entropy of the attention rows; made by `attention_entropy`."""
+
+    follows_model: ClassVar[bool] = True
 
     head: int
 
@@ -83,6 +88,8 @@ def attention_entropy(head: int = 0) -> AttentionEntropy:
 @dataclass(frozen=True)
 class AttentionRank:
     """Numerical rank of the attention matrix; made by `attention_rank`."""
+
+    follows_model: ClassVar[bool] = True
 
     head: int
     tolerance: float

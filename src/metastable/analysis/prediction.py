@@ -122,7 +122,7 @@ def predict(model: Attention, *, tolerance: float = 1e-9) -> Prediction:
         raise InvalidInputError(
             f"model must be an Attention, not {type(model).__name__}; for a matrix use metastable.analysis.predict_value"
         )
-    values = [np.eye(model.dim) if head.value is None else head.value for head in model.all_heads]
+    values = [head.value_matrix(model.dim) for head in model.all_heads]
     value = np.sum(values, axis=0)
     # Heads may cancel: what is left below the rounding of their sum is zero.
     scale = sum(float(np.linalg.norm(part, 2)) for part in values)

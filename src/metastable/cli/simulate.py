@@ -68,7 +68,9 @@ def simulate(
     method: Annotated[
         str | None, typer.Option(help="auto, tsit5, rodas, layers or sde.", rich_help_panel=SOLVER)
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, reference, cpu or cuda.", rich_help_panel=SOLVER)] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="auto, reference, cpu, cuda or torch.", rich_help_panel=SOLVER)
+    ] = None,
     interaction: Annotated[str | None, typer.Option(help="auto, direct or series.", rich_help_panel=SOLVER)] = None,
     rtol: Annotated[float | None, typer.Option(help="Relative tolerance.", rich_help_panel=SOLVER)] = None,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance.", rich_help_panel=SOLVER)] = None,

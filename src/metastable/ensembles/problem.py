@@ -67,8 +67,9 @@ class Problem:
     def model_json(self) -> str:
         """The model, or how it was drawn, for the dataset."""
         if self.draw_model is None:
-            return self.model.to_json()
-        return json.dumps({"kind": "drawn", "by": name_of(self.draw_model), "first": self.model.to_dict()})
+            return self.model.for_tokens(self.tokens).to_json()
+        first = self.model.for_tokens(self.tokens).to_dict()
+        return json.dumps({"kind": "drawn", "by": name_of(self.draw_model), "first": first})
 
     def member_plan(self, member: int) -> Plan:
         """The plan of one member."""

@@ -79,7 +79,7 @@ def spectrum(model: Attention) -> list[list[list[float]]]:
     """Eigenvalues [re, im] of the value matrix of every head."""
     result = []
     for head in model.all_heads:
-        values = np.ones(model.dim) if head.value is None else np.linalg.eigvals(head.value)
+        values = np.linalg.eigvals(head.value_matrix(model.dim))
         result.append([[float(value.real), float(value.imag)] for value in np.asarray(values, dtype=complex)])
     return result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import tsit5
+from metastable.integrate import on_device, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
 from metastable.kernels import select
@@ -36,6 +36,8 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         from metastable.integrate.fused import cuda
 
         return cuda.solve(plan, start, report)
+    if plan.backend.engine == "torch":
+        return on_device.solve_torch(plan, start, report)
     fused = _compiled(plan, len(start))
     if fused is not None:
         return fused.solve(model, start, save.times, save.until, resume=plan.resume, **_options(plan, report))

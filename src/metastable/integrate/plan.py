@@ -53,7 +53,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked call of `simulate` or `ensemble`, less the starts. `models` holds one model, or one per layer."""
+    """A checked call of `simulate` or `ensemble`, less the starts. `models` holds one model, or one per layer, or those
+    of a `Schedule`."""
 
     models: tuple[Attention, ...]
     method: str
@@ -61,6 +62,8 @@ class Plan:
     accuracy: Accuracy = Accuracy()
     backend: select.Backend = select.Backend("reference")
     seed: int | None = None
+    joints: tuple[float, ...] = ()
+    """Depths at which the models of a `Schedule` begin; empty for one model, and for layers."""
     resume: Resume | None = None
     """Where an earlier integration is taken up; then the start of a solver is its state."""
 
@@ -107,7 +110,7 @@ class Wishes:
 
 def size_of_value(model: Attention) -> float:
     """Sum over the heads of the norms of V: the inverse of the shortest time scale."""
-    return sum(1.0 if head.value is None else float(np.linalg.norm(head.value, 2)) for head in model.all_heads)
+    return sum(head.value_size for head in model.all_heads)
 
 
 def short(model: Attention, until: float) -> bool:

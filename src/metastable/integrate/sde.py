@@ -42,7 +42,7 @@ FORGETTING_LIMIT = 2.0
 
 def _forgetting_rate(model: Attention) -> float:
     """sigma^2 (d-1), twice the rate at which noise forgets a direction; 0 without a drift, which leaves nothing to be split."""
-    still = all(head.value is not None and not head.value.any() for head in model.all_heads)
+    still = all(head.value_size == 0.0 for head in model.all_heads)
     if still and model.feedforward is None:
         return 0.0
     rate = model.noise * model.noise * (model.dim - 1)

@@ -1,27 +1,31 @@
 """The readable engine: every variant of the dynamics in NumPy. The oracle that the fast engines are tested against.
 
 Notation: `x` (n, d) unit tokens, `A` (n, d) the attention sum, P the tangent projection. With M = Q^T K the logit of tokens k, j
-is `beta x_k^T M x_j` plus the bias. The row maximum is subtracted before exponentials, so nothing overflows. A token that sees
-nobody feels nothing: A = 0.
+is `beta x_k^T M x_j` plus the bias; heads of low rank, with biases or rotary positions keep their factors (`model.heads`).
+The row maximum is subtracted before exponentials, so nothing overflows. A token that sees nobody feels nothing: A = 0.
 
 Norms, masks and biases are read by their declared laws alone, so new ones need nothing here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.model import EVERY_PART, Attention, Head, Law, Rule, Support, require, why_not
+from metastable.model import EVERY_PART, Attention, Head, Law, Masking, Rotary, Rule, Support, require, why_not
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import RightHandSide
 
 LOG_MAX = 709.0
 """exp of anything larger leaves double precision."""
+BLOCK = 2**16
+"""Weights that are held at a time: half a MiB, which stays in the cache."""
+FEWEST = 64
+"""Rows of a block, at least: products of fewer are slow."""
 
 
 def _weights_rule(model: Attention, tokens: int | None) -> str | None:
@@ -61,20 +65,86 @@ def check_range(model: Attention) -> None:
     """Refuse logits that no engine can hold."""
     for number, head in enumerate(model.all_heads):
         with np.errstate(over="ignore", invalid="ignore"):
-            size = head.beta * (1.0 if head.bilinear is None else np.abs(head.bilinear).sum())
+            if head.is_bilinear:
+                size = head.beta * _reach(head.bilinear, None)
+            else:
+                size = head.beta * _reach(head.query, head.query_bias) * _reach(head.key, head.key_bias)
         if not np.isfinite(size):
             raise NumericalRangeError(
                 f"the logits beta <Q x, K y> of head {number} leave double precision (1.8e308); lower beta, query or key"
             )
 
 
+def _reach(matrix: FloatArray | None, bias: FloatArray | None) -> float:
+    """A bound of the entries of `matrix x + bias` for unit x."""
+    size = 1.0 if matrix is None else float(np.abs(matrix).sum())
+    return size if bias is None else size + float(np.abs(bias).sum())
+
+
 # ---------------------------------------------------------------------------------------------------- attention
 
 
-def logits(head: Head, queries: FloatArray, keys: FloatArray) -> FloatArray:
-    """`beta <Q x_k, K x_j>`, shape (queries, keys)."""
-    projected = queries if head.bilinear is None else queries @ head.bilinear
-    return head.beta * (projected @ keys.T)
+class Sides(NamedTuple):
+    """What one head makes of the tokens, before anybody is compared with anybody.
+
+    Shapes: `queries` (rows, r), times beta and turned to their positions; `plain` (rows, r), the same not turned, for frozen
+    tokens, which have no position; `keys` (n, r); `values` (n, s); `fixed_keys` (m, r); `fixed_values` (m, s).
+    """
+
+    queries: FloatArray
+    plain: FloatArray
+    keys: FloatArray
+    values: FloatArray
+    fixed_keys: FloatArray
+    fixed_values: FloatArray
+
+
+def turn(rotary: Rotary, rows: FloatArray, positions: FloatArray) -> FloatArray:
+    """Rows (n, r) turned to their positions (n,): pair (a, b) becomes (a cos - b sin, b cos + a sin)."""
+    angles = rotary.angles(positions, rows.shape[1])
+    first, second = rotary.pairs(rows.shape[1])
+    cosine, sine = np.cos(angles), np.sin(angles)
+    out = rows.copy()
+    out[:, first] = rows[:, first] * cosine - rows[:, second] * sine
+    out[:, second] = rows[:, second] * cosine + rows[:, first] * sine
+    return out
+
+
+def sides(model: Attention, head: Head, x: FloatArray, first: int = 0) -> Sides:
+    """Queries of the tokens from `first` on, keys and values of all of them: one thin matrix product each."""
+    anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
+    if head.is_bilinear:
+        queries = head.beta * _apply(None if head.bilinear is None else head.bilinear.T, x[first:])
+        plain, keys, fixed = queries, x, anchors
+    else:
+        plain = head.beta * _apply(head.query, x[first:], head.query_bias)
+        keys, fixed = _apply(head.key, x, head.key_bias), _apply(head.key, anchors, head.key_bias)
+        queries = plain
+        if head.rotary is not None:
+            place = np.arange(len(x), dtype=float)
+            queries, keys = turn(head.rotary, plain, place[first:]), turn(head.rotary, keys, place)
+    values = _apply(head.value, x, head.value_bias)
+    return Sides(queries, plain, keys, values, fixed, _apply(head.value, anchors, head.value_bias))
+
+
+def weights_of_rows(
+    model: Attention, number: int, side: Sides, rows: Rows, first: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Weights of head `number`, for some tokens, on the tokens of `rows.columns` and on the frozen ones, (rows, m).
+
+    `side` is that of `sides(model, head, x, first)`.
+    """
+    n = len(side.keys)
+    own, seen, place = slice(rows.start - first, rows.stop - first), rows.columns, np.arange(n, dtype=float)
+    visible = model.mask.rows(n, rows.start, rows.stop)[:, seen]
+    moving = side.queries[own] @ side.keys[seen].T
+    if model.bias is not None:
+        moving += model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+    moving[~visible] = -np.inf
+    mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
+    fixed = np.where(mass > 0, side.plain[own] @ side.fixed_keys.T, -np.inf)
+    counted = visible if model.masses is None else visible * model.masses[seen]
+    return _normalise(model, counted, moving, fixed, mass)
 
 
 def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[tuple[FloatArray, FloatArray]]:
@@ -84,25 +154,15 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
     the most attended for "hardmax".
     """
     model.check_count(len(x))
-    visible = model.mask.matrix(len(x))[first:]
-    masses = np.ones(len(x)) if model.masses is None else model.masses
-    place = np.arange(len(x), dtype=float)
-    heads = model.all_heads
-    anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
-    mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
-    result = []
-    for number, head in enumerate(heads):
-        moving = logits(head, x[first:], x)
-        if model.bias is not None:
-            moving += model.bias.logits(number, len(heads), place[first:], place)
-        moving = np.where(visible, moving, -np.inf)
-        fixed = np.where(mass > 0, logits(head, x[first:], anchors), -np.inf)
-        result.append(_normalise(model, visible * masses, moving, fixed, mass))
-    return result
+    rows = Rows(first, len(x), slice(0, len(x)))
+    return [
+        weights_of_rows(model, number, sides(model, head, x, first), rows, first)
+        for number, head in enumerate(model.all_heads)
+    ]
 
 
 def _normalise(
-    model: Attention, seen: FloatArray, moving: FloatArray, fixed: FloatArray, mass: FloatArray
+    model: Attention, seen: Any, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares.
 
@@ -133,18 +193,53 @@ def _normalise(
     return scale * moving, scale * fixed
 
 
-def _apply(matrix: FloatArray | None, x: FloatArray) -> FloatArray:
-    """Rows of x mapped by a matrix (None: the identity)."""
-    return x if matrix is None else x @ matrix.T
+def _apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:
+    """Rows of x mapped by a matrix (None: the identity), plus a bias."""
+    mapped = x if matrix is None else x @ matrix.T
+    return mapped if bias is None else mapped + bias
+
+
+class Rows(NamedTuple):
+    """The tokens start..stop-1, and the slice of all tokens that holds whomever one of them sees."""
+
+    start: int
+    stop: int
+    columns: slice
+
+
+def blocks(mask: Masking, tokens: int, first: int = 0, size: int = BLOCK, fewest: int = FEWEST) -> list[Rows]:
+    """The rows first..tokens-1 in blocks whose weights fit `size` numbers (but at least `fewest` rows)."""
+    count = max(fewest, size // tokens)
+    ranges = mask.intervals(tokens)
+    found = []
+    for start in range(first, tokens, count):
+        stop = min(start + count, tokens)
+        columns = slice(0, tokens)
+        if ranges is not None:
+            # An empty range says nothing about where anybody is.
+            some = ranges[start:stop].reshape(-1, 2)
+            some = some[some[:, 1] > some[:, 0]]
+            columns = slice(int(some[:, 0].min()), int(some[:, 1].max())) if len(some) else slice(0, 1)
+        found.append(Rows(start, stop, columns))
+    return found
 
 
 def attention_sum(model: Attention, x: FloatArray, first: int = 0) -> FloatArray:
-    """A_k, the drift before projection and norm (attention of all heads plus feed-forward), for the tokens from `first` on."""
+    """A_k, the drift before projection and norm (attention of all heads plus feed-forward), for the tokens from `first` on.
+
+    Made in blocks of rows, so that memory is O(n (d + block)), and of thin products only: a head of ranks r and s costs
+    O(n d (r + s) + n^2 (r + s)).
+    """
+    model.check_count(len(x))
     total = np.zeros((len(x) - first, model.dim))
-    for head, (moving, fixed) in zip(model.all_heads, attention_weights(model, x, first)):
-        total += moving @ _apply(head.value, x)
-        if model.frozen is not None:
-            total += fixed @ _apply(head.value, model.frozen.tokens)
+    for number, head in enumerate(model.all_heads):
+        side = sides(model, head, x, first)
+        for rows in blocks(model.mask, len(x), first):
+            moving, fixed = weights_of_rows(model, number, side, rows, first)
+            summed = moving @ side.values[rows.columns]
+            if model.frozen is not None:
+                summed += fixed @ side.fixed_values
+            total[rows.start - first : rows.stop - first] += _apply(head.output, summed)
     if model.feedforward is not None:
         layer = model.feedforward
         total += activate(layer.activation, x[first:] @ layer.w1.T + layer.b1) @ layer.w2.T + layer.b2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from metastable import _checks
 from metastable._checks import FloatArray
@@ -14,16 +14,40 @@ from metastable.kernels import reference
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 from metastable.model import Attention, require
 
-Engine = Literal["reference", "cpu", "cuda"]
+Engine = Literal["reference", "cpu", "cuda", "torch"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
 INTERACTIONS: tuple[str, ...] = ("auto", *get_args(Interaction))
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
+SINGLE = ("cuda", "torch")
+"""Engines that have single precision."""
 IMPLICIT = ("auto", "rodas")
 """Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
 when nothing simpler was found, see `integrate.planning`.)"""
 LONG_HORIZON = 1e3
 """Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
+
+
+PRODUCTS_FROM = 128
+"""Dimension from which matrix products (torch, or NumPy in the reference engine) beat the compiled loops of engine="cpu": measured
+on one thread, cpu / torch is 0.5 to 0.7 at d = 64, 1 to 1.9 at d = 128, 4.4 at d = 384 with 12 heads, 4.7 at d = 576 with 9."""
+GPU_PRODUCTS_FROM = 64
+"""The same on a GPU, for single systems: torch took a sixth of the time of engine="cuda" at n = 4096, d = 64."""
+
+
+class Wins(NamedTuple):
+    """The least dimension and number of tokens from which torch is taken."""
+
+    dim: int
+    tokens: int
+
+
+TORCH_WINS = {"several heads of low rank": Wins(32, 64), "others": Wins(2, 2048)}
+"""Where torch, once installed, beats the reference engine (the same matrix products in NumPy) on the CPU.
+
+Measured on one thread, reference / torch: 1.3 to 2.3 for several heads of low rank (d = 64, 384, 576 with 8, 12, 9 heads, n = 64 to
+2048); 0.7 to 1.1 for one head or square matrices at n up to 1024, 1.05 to 1.6 at n = 2048. Below these sizes importing torch
+takes longer than what it saves."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +91,8 @@ def choose(
     reference.check_range(model)
     explicit = method == "tsit5" and horizon <= LONG_HORIZON
     chosen = _choose_engine(model, tokens, engine, members, explicit)
-    if dtype == "float32" and chosen != "cuda":
-        raise UnsupportedError(f"dtype='float32' is for engine='cuda', not {chosen!r}; use dtype='float64'")
+    if dtype == "float32" and chosen not in SINGLE:
+        raise UnsupportedError(f"dtype='float32' is for engine='cuda' or 'torch', not {chosen!r}; use dtype='float64'")
     if method in IMPLICIT and interaction == "series":
         raise UnsupportedError(f"method={method!r} on a long horizon sums directly; use interaction='direct' or 'auto'")
     summed = "direct" if method in IMPLICIT else _choose_interaction(model, tokens, chosen, interaction, horizon)
@@ -80,13 +104,33 @@ def _choose_engine(model: Attention, tokens: int, engine: str, members: int, exp
         reason = engine_module(engine).refusal(model, tokens)
         if reason is not None:
             raise UnsupportedError(reason)
+        if engine == "torch":
+            engine_module(engine).library()  # its own named error where it is not installed
         return engine
     if explicit and engine_module("cuda").wins(model, tokens, members):
-        return "cuda"
-    if engine_module("cpu").refusal(model, tokens) is None:
+        return "torch" if members == 1 and model.dim >= GPU_PRODUCTS_FROM and _torch_has_gpu(model, tokens) else "cuda"
+    compiled = engine_module("cpu").refusal(model, tokens) is None
+    if compiled and (model.dim < PRODUCTS_FROM or members > 1):
         return "cpu"
+    if _torch_wins(model, tokens):
+        return "torch"
     require(model, reference.SUPPORT, tokens)
     return "reference"
+
+
+def _torch_wins(model: Attention, tokens: int) -> bool:
+    """True when torch is installed, can do the model, and was measured to be faster than the reference engine."""
+    low_rank = len(model.all_heads) > 1 and any(head.has_factors for head in model.all_heads)
+    row = TORCH_WINS["several heads of low rank" if low_rank else "others"]
+    if model.dim < row.dim or tokens < row.tokens:
+        return False
+    module = engine_module("torch")
+    return module.installed() and module.refusal(model, tokens) is None
+
+
+def _torch_has_gpu(model: Attention, tokens: int) -> bool:
+    module = engine_module("torch")
+    return module.installed() and module.refusal(model, tokens) is None and module.library().cuda.is_available()
 
 
 def _choose_interaction(model: Attention, tokens: int, engine: str, interaction: str, horizon: float) -> str:
@@ -113,7 +157,7 @@ def right_hand_side(model: Attention, tokens: int, choice: Backend, first: int =
     """The velocity on packed states from the chosen engine; rows below `first` are inputs only."""
     if choice.engine == "reference":
         return reference.right_hand_side(model, tokens, first)
-    options = {"dtype": choice.dtype} if choice.engine == "cuda" else {}
+    options = {"dtype": choice.dtype} if choice.engine in SINGLE else {}
     return engine_module(choice.engine).right_hand_side(
         model, tokens, first, interaction=choice.interaction, threads=choice.threads, **options
     )

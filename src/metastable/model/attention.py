@@ -15,7 +15,8 @@ from metastable.model import declare
 from metastable.model.biases import ALiBi, Bias
 from metastable.model.declare import optional, parameter, parameters
 from metastable.model.describe import LONGEST, short, table
-from metastable.model.masks import Causal, Masking
+from metastable.model.heads import Head, is_identity
+from metastable.model.masks import Causal, Mask, Masking
 from metastable.model.norms import Norm, PostLN
 from metastable.model.parts import ArrayFields, FeedForward, Frozen
 from metastable.model.weights import Weights
@@ -23,14 +24,9 @@ from metastable.model.weights import Weights
 EXAMPLES = {
     "mask": "an object such as Causal(), Full(), Window(8)",
     "norm": "an object such as PostLN(), PreLN(), NGPT(0.5)",
-    "bias": "None or an object such as ALiBi(0.1)",
+    "bias": "None or an object such as ALiBi(0.1), LogitBias(matrix)",
 }
 MATRICES = ("query", "key", "value")
-
-
-def _is_identity(matrix: FloatArray) -> bool:
-    """True for exactly the identity."""
-    return bool(np.array_equal(matrix, np.eye(len(matrix))))
 
 
 def _matrix_or_identity(value: Any, name: str, dim: int) -> FloatArray | None:
@@ -38,7 +34,7 @@ def _matrix_or_identity(value: Any, name: str, dim: int) -> FloatArray | None:
     if value is None:
         return None
     matrix = _checks.square(value, name, dim, error=ModelError)
-    return None if _is_identity(matrix) else _checks.readonly(matrix)
+    return None if is_identity(matrix) else _checks.readonly(matrix)
 
 
 def _weights(value: Any) -> str | Weights:
@@ -49,43 +45,6 @@ def _weights(value: Any) -> str | Weights:
         names = ", ".join(repr(kind) for kind in declare.kinds("weights"))
         raise ModelError(f"weights must be one of {names}, not {value!r}")
     return value if parameters(value) else value.kind
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Head(ArrayFields):
-    """One attention head: `query`, `key`, `value` are dim x dim (None: the identity), `beta` its inverse temperature.
-
-    Below zero tokens repel: each is drawn to those that are least like it.
-    """
-
-    query: FloatArray | None = None
-    key: FloatArray | None = None
-    value: FloatArray | None = None
-    beta: float = parameter("inverse temperature", default=1.0, symbol="β")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", parameters(Head)["beta"].check(self.beta, "beta"))
-        for name in MATRICES:
-            given = getattr(self, name)
-            if given is not None:
-                array = _checks.matrix(given, name, error=ModelError)
-                if array.shape[0] != array.shape[1]:
-                    raise ModelError(f"{name} must be a square matrix, not of shape {array.shape}")
-                object.__setattr__(self, name, _checks.readonly(array))
-
-    @cached_property
-    def bilinear(self) -> FloatArray | None:
-        """`M = Q^T K` with `<Q x, K y> = x^T M y`; None for the identity. Only M matters, never Q and K alone."""
-        if self.query is None:
-            form = self.key
-        else:
-            form = np.ascontiguousarray(self.query.T if self.key is None else self.query.T @ self.key)
-        return None if form is None or _is_identity(form) else _checks.readonly(form)
-
-    @property
-    def is_identity(self) -> bool:
-        """True for Q^T K = I and V = I, exactly."""
-        return self.bilinear is None and self.value is None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,8 +60,8 @@ class Attention(ArrayFields):
     dim : dimension d >= 2 of the tokens.
     beta : inverse temperature (of the single head; leave it out when `heads` is given); below zero tokens repel.
     query, key, value : d x d matrices, or None for the identity.
-    heads : tuple of `Head`, summed, instead of the four above.
-    mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`.
+    heads : tuple of `Head` (also of low rank, with biases and rotary positions), summed, instead of the four above.
+    mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`, `Mask(rule)`.
     weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended; with
         Q = K = I every token is its own best match, so let the mask leave it out: `Causal(include_self=False)`).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
@@ -110,7 +69,7 @@ class Attention(ArrayFields):
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.
     masses : None or n positive weights of the moving tokens: token j counts masses[j] times in every sum.
     noise : sigma >= 0 of a Brownian motion on the sphere: + sigma P dB - (sigma^2/2)(d-1) X dt (Ito); kappa = 2/sigma^2.
-    bias : None or `ALiBi(slope)`.
+    bias : None, `ALiBi(slope)` or `LogitBias(matrix)`, added to the logits.
     tie_tolerance : "hardmax" only: logits within `tie_tolerance * max(1, |largest|)` of the largest count as ties.
     """
 
@@ -180,11 +139,8 @@ class Attention(ArrayFields):
             raise ModelError(f"heads must be a tuple of Head, not {self.heads!r}") from None
         if not heads or not all(isinstance(head, Head) for head in heads):
             raise ModelError("heads must be a tuple of at least one metastable.Head(query, key, value, beta)")
-        checked = [
-            replace(head, **{m: _matrix_or_identity(getattr(head, m), f"heads[{i}].{m}", self.dim) for m in MATRICES})
-            for i, head in enumerate(heads)
-        ]
-        object.__setattr__(self, "heads", tuple(checked))
+        fitted = (head.fitted(self.dim, f"heads[{i}]") for i, head in enumerate(heads))
+        object.__setattr__(self, "heads", tuple(fitted))
 
     @cached_property
     def all_heads(self) -> tuple[Head, ...]:
@@ -229,6 +185,9 @@ class Attention(ArrayFields):
         for name in MATRICES if len(heads) == 1 else ():
             matrix = getattr(heads[0], name)
             facts[name] = "identity" if matrix is None else short(matrix)
+        for name in ("output", "rotary", "query_bias", "key_bias", "value_bias") if len(heads) == 1 else ():
+            part = getattr(heads[0], name)
+            facts[name] = "" if part is None else short(part)
         for name in ("mask", "weights", "norm", "bias", "feedforward", "frozen", "masses"):
             part = getattr(self, name)
             facts[name] = "" if part is None else str(part) if isinstance(part, str) else short(part)
@@ -248,8 +207,17 @@ class Attention(ArrayFields):
     def check_count(self, tokens: int) -> None:
         """Raise `ModelError` when a part of the model is made for another number of tokens."""
         self.mask.check(tokens)
+        if self.bias is not None:
+            self.bias.check_count(tokens)
         if self.masses is not None and len(self.masses) != tokens:
             raise ModelError(f"masses has {len(self.masses)} entries for {tokens} tokens; give one for each token")
+
+    def for_tokens(self, tokens: int) -> Attention:
+        """The model with a mask that is given by a function written out for so many tokens: the form that can be stored."""
+        _checks.count(tokens, "tokens", error=ModelError)
+        if isinstance(self.mask, Mask) and self.mask.is_rule:
+            return self.replace(mask=Mask(self.mask.matrix(tokens)))
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain Python values (for JSON and TOML); fields at their default are left out."""

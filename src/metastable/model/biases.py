@@ -12,6 +12,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
+from metastable.model.parts import ArrayFields
 
 
 class Bias(Declared, ABC, family="bias"):
@@ -23,6 +24,10 @@ class Bias(Declared, ABC, family="bias"):
 
     def check(self, heads: int) -> None:
         """Raise `ModelError` when the bias does not fit a model with so many heads."""
+        return
+
+    def check_count(self, tokens: int) -> None:
+        """Raise `ModelError` when the bias does not fit a sequence of this length."""
         return
 
 
@@ -54,3 +59,39 @@ class ALiBi(Bias):
 
     def logits(self, head: int, heads: int, rows: FloatArray, columns: FloatArray) -> FloatArray:
         return -self.slopes(heads)[head] * np.abs(rows[:, None] - columns)
+
+
+@dataclass(frozen=True, eq=False)
+class LogitBias(ArrayFields, Bias):
+    """Any numbers added to the logits: `matrix[k, j]` to that of tokens k and j, for all heads; or (heads, n, n), one matrix each.
+
+    Numbers are finite: whom a token must not see, the mask says.
+    """
+
+    kind: ClassVar[str] = "logits"
+    label: ClassVar[str] = "own bias"
+
+    matrix: FloatArray
+
+    def __post_init__(self) -> None:
+        array = _checks.real_array(self.matrix, "LogitBias.matrix", ModelError)
+        if array.ndim not in (2, 3) or array.shape[-1] != array.shape[-2] or array.size == 0:
+            raise ModelError(
+                f"LogitBias.matrix must be n x n, or heads x n x n with one matrix for each head, not of shape {array.shape}"
+            )
+        object.__setattr__(self, "matrix", _checks.readonly(array))
+
+    def check(self, heads: int) -> None:
+        if self.matrix.ndim == 3 and len(self.matrix) != heads:
+            raise ModelError(f"LogitBias.matrix has {len(self.matrix)} matrices for {heads} heads; give one each")
+
+    def check_count(self, tokens: int) -> None:
+        size = self.matrix.shape[-1]
+        if size != tokens:
+            raise ModelError(
+                f"LogitBias.matrix is {size} x {size}, but there are {tokens} tokens; give a matrix of the size of the sequence"
+            )
+
+    def logits(self, head: int, heads: int, rows: FloatArray, columns: FloatArray) -> FloatArray:
+        chosen = self.matrix if self.matrix.ndim == 2 else self.matrix[head]
+        return chosen[np.ix_(np.asarray(rows, dtype=int), np.asarray(columns, dtype=int))]

@@ -7,6 +7,7 @@ index ranges, so kernels loop over ranges and never build an n x n array.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ from metastable.model.declare import Declared, parameter
 from metastable.model.describe import one_line
 
 IntArray = NDArray[np.int64]
+RULE_TOKENS = 2**14
+"""Longest sequence for which a rule is asked about every pair: it takes about a minute."""
 
 
 class Masking(Declared, ABC, family="mask"):
@@ -33,10 +36,16 @@ class Masking(Declared, ABC, family="mask"):
 
     def matrix(self, tokens: int) -> NDArray[np.bool_]:
         """Boolean matrix, shape (tokens, tokens): row k says whom token k sees."""
+        assert self.intervals(tokens) is not None
+        return self.rows(tokens, 0, tokens)
+
+    def rows(self, tokens: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Rows start..stop-1 of `matrix(tokens)`, shape (stop - start, tokens), without the others."""
         ranges = self.intervals(tokens)
-        assert ranges is not None
-        index = np.arange(tokens)
-        inside = (index >= ranges[:, :, :1]) & (index < ranges[:, :, 1:])
+        if ranges is None:
+            return self.matrix(tokens)[start:stop]
+        index, part = np.arange(tokens), ranges[start:stop]
+        inside = (index >= part[:, :, :1]) & (index < part[:, :, 1:])
         return inside[:, 0] | inside[:, 1]
 
     def is_causal(self, tokens: int) -> bool:
@@ -173,52 +182,98 @@ class Prefix(Masking):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mask(Masking):
-    """Any boolean matrix: row k says whom token k sees. Every token must see at least one token."""
+    """Any boolean matrix: row k says whom token k sees. Or a rule for any length: a function (k, j) -> bool of two positions (0-based).
+
+    Every token must see at least one token. A rule is asked once for every pair of a length; stores keep the matrix that it made.
+    """
 
     kind: ClassVar[str] = "matrix"
     label: ClassVar[str] = "own mask"
 
-    allowed: NDArray[np.bool_]
+    allowed: NDArray[np.bool_] | Callable[[int, int], bool]
 
     def __post_init__(self) -> None:
-        try:
-            array = np.array(self.allowed)
-        except ValueError:
-            raise ModelError("Mask.allowed must be a square matrix; its rows have different lengths") from None
-        if array.dtype != np.bool_:
-            if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
-                raise ModelError("Mask.allowed must be a boolean matrix (or hold only 0 and 1)")
-            array = array.astype(bool)
-        if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
-            raise ModelError(f"Mask.allowed must be a square matrix, not an array of shape {array.shape}")
-        blind = np.flatnonzero(~array.any(axis=1))
-        if blind.size:
-            raise ModelError(f"Mask.allowed: token {blind[0]} sees nobody; let it see at least itself")
-        object.__setattr__(self, "allowed", _checks.readonly(array))
+        if callable(self.allowed):
+            object.__setattr__(self, "_made", {})
+        else:
+            object.__setattr__(self, "allowed", _checks.readonly(_allowed(self.allowed)))
 
     def __repr__(self) -> str:
         return one_line(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mask) and np.array_equal(self.allowed, other.allowed)
+        if not isinstance(other, Mask) or self.is_rule != other.is_rule:
+            return False
+        return self.allowed == other.allowed if self.is_rule else bool(np.array_equal(self.allowed, other.allowed))  # type: ignore[arg-type]
 
     def __hash__(self) -> int:
-        return hash((self.allowed.shape, self.allowed.tobytes()))
+        return hash(
+            (self.allowed.shape, self.allowed.tobytes()) if isinstance(self.allowed, np.ndarray) else id(self.allowed)
+        )
 
     @property
-    def fixed_length(self) -> int:
-        return len(self.allowed)
+    def is_rule(self) -> bool:
+        """True for a mask that is given by a function."""
+        return callable(self.allowed)
+
+    @property
+    def fixed_length(self) -> int | None:
+        return len(self.allowed) if isinstance(self.allowed, np.ndarray) else None
 
     def intervals(self, tokens: int) -> None:
         return None
 
     def matrix(self, tokens: int) -> NDArray[np.bool_]:
         self.check(tokens)
-        return self.allowed
+        return self.allowed if isinstance(self.allowed, np.ndarray) else self._by_rule(tokens)
+
+    def _by_rule(self, tokens: int) -> NDArray[np.bool_]:
+        """The matrix that the rule makes; the last one is kept, for a right-hand side asks again and again."""
+        made: dict[int, NDArray[np.bool_]] = vars(self)["_made"]
+        if tokens not in made:
+            size = _checks.count(tokens, "tokens", error=ModelError)
+            if size > RULE_TOKENS:
+                raise ModelError(f"a mask by rule is asked for every pair, too often for {size} tokens; give a matrix")
+            answers = [[self._answer(k, j) for j in range(size)] for k in range(size)]
+            matrix = _checks.readonly(_allowed(answers))
+            made.clear()
+            made[tokens] = matrix
+        return made[tokens]
+
+    def _answer(self, k: int, j: int) -> bool:
+        """What the rule says about one pair."""
+        rule: Any = self.allowed
+        try:
+            answer = rule(k, j)
+        except Exception as reason:  # whatever a function of somebody raises
+            raise ModelError(f"Mask: the rule failed for the positions ({k}, {j}): {reason!r}") from reason
+        return _checks.flag(answer, "the answer of the rule of Mask for two positions (k, j)")
 
     def check(self, tokens: int) -> None:
-        if self.allowed.shape[0] != tokens:
+        if self.is_rule:
+            self._by_rule(tokens)
+        elif self.fixed_length != tokens:
             raise ModelError(
-                f"Mask.allowed is {self.allowed.shape[0]} x {self.allowed.shape[0]}, but there are {tokens} tokens; "
+                f"Mask.allowed is {self.fixed_length} x {self.fixed_length}, but there are {tokens} tokens; "
                 "give a matrix of the size of the sequence"
             )
+
+
+def _allowed(given: Any) -> NDArray[np.bool_]:
+    """A boolean matrix in which everybody sees somebody, or `ModelError`."""
+    try:
+        array = np.array(given)
+    except ValueError:
+        raise ModelError("Mask.allowed must be a square matrix; its rows have different lengths") from None
+    if array.dtype != np.bool_:
+        if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
+            raise ModelError(
+                "Mask.allowed must be a boolean matrix (or hold only 0 and 1), or a function (k, j) -> bool"
+            )
+        array = array.astype(bool)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise ModelError(f"Mask.allowed must be a square matrix, not an array of shape {array.shape}")
+    blind = np.flatnonzero(~array.any(axis=1))
+    if blind.size:
+        raise ModelError(f"Mask.allowed: token {blind[0]} sees nobody; let it see at least itself")
+    return array

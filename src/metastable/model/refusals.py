@@ -60,12 +60,24 @@ PARTS: dict[str, Part] = {
         lambda model, tokens: any(head.beta < 0 for head in model.all_heads),
         lambda model: f"repulsion (beta = {min(head.beta for head in model.all_heads):g} is below zero)",
     ),
+    "factors": Part(
+        lambda model, tokens: any(head.has_factors for head in model.all_heads),
+        lambda model: "heads of low rank or with an output matrix, only dim x dim matrices query, key and value",
+    ),
+    "rotary": Part(
+        lambda model, tokens: any(head.rotary is not None for head in model.all_heads),
+        lambda model: "rotary positions",
+    ),
+    "head_biases": Part(
+        lambda model, tokens: any(head.has_biases for head in model.all_heads),
+        lambda model: "biases of queries, keys or values",
+    ),
     "bilinear": Part(
-        lambda model, tokens: any(head.bilinear is not None for head in model.all_heads),
+        lambda model, tokens: any(not head.is_bilinear or head.bilinear is not None for head in model.all_heads),
         lambda model: f"query and key: Q^T K {IDENTITY}",
     ),
     "value": Part(
-        lambda model, tokens: any(head.value is not None for head in model.all_heads),
+        lambda model, tokens: any(head.value is not None or head.output is not None for head in model.all_heads),
         lambda model: f"value matrix: V {IDENTITY}",
     ),
     **{name: _optional(name, words) for name, words in optionals(Attention).items()},
@@ -107,6 +119,11 @@ FIELDS: dict[str, str | None] = {
     "noise": "noise",
     "bias": "biases",
     "tie_tolerance": None,
+    "output": "factors",
+    "rotary": "rotary",
+    "query_bias": "head_biases",
+    "key_bias": "head_biases",
+    "value_bias": "head_biases",
     **{name: name for name in optionals(Attention)},
 }
 """Every field of `Attention` and `Head` with the list or part that guards it (None: everybody reads it). A test holds it complete."""
@@ -186,7 +203,7 @@ def _sentence(reason: str, fix: str) -> str:
 
 def _shown(variant: Declared) -> str:
     """A variant in a sentence: as it is written in Python, but no matrices."""
-    return "Mask(matrix)" if variant.kind == "matrix" else repr(variant)
+    return f"{type(variant).__name__}(matrix)" if variant.kind in ("matrix", "logits") else repr(variant)
 
 
 def _missing(variant: Declared, allowed: frozenset[str], support: Support) -> str:

@@ -57,6 +57,12 @@ def extended(
 
 
 def _check_can_go_on(run: Run) -> None:
+    if "schedule" in run.dataset.attrs:
+        raise UnsupportedError(
+            "this run follows a Schedule, of which it keeps no more than the pieces that it reached; simulate the Schedule to the "
+            "later time instead, the tokens come the same way: metastable.simulate(schedule, run.start, until=...), schedule the one "
+            "that made the run (run.schedule where no further model comes)"
+        )
     if len(run.models) > 1:
         raise UnsupportedError(
             f"every layer of this run has a model of its own, and all {len(run.models)} of them were applied; simulate the longer list "
@@ -118,7 +124,7 @@ def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
         return method
     if used != "tsit5":
         return "rodas"
-    if asked["method"] == "tsit5" or asked["engine"] in ("reference", "cuda"):
+    if asked["method"] == "tsit5" or asked["engine"] in ("reference", "cuda", "torch"):
         return "tsit5"
     refused = rodas.horizon_refusal(run.model, len(run.start), save.until, save.settled)
     explicit = not save.settled and (refused is not None or short(run.model, save.until))

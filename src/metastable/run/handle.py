@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from metastable.handle import Handle, moments_of
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
 
 if TYPE_CHECKING:
     from metastable.run.trees import MergeTree
@@ -40,6 +41,9 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wis
         "until": plan.save.until,
         "seed": -1 if plan.seed is None else plan.seed,
     }
+    if plan.joints:
+        attributes["schedule"] = json.dumps(plan.joints)
+        return Run(dataset.from_solution(solution, plan.models, start, attributes))
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
     return Run(remember(dataset.from_solution(solution, models, start, attributes), solution.resume, wishes))
@@ -77,7 +81,7 @@ class Run(Handle):
         facts = {
             "tokens": f"{tokens} on the unit sphere of R^{dim}",
             "time": f"0 to {self.end:g}, {len(self.times)} states kept{'' if self.dense is None else ', dense output'}",
-            "model": repr(models[0]) if len(models) == 1 else f"{len(models)} layers, the first {models[0]!r}",
+            "model": repr(models[0]) if len(models) == 1 else f"{len(models)} models, the first {models[0]!r}",
             "method": f"{self.method} on engine {self.engine}, {self.interaction} interaction",
             "work": f"{stats.accepted} steps, {stats.rejected} rejected, {stats.evaluations} evaluations",
             "status": f"{self.status}{': ' + self.message if self.message else ''}",
@@ -86,19 +90,34 @@ class Run(Handle):
 
     @cached_property
     def models(self) -> tuple[Attention, ...]:
-        """The models of the layers (one, where all layers are the same)."""
+        """The models in order: those of a `Schedule`, or of the layers (one, where all are the same). `schedule` says which is when."""
         from metastable import dataset
 
         if dataset.describes_layers(self.dataset.attrs["model"]):
             raise UnsupportedError(
                 "the layers of a checkpoint made this run, not an Attention; open it with metastable.checkpoints.FlowRun.load"
             )
-        return dataset.models_from_json(self.dataset.attrs["model"])
+        return dataset.models_of(self.dataset)
 
     @property
     def model(self) -> Attention:
         """The model (of the first layer)."""
         return self.models[0]
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Which model is when: the `Schedule` of the run; layer i of a layered run holds from depth i step on."""
+        if len(self.models) == 1:
+            return Schedule(((0.0, self.model),))
+        joints = self.dataset.attrs.get("schedule")
+        if joints is not None:
+            return Schedule(tuple(zip(json.loads(joints), self.models)))
+        step = float(self.dataset.attrs["step"])
+        return Schedule(tuple((number * step, model) for number, model in enumerate(self.models)))
+
+    def model_at(self, t: float) -> Attention:
+        """The model that moves the tokens at depth t (the last one at the end)."""
+        return self.schedule.at(t)
 
     @property
     def method(self) -> str:
@@ -132,7 +151,7 @@ class Run(Handle):
         from metastable.run.trees import predict_merges
 
         moment = self.end if t is None else t
-        return predict_merges(self.final if t is None else self.at(t), self.model, moment, **options)
+        return predict_merges(self.final if t is None else self.at(t), self.model_at(moment), moment, **options)
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
@@ -144,6 +163,10 @@ class Run(Handle):
         from metastable.integrate import append
 
         model = self.model
+        if len(self.models) > 1:
+            raise UnsupportedError(
+                f"append takes runs of one model; simulate all tokens together: {self._call('numpy.concatenate([run.start, tokens])')}"
+            )
         new = _checks.tokens(tokens, "tokens", dim=model.dim)
         before, after = len(self.start), len(self.start) + len(new)
         if not model.mask.extends(before, after):
@@ -224,7 +247,8 @@ class Run(Handle):
         options += [f"step={attrs['step']!r}"] if self.method in ("layers", "sde") else []
         options += [f"seed={attrs['seed']}"] if attrs["seed"] >= 0 else []
         method = "auto" if "+" in self.method else self.method
-        models = "list(run.models)" if len(self.models) > 1 else "run.model"
+        several = "run.schedule" if "schedule" in attrs else "list(run.models)"
+        models = several if len(self.models) > 1 else "run.model"
         every = self.dense is not None or len(self.times) == self.stats.accepted + 1
         when = f"until={self.end!r}" if every else "times=run.times"
         return f"metastable.simulate({models}, {start}, {when}, method={method!r}, {', '.join(options)})"

@@ -12,10 +12,11 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import InvalidInputError, StandstillWarning, TimeError, UnsupportedError
 from metastable.integrate.methods import METHODS
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
-from metastable.model import Attention
+from metastable.model import Attention, Schedule
 from metastable.model.standstill import standstill
+from metastable.run import scheduling
 from metastable.run.handle import Run, from_solution, warn_if_early
 
 KEEP_EVERYTHING_LIMIT = 200_000
@@ -23,7 +24,7 @@ KEEP_EVERYTHING_LIMIT = 200_000
 
 
 def simulate(
-    model: Attention | Sequence[Attention],
+    model: Attention | Sequence[Attention] | Schedule,
     start: Any,
     until: float | str | None = None,
     *,
@@ -44,14 +45,15 @@ def simulate(
 
     Parameters
     ----------
-    model : an `Attention`; for `method="layers"` also a list with one model per layer.
+    model : an `Attention`; a `Schedule` of them, piecewise constant in depth, for the adaptive methods; for `method="layers"` also a
+        list with one model per layer.
     start : unit vectors, shape (tokens, dim), for example `metastable.sphere.uniform(200, dim=2, seed=0)`. They stand at depth 0 and
         have radius 1: to take a run further, use `run.extend(until=...)`, not `run.final`.
     until : the time to reach; `"settled"` runs until all tokens stopped for good. May be left out when `times` is given.
     times : output times. None keeps every step with dense output, so that `run.at(t)` works for any t.
     method : "tsit5" (explicit, adaptive), "rodas" (implicit, for long horizons), "layers" (x <- N(x + step A(x))),
         "sde" (with noise), or "auto".
-    engine : "reference" (NumPy), "cpu" (Numba), "cuda", or "auto".
+    engine : "reference" (NumPy), "cpu" (Numba), "cuda", "torch" (matrix products on CPU or GPU, for large dimensions), or "auto".
     interaction : "direct" sums over pairs, "series" (Fourier or harmonic expansions, O(n) in the tokens), or "auto".
     rtol, atol : tolerances of the adaptive methods; tokens have length one, so they add up.
     step : step of "layers" (required with a single model) and of "sde" (default 0.01, shorter for strong noise in high dimension;
@@ -60,7 +62,7 @@ def simulate(
     max_steps : give up after this many steps; the part that was computed is kept. "layers" and "sde", which know their number of
         steps beforehand, refuse to start instead.
     threads : CPU threads (None: all). Results do not depend on it.
-    dtype : "float64", or "float32" on the GPU for statistics (never for long horizons).
+    dtype : "float64", or "float32" with engine "cuda" or "torch" for statistics (never for long horizons).
     progress : show a progress bar; None shows one on a terminal.
 
     Returns a `Run`, whose `status` is "success", "max_steps", "diverged" or "unresolved".
@@ -71,6 +73,13 @@ def simulate(
     'success'
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
+    if isinstance(model, Schedule):
+        whole, plans, tokens = scheduling.plans_of(model, start, until, times, wishes, seed)
+        _check_size(whole.save, tokens)
+        with progress_bar("simulate", whole.save.until, progress) as report:
+            solution = scheduling.solve(whole, plans, whole.packed(tokens), report)
+        warn_if_early(solution)
+        return from_solution(whole, tokens, solution)
     plan, tokens = _plan(model, start, until, times, wishes, seed)
     reason = standstill(plan.model, len(tokens)) if len(plan.models) == 1 else None
     if reason is not None:
@@ -104,11 +113,16 @@ def _plan(
     if until is None and not single:
         until = len(models) * _checks.number(wishes.step, "step", 0.0, strict=True)
     save = horizon(until, times, wishes.method)
+    _check_size(save, tokens)
+    return make(models, len(tokens), save, wishes, seed=seed), tokens
+
+
+def _check_size(save: Save, tokens: FloatArray) -> None:
+    """Refuse to keep every step of a large system."""
     if save.times is None and tokens.size > KEEP_EVERYTHING_LIMIT:
         raise TimeError(
             f"{len(tokens)} tokens are too many to keep every step; say which times to keep, for example times=[1, 10, 100]"
         )
-    return make(models, len(tokens), save, wishes, seed=seed), tokens
 
 
 def _models(model: Attention | Sequence[Attention], method: str) -> tuple[Attention, ...]:

@@ -1,0 +1,229 @@
+"""engine="torch" against a loop over pairs of tokens, the reference engine, and the NumPy march. (More: METASTABLE_MODELS=200.)"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import MissingExtraError, NumericalRangeError, UnsupportedError
+from metastable.kernels import reference, select
+from metastable.kernels import torch as engine
+from metastable.model import Bias, declare
+from tests import variants
+from tests.equivalence.test_heads import MODELS, TIME, packed_velocity, slow_packed
+
+torch = pytest.importorskip("torch")
+
+TOLERANCE = {"float64": 1e-12, "float32": 3e-5}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_torch_equals_the_loop_over_pairs(dtype):
+    seen = 0
+    for seed in range(MODELS):
+        model, x, radius = variants.wide_model(seed)
+        if engine.refusal(model, len(x), dtype) is not None:
+            assert dtype == "float32"
+            assert model.weights == "hardmax"
+            continue
+        seen += 1
+        truth, size = slow_packed(model, x, radius)
+        found = packed_velocity(engine, model, x, radius, dtype=dtype)
+        assert (np.abs(found - truth) <= TOLERANCE[dtype] * size).all(), (seed, model)
+    assert seen >= 0.75 * MODELS
+
+
+def plain_model(rng, n: int, d: int, heads: int, low: bool, mask) -> tuple[ms.Attention, np.ndarray]:
+    """Softmax attention with nothing added: what torch has a product of its own for."""
+    rank = max(1, d // 2) if low else d
+
+    def head() -> ms.Head:
+        q, k, v = (rng.normal(size=(rank, d)) for _ in range(3))
+        output = rng.normal(size=(d, rank)) if low else None
+        return ms.Head(q, k, v, float(rng.choice([3.0, -1.0])), output=output)
+
+    return ms.Attention(dim=d, heads=tuple(head() for _ in range(heads)), mask=mask), variants.tokens(rng, n, d)
+
+
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Full()], ids=repr)
+@pytest.mark.parametrize("low", [False, True])
+def test_torchs_own_product_is_the_same(mask, low, monkeypatch):
+    from metastable.kernels.torch.engine import Velocity
+
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        model, x = plain_model(rng, 3 + 7 * seed, 2 + seed, 1 + seed % 3, low, mask)
+        truth = packed_velocity(reference, model, x, None)
+        made = engine.right_hand_side(model, len(x))
+        assert isinstance(made, Velocity)
+        assert any(made._is_fused(group) for group in made.groups)
+        size = np.abs(truth).max() + sum(head.value_size for head in model.all_heads)
+        np.testing.assert_allclose(packed_velocity(engine, model, x, None), truth, rtol=0, atol=1e-13 * size)
+        monkeypatch.setattr(Velocity, "_is_fused", lambda self, group: False)
+        np.testing.assert_allclose(packed_velocity(engine, model, x, None), truth, rtol=0, atol=1e-13 * size)
+        monkeypatch.undo()
+
+
+def test_blocks_of_rows_change_nothing_and_bound_memory(monkeypatch):
+    """However small the blocks and whatever the first row, the numbers are the same; no block holds more than it may."""
+    from metastable.kernels.torch import engine as inside
+
+    held = []
+    logits = inside.Velocity._logits
+
+    def watched(self, *rest):
+        made, fixed = logits(self, *rest)
+        held.append(made.shape[1])
+        return made, fixed
+
+    monkeypatch.setattr(inside.Velocity, "_logits", watched)
+    monkeypatch.setattr(inside, "FEWEST", 2)
+    monkeypatch.setattr(inside.Velocity, "_is_fused", lambda self, group: False)
+    for seed in range(14):
+        model, x, radius = variants.wide_model(seed)
+        truth = packed_velocity(engine, model, x, radius)
+        monkeypatch.setitem(inside.HELD, "cpu", 1)
+        first = len(x) // 3
+        held.clear()
+        small = packed_velocity(engine, model, x, radius, first=first)
+        assert max(held) <= 2
+        np.testing.assert_allclose(small[first:], truth[first:], rtol=1e-12, atol=1e-12)
+        assert not small[:first].any()
+        monkeypatch.setitem(inside.HELD, "cpu", 2**17)
+
+
+@pytest.mark.parametrize("norm", variants.NORMS, ids=repr)
+def test_marches_equal_the_numpy_march(norm):
+    """States on the device: the same steps as the readable march, the same dense output."""
+    rng = np.random.default_rng(4)
+    head = variants.wide_head(rng, 6, 2.0)
+    model = ms.Attention(dim=6, heads=(head, ms.Head(beta=2.0)), norm=norm)
+    x = variants.tokens(rng, 9, 6)
+    options = {"until": 2.0, "method": "tsit5", "rtol": 1e-8, "atol": 1e-10, "progress": False}
+    ours, plain = (ms.simulate(model, x, engine=name, **options) for name in ("torch", "reference"))
+    assert (ours.engine, ours.status) == ("torch", "success")
+    assert ours.stats == plain.stats
+    np.testing.assert_allclose(ours.final, plain.final, atol=1e-11)
+    np.testing.assert_allclose(ours.at(1.234), plain.at(1.234), atol=1e-10)
+    chosen = ms.simulate(model, x, times=[0.5, 2.0], engine="torch", **{**options, "until": None})
+    np.testing.assert_allclose(chosen.states[-1], plain.final, atol=1e-11)
+    if plain.radius is not None:
+        np.testing.assert_allclose(ours.radius, plain.radius, atol=1e-10)
+    single = ms.simulate(model, x, engine="torch", dtype="float32", **{**options, "rtol": 1e-5})
+    np.testing.assert_allclose(single.final, plain.final, atol=1e-3)
+
+
+def test_ends_early_as_the_readable_march_does():
+    """A radius that vanishes, and steps that run out."""
+    model = ms.Attention(dim=2, beta=1.0, value=-np.eye(2), norm=ms.PreLN())
+    x = np.array([[1.0, 0.0]])
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        ours = ms.simulate(model, x, until=2.0, engine="torch", progress=False)
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        plain = ms.simulate(model, x, until=2.0, engine="reference", progress=False)
+    assert ours.status == plain.status == "diverged"
+    assert ours.end == pytest.approx(plain.end, rel=1e-6)
+
+
+def test_the_rest_of_the_house_takes_it():
+    """Noise, members, more tokens, derivatives of depth."""
+    rng = np.random.default_rng(6)
+    model = ms.Attention(dim=3, heads=(ms.Head(rotary=ms.Rotary(dims=2), beta=3.0),))
+    x = variants.tokens(rng, 5, 3)
+    run = ms.simulate(model, x, until=1.0, engine="torch", rtol=1e-9, progress=False)
+    longer = run.append(variants.tokens(rng, 2, 3), progress=False)
+    together = ms.simulate(model, longer.start, until=1.0, engine="torch", rtol=1e-9, progress=False)
+    np.testing.assert_allclose(longer.final, together.final, atol=1e-7)
+    options = {"tokens": 4, "members": 3, "times": [1.0], "seed": 0, "progress": False}
+    ours, plain = (ms.ensemble(model, engine=name, **options) for name in ("torch", "reference"))
+    np.testing.assert_allclose(ours["x"].values, plain["x"].values, atol=1e-11)
+    noisy = model.replace(noise=0.3)
+    ours, plain = (
+        ms.simulate(noisy, x, until=0.1, seed=1, engine=name, progress=False).final for name in ("torch", "reference")
+    )
+    np.testing.assert_allclose(ours, plain, atol=1e-12)
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    model, x, _ = variants.wide_model(3)
+    ms.velocity(model, x, engine="torch", threads=1)
+    assert torch.get_num_threads() == before
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_without_torch_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    x = np.eye(3)
+    with pytest.raises(MissingExtraError, match=r'pip install "metastable\[torch\]"'):
+        ms.velocity(ms.Attention(dim=3, beta=1.0), x, engine="torch")
+    with pytest.raises(MissingExtraError, match="torch"):
+        ms.simulate(ms.Attention(dim=3, beta=1.0), x, until=1.0, engine="torch", progress=False)
+    assert not engine.installed()
+
+
+def test_what_it_cannot_do_is_said():
+    model, x = ms.Attention(dim=3, beta=1.0), np.eye(3)
+    with pytest.raises(UnsupportedError, match="no series"):
+        ms.velocity(model, x, engine="torch", interaction="series")
+    with pytest.raises(UnsupportedError, match="engine='cpu'"):
+        ms.simulate(model, x, until=1.0, method="rodas", engine="torch", progress=False)
+    with pytest.raises(UnsupportedError, match="single precision has no hardmax"):
+        ms.simulate(model.replace(weights="hardmax"), x, until=1.0, engine="torch", dtype="float32", progress=False)
+    with pytest.raises(NumericalRangeError, match="leaves double precision"):
+        ms.velocity(model.replace(beta=1e3, weights="unnormalized"), x, engine="torch")
+    hot = engine.right_hand_side(model.replace(beta=1e2, weights="unnormalized"), 3, dtype="float32")
+    with pytest.raises(NumericalRangeError, match="leaves single precision"):
+        hot(TIME, x, np.zeros_like(x))
+
+    before = dict(declare.REGISTRY["bias"])
+
+    @dataclass(frozen=True)
+    class Odd(Bias):
+        kind: ClassVar[str] = "odd"
+
+        def logits(self, head, heads, rows, columns):
+            return np.zeros((len(rows), len(columns)))
+
+    try:
+        with pytest.raises(UnsupportedError, match=r"no bias .*Odd"):
+            ms.velocity(model.replace(bias=Odd()), x, engine="torch")
+    finally:
+        declare.REGISTRY["bias"].clear()
+        declare.REGISTRY["bias"].update(before)
+
+
+# -------------------------------------------------------------------------------------------------------------- auto
+
+
+def low_rank(d: int, heads: int) -> ms.Attention:
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(2, d)), rng.normal(size=(d, 2))
+    return ms.Attention(dim=d, heads=tuple(ms.Head(q, q, q, 1.0, output=v) for _ in range(heads)))
+
+
+def test_auto_follows_the_table(monkeypatch):
+    """Compiled loops below `PRODUCTS_FROM`; beyond, and for what they refuse, products: torch's where its row says so, if installed."""
+
+    def chosen(model, tokens, **options):
+        return select.choose(model, tokens, **options).engine
+
+    row, others = select.TORCH_WINS["several heads of low rank"], select.TORCH_WINS["others"]
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM - 1, beta=1.0), 5000) == "cpu"
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), 50) == "reference"
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens) == "torch"
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens, members=9) == "cpu"
+    assert chosen(low_rank(row.dim, 2), row.tokens) == "torch"
+    assert chosen(low_rank(row.dim, 2), row.tokens - 1) == "reference"
+    assert chosen(low_rank(row.dim, 1), row.tokens) == "reference"
+    assert chosen(low_rank(row.dim - 1, 2), row.tokens) == "reference"
+    monkeypatch.setattr(engine, "installed", lambda: False)
+    assert chosen(low_rank(row.dim, 2), row.tokens) == "reference"
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens) == "reference"
