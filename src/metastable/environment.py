@@ -65,10 +65,9 @@ def extras() -> Section:
 
 
 def processor_name() -> str:
-    """Model name of the processor."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+    """Model name of the processor, as far as the system tells."""
+    if sys.platform == "linux":
+        for line in Path(os.sep, "proc", "cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -14,7 +14,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import TimeError
+from metastable.errors import InvalidInputError, TimeError
 from metastable.integrate.solution import Statistics
 
 if TYPE_CHECKING:
@@ -28,8 +28,15 @@ class Handle(ABC):
     dataset: xr.Dataset
 
     def __post_init__(self) -> None:
+        import xarray as xr
+
         from metastable.dataset import readonly
 
+        if not isinstance(self.dataset, xr.Dataset):
+            kind = type(self.dataset).__name__
+            raise InvalidInputError(
+                f"dataset must be an xarray.Dataset of the schema of runs, not {kind}; runs come from simulate and load"
+            )
         object.__setattr__(self, "dataset", readonly(self.dataset))
 
     @property

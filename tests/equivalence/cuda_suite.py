@@ -7,6 +7,7 @@ imported) and on a real GPU in larger ones (`make test-gpu`).
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -411,10 +412,11 @@ def test_a_system_is_taken_up_where_it_was(norm):
     model = Attention(dim=2, beta=4.0, norm=norm)
     start = points(3, 2)
     packed = np.concatenate([start, np.ones((3, model.width - 2))], axis=1)
-    short = fused_cuda.solve(model, packed, None, 0.3)
+    short = fused_cuda.solve(plan(model, None, 0.3), packed, None)
     assert short.resume is not None
     assert 0.0 < short.resume.t < 0.3
-    further = fused_cuda.solve(model, short.resume.state, None, 0.6, resume=short.resume)
-    whole = fused_cuda.solve(model, packed, None, 0.6)
+    longer = replace(plan(model, None, 0.6), resume=short.resume)
+    further = fused_cuda.solve(longer, short.resume.state, None)
+    whole = fused_cuda.solve(plan(model, None, 0.6), packed, None)
     assert further.statistics.accepted == whole.statistics.accepted
     np.testing.assert_allclose(further.states[-1], whole.states[-1], atol=1e-12)

@@ -1,8 +1,11 @@
 """What users type has types that a type checker knows: `pyright --verifytypes`, the check behind `py.typed`."""
 
 import json
+import os
 import subprocess
 import sys
+
+import metastable
 
 ROOMS = (
     "run",
@@ -22,7 +25,14 @@ ROOMS = (
 
 def test_every_public_name_has_known_types():
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", "--ignoreexternal"]
-    found = subprocess.run([*command, "--verifytypes", "metastable"], capture_output=True, text=True)
+    # An editable installation is a path that pyright does not follow.
+    source = os.path.dirname(os.path.dirname(metastable.__file__))
+    found = subprocess.run(
+        [*command, "--verifytypes", "metastable"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": source},
+    )
     report = json.loads(found.stdout)["typeCompleteness"]
     assert report["pyTypedPath"].endswith("py.typed")
     symbols = {item["name"]: item for item in report["symbols"]}

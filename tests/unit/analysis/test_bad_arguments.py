@@ -57,7 +57,6 @@ GOOD: dict[str, dict[str, Any]] = {
 """A call of every function that works."""
 
 OBSERVABLES: dict[str, dict[str, Any]] = {
-    "own": {"function": np.mean, "dims": ("row",), "name": "mean"},
     "consumed": {"delta": 0.1, "radius": 0.1, "strong": True, "moving": True},
     "clusters": {"radius": 0.1},
     "cosine_quantiles": {"levels": (0.1, 0.9)},

@@ -174,7 +174,7 @@ class Flow:
 
         return read_words(self, hidden, count)
 
-    def check_final_norm(self) -> None:
+    def _check_final_norm(self) -> None:
         """Refuse a model that does something to its last state that no module of it does alone."""
         import torch
 

@@ -100,7 +100,7 @@ def scores(flow: Flow, hidden: Any) -> Any:
     rows = torch.tensor(array, dtype=flow.probe.last.dtype, device=flow.probe.last.device)
     with torch.no_grad():
         if has_head(flow.model):
-            flow.check_final_norm()
+            flow._check_final_norm()
             return head_logits(flow, rows if flow.final_norm is None else flow.final_norm(rows))
         matrix = flow.model.get_input_embeddings().weight.detach()
         if matrix.shape[1] != flow.dim:

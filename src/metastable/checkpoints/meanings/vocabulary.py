@@ -77,7 +77,7 @@ def final_norm(flow: Flow) -> FinalNorm | None:
         UnsupportedError: what the model does there is none of these.
     """
     if flow.final_norm is None:
-        flow.check_final_norm()
+        flow._check_final_norm()
         return None
     import torch
 
