@@ -238,3 +238,19 @@ def test_analysis_takes_read_only_arrays():
         ms.classify(RUN)
         ms.velocity(MODEL, RUN.final, engine="cpu")
         ms.simulate(MODEL, RUN.final, until=1.0)
+
+
+def test_an_observable_cannot_change_what_the_next_one_sees():
+    """Members share the array that is measured: whoever writes to it fails, and nobody else is wrong."""
+
+    def spoil(states, times, model):
+        states[:] = 0.0
+        return np.ones(len(times))
+
+    options = {"tokens": 5, "members": 2, "times": [1.0], "seed": 0, "engine": "reference", "progress": False}
+    model = ms.Attention(dim=2, beta=4.0)
+    with pytest.raises(ValueError, match="read-only"):
+        ms.simulate(model, ms.sphere.uniform(5, 2, seed=0), times=[1.0]).observe(spoil)
+    with pytest.warns(StoppedEarlyWarning, match="read-only"):
+        both = ms.ensemble(model, observe={"spoil": spoil, "cosine": ms.observe.mean_cosine()}, **options)
+    assert np.isnan(both.cosine).all()

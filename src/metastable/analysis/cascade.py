@@ -67,7 +67,7 @@ SUPPORT = Support(
     norms=frozenset({"post_ln"}),
     masks=frozenset({"causal", "full"}),
     weights=frozenset({"softmax"}),
-    parts=frozenset({"bilinear", "value", "repulsion", "masses"}),
+    parts=frozenset({"bilinear", "value", "masses"}),
     rules=(Rule("value", _multiple_rule),),
     use="simulate it: metastable.merge_tree(metastable.simulate(model, start, until='settled'))",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable._checks import FloatArray
+from metastable._checks import FloatArray, readonly
 from metastable.errors import InvalidInputError, ObservableError
 from metastable.model import Attention
 
@@ -125,6 +125,8 @@ def measured(
 
     `ObservableError` where it does not return one entry per time, or other dims than it declares.
     """
+    # Whoever writes to what is measured would change what the next observable sees.
+    states, start = readonly(states.view()), readonly(start.view())
     found = observable.measure(states, start=start, model=model, times=times)
     try:
         values = np.asarray(found)

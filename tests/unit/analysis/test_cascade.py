@@ -208,6 +208,7 @@ def test_rotations_and_the_order_of_followers_change_nothing():
     [
         ({"value": np.diag([1.0, 0.5])}, "multiple of the identity"),
         ({"value": -np.eye(2)}, "attract"),
+        ({"beta": -3.0}, "beta < 0|repulsion|negative"),
         ({"noise": 0.1}, "noise"),
         ({"mask": ms.Window(3)}, "Window"),
         ({"mask": ms.Causal(include_self=False)}, "see itself"),
