@@ -66,7 +66,8 @@ bench: $(VENV)/.installed-dev
 # What every system and Python must pass: no browser, no PyTorch (its wheels are not for all of them), one vector width.
 .PHONY: test-core
 test-core: $(VENV)/.installed-core
-	$(PYTEST) tests/smoke tests/equivalence tests/unit --ignore=tests/unit/checkpoints --ignore-glob='*/test_cuda*'
+	$(PYTEST) tests/smoke tests/equivalence tests/unit --ignore=tests/unit/checkpoints --ignore-glob='*/test_cuda*' \
+	  --ignore=tests/equivalence/test_torch.py --deselect=tests/equivalence/test_heads.py::test_heads_are_those_of_transformers
 
 $(VENV)/.installed-core: pyproject.toml | $(BIN)/python
 	$(PIP) --editable ".[dev,weights,sweep,explore]"

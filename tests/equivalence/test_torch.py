@@ -17,8 +17,6 @@ from metastable.model import Bias, declare
 from tests import variants
 from tests.equivalence.test_heads import MODELS, TIME, packed_velocity, slow_packed
 
-torch = pytest.importorskip("torch")
-
 TOLERANCE = {"float64": 1e-12, "float32": 3e-5}
 
 
@@ -150,6 +148,8 @@ def test_the_rest_of_the_house_takes_it():
 
 
 def test_threads_are_given_back():
+    import torch
+
     before = torch.get_num_threads()
     model, x, _ = variants.wide_model(3)
     ms.velocity(model, x, engine="torch", threads=1)

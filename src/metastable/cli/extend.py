@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from metastable.cli.options import OUTPUT, SOLVER, Overwrite, Plot, Quiet, Threads
 from metastable.cli.pictures import check_picture
-from metastable.cli.simulate import OUTPUT, SOLVER, STOPPED_EARLY, read_times, read_until, summary
+from metastable.cli.simulate import STOPPED_EARLY, read_times, read_until, summary
 from metastable.errors import InvalidInputError, StoppedEarlyWarning
 
 
@@ -30,16 +31,14 @@ def extend(
     max_steps: Annotated[
         int | None, typer.Option(help="Give up after this many further steps.", rich_help_panel=SOLVER)
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=SOLVER)] = None,
+    threads: Threads = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Keep the longer run here. Default: in place.", rich_help_panel=OUTPUT),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing run at --out.", rich_help_panel=OUTPUT)] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the run into this picture (.png, .pdf, .svg).", rich_help_panel=OUTPUT)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.", rich_help_panel=OUTPUT)] = False,
+    overwrite: Overwrite = False,
+    plot: Plot = None,
+    quiet: Quiet = False,
 ) -> None:
     """Take a stored run further: the run that a later --until would have given, of which only the new part is computed.
 

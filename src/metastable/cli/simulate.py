@@ -9,16 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Plot, Quiet, Threads
 from metastable.cli.pictures import check_picture
 from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, StoreError
 from metastable.model import Attention
 from metastable.model.declare import parameters
 
-MODEL = "Model"
-START = "Start"
-SOLVER = "Solver"
-OUTPUT = "Output"
 STOPPED_EARLY = 3
 """Exit code of a run that ended before its time; what it reached is kept and shown."""
 
@@ -78,15 +75,13 @@ def simulate(
     max_steps: Annotated[
         int | None, typer.Option(help="Give up after this many steps.", rich_help_panel=SOLVER)
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", rich_help_panel=SOLVER)] = None,
+    threads: Threads = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to keep the run (a zarr store).", rich_help_panel=OUTPUT)
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing run at --out.", rich_help_panel=OUTPUT)] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the run into this picture (.png, .pdf, .svg).", rich_help_panel=OUTPUT)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.", rich_help_panel=OUTPUT)] = False,
+    overwrite: Overwrite = False,
+    plot: Plot = None,
+    quiet: Quiet = False,
 ) -> None:
     r"""Simulate one sequence of tokens, print a summary, keep the run.
 

@@ -142,6 +142,16 @@ def break_wraps(times: Any, angles: np.ndarray, log: bool = False) -> tuple[np.n
     return np.insert(t, place, moments), np.insert(angles, place, path)
 
 
+def _axes_of_angle_and_time(ax: Axes, t: np.ndarray, log: bool) -> None:
+    """Angles upwards, the depths `t` (ascending) to the right."""
+    style.angle_axis(ax)
+    if log:
+        style.log_time_axis(ax, float(t[0]), float(t[-1]))
+    else:
+        ax.set_xlim(float(t[0]), float(t[-1]))
+        ax.set_xlabel("depth $t$")
+
+
 @drawing
 def draw_world_density(ax: Axes, times: Any, points: Any, *, log: bool = False, cells: int = 160) -> Any:
     """How many tokens are where against depth t, for more tokens than lines can show: `times` (m,), `points` (m,
@@ -168,12 +178,7 @@ def draw_world_density(ax: Axes, times: Any, points: Any, *, log: bool = False, 
         norm=LogNorm(1.0, max(2.0, counts.max())),
         rasterized=True,
     )
-    style.angle_axis(ax)
-    if log:
-        style.log_time_axis(ax, float(t[0]), float(t[-1]))
-    else:
-        ax.set_xlim(float(t[0]), float(t[-1]))
-        ax.set_xlabel("depth $t$")
+    _axes_of_angle_and_time(ax, t, log)
     return image
 
 
@@ -216,9 +221,4 @@ def draw_world_lines(
     for token, color in (highlight or {}).items():
         steps, path = break_wraps(t, angles[:, token], log)
         ax.plot(steps, path, color=color, linewidth=HIGHLIGHT, zorder=3, solid_capstyle="round")
-    style.angle_axis(ax)
-    if log:
-        style.log_time_axis(ax, float(t[0]), float(t[-1]))
-    else:
-        ax.set_xlim(float(t[0]), float(t[-1]))
-        ax.set_xlabel("depth $t$")
+    _axes_of_angle_and_time(ax, t, log)

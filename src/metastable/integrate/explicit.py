@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import on_device, tsit5
+from metastable.integrate import march, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
+from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
+from metastable.model import require
 
 
 def _compiled(plan: Plan, tokens: int) -> ModuleType | None:
@@ -29,6 +33,19 @@ def _options(plan: Plan, report: Report | None) -> dict[str, Any]:
     return {**tolerances, "interaction": backend.interaction, "threads": backend.threads, "progress": report}
 
 
+def _torch(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
+    """With engine="torch": states stay where the velocity is computed."""
+    from metastable.kernels import torch
+
+    require(plan.model, torch.SUPPORT[plan.backend.dtype], len(start))
+    from metastable.kernels.torch.engine import Velocity
+    from metastable.kernels.torch.march import DeviceSystem
+
+    velocity = Velocity(plan.model, len(start), 0, plan.backend.threads, plan.backend.dtype)
+    start = np.ascontiguousarray(start, dtype=np.float64)
+    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)
+
+
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     """Tsit5 from the packed state `start` with the engine and interaction of the plan."""
     model, save = plan.model, plan.save
@@ -37,7 +54,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
 
         return cuda.solve(plan, start, report)
     if plan.backend.engine == "torch":
-        return on_device.solve_torch(plan, start, report)
+        return _torch(plan, start, report)
     fused = _compiled(plan, len(start))
     if fused is not None:
         return fused.solve(model, start, save.times, save.until, resume=plan.resume, **_options(plan, report))

@@ -12,6 +12,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control
+from metastable.integrate.plan import Plan
 from metastable.integrate.solution import (
     DEGREE,
     DENSE_LIMIT,
@@ -252,4 +253,19 @@ def integrate(
         recorder.dense(),
         message,
         resume=None if status == "diverged" else march.landing or march.here(recorder),
+    )
+
+
+def follow(system: System, plan: Plan, start: FloatArray, report: Report | None) -> Solution:
+    """`integrate` as a plan says, for a system that stands at the packed state `start` and lives elsewhere (on a GPU, in torch)."""
+    return integrate(
+        system,
+        start,
+        Recorder(plan.model.dim, plan.save.times),
+        plan.save.until,
+        tolerance=plan.accuracy.tolerance,
+        max_steps=plan.accuracy.max_steps,
+        breakpoints=plan.model.norm.breakpoints,
+        progress=report,
+        resume=plan.resume,
     )

@@ -174,15 +174,6 @@ class Flow:
 
         return read_words(self, hidden, count)
 
-    def _check_final_norm(self) -> None:
-        """Refuse a model that does something to its last state that no module of it does alone."""
-        import torch
-
-        if self.final_norm is None and not torch.equal(self.probe.last, self.probe.returned):
-            raise UnsupportedError(
-                f"what {self.source} does to its last state before the head is not one module, so states cannot be read as words"
-            )
-
     @property
     def _dtype_name(self) -> str:
         return str(self.probe.last.dtype).removeprefix("torch.")

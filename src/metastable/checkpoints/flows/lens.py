@@ -20,6 +20,16 @@ def has_head(model: Any) -> bool:
     return model.base_model is not model and getattr(model, "get_output_embeddings", lambda: None)() is not None
 
 
+def check_final_norm(flow: Flow) -> None:
+    """Refuse a model that does something to its last state that no module of it does alone."""
+    import torch
+
+    if flow.final_norm is None and not torch.equal(flow.probe.last, flow.probe.returned):
+        raise UnsupportedError(
+            f"what {flow.source} does to its last state before the head is not one module, so states cannot be read as words"
+        )
+
+
 def head_logits(flow: Flow, returned: Any) -> Any:
     """Logits (rows, vocabulary) that the model's own head makes of what its base model returns, rows (rows, dim).
 
@@ -100,7 +110,7 @@ def scores(flow: Flow, hidden: Any) -> Any:
     rows = torch.tensor(array, dtype=flow.probe.last.dtype, device=flow.probe.last.device)
     with torch.no_grad():
         if has_head(flow.model):
-            flow._check_final_norm()
+            check_final_norm(flow)
             return head_logits(flow, rows if flow.final_norm is None else flow.final_norm(rows))
         matrix = flow.model.get_input_embeddings().weight.detach()
         if matrix.shape[1] != flow.dim:

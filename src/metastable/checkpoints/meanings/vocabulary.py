@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastable.checkpoints.flows.lens import direct_output
+from metastable.checkpoints.flows.lens import check_final_norm, direct_output
 from metastable.checkpoints.weights import NormKind
 from metastable.errors import InvalidInputError, UnsupportedError
 
@@ -77,7 +77,7 @@ def final_norm(flow: Flow) -> FinalNorm | None:
         UnsupportedError: what the model does there is none of these.
     """
     if flow.final_norm is None:
-        flow._check_final_norm()
+        check_final_norm(flow)
         return None
     import torch
 

@@ -102,21 +102,10 @@ def observe_members(
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     """Integrate the packed state `start` (tokens, width) from 0 (or `plan.resume`) to the end of the plan; as `tsit5.solve`."""
-    model, accuracy = plan.model, plan.accuracy
     start = np.ascontiguousarray(start, dtype=np.float64)
     _check(plan, len(start))
     from metastable.kernels.cuda import engine
     from metastable.kernels.cuda.march import DeviceSystem
 
-    velocity = engine.make(model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
-    return march.integrate(
-        DeviceSystem(velocity, start, TSIT5, accuracy, march.polynomial),
-        start,
-        march.Recorder(model.dim, plan.save.times),
-        plan.save.until,
-        tolerance=accuracy.tolerance,
-        max_steps=accuracy.max_steps,
-        breakpoints=model.norm.breakpoints,
-        progress=report,
-        resume=plan.resume,
-    )
+    velocity = engine.make(plan.model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
+    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)

@@ -14,7 +14,7 @@ from metastable.model import Attention, require
 if TYPE_CHECKING:
     from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 
-__all__ = ["installed", "library", "refusal", "right_hand_side", "series_refusal", "series_wins"]
+__all__ = ["SUPPORT", "installed", "library", "refusal", "right_hand_side", "series_refusal", "series_wins"]
 
 
 def right_hand_side(

@@ -3,83 +3,67 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from metastable._checks import FloatArray
 from metastable.kernels.torch.engine import Velocity
-from metastable.model import Attention
 
 
 class DeviceSystem:
-    """One system: state `y`, trial state `new` and the slopes of the stages, double precision whatever the sums are made in.
+    """A state `y` that stays on the device, with its trial state `new` and the slopes of the stages (an `integrate.march.System`).
 
-    `weights` (stages, stages) and `error` (stages,) are the coefficients of the method.
+    All in double precision, whatever the sums are made in. `tableau` is the method (`integrate.tableau.Tableau`), `accuracy` has rtol
+    and atol, and `polynomial(y, step, slopes)` makes dense output on the host.
     """
 
     def __init__(
-        self,
-        model: Attention,
-        start: FloatArray,
-        weights: FloatArray,
-        error: FloatArray,
-        dtype: str = "float64",
-        threads: int | None = None,
+        self, velocity: Velocity, start: FloatArray, tableau: Any, accuracy: Any, polynomial: Callable[..., FloatArray]
     ) -> None:
-        self.velocity = Velocity(model, len(start), 0, threads, dtype)
-        self.dim = model.dim
-        place = {"device": self.velocity.home, "dtype": torch.float64}
+        self.velocity, self.tableau, self.accuracy, self.polynomial = velocity, tableau, accuracy, polynomial
+        self.dim = velocity.model.dim
+        place = {"device": velocity.home, "dtype": torch.float64}
         self.y = torch.tensor(start, **place)
         self.new = self.y.clone()
-        self.slopes = torch.zeros((len(error), *start.shape), **place)
-        self.weights, self.error = torch.tensor(weights, **place), torch.tensor(error, **place)
+        self.slopes = torch.zeros((tableau.stages, *start.shape), **place)
+        self.weights, self.error = torch.tensor(tableau.a, **place), torch.tensor(tableau.error, **place)
 
-    def evaluate(self, t: float, stage: int, trial: bool) -> None:
-        """Slope of `stage` at the trial state, or at the state itself."""
-        self.velocity.evaluate(t, self.new if trial else self.y, self.slopes[stage])
-
-    def stage(self, t: float, stage: int, h: float) -> None:
-        """Slope of `stage` of a step of size h, at depth t."""
-        self.new = self.y + h * torch.tensordot(self.weights[stage, :stage], self.slopes[:stage], dims=1)
-        self.evaluate(t, stage, True)
-
-    def probe(self, t: float, h: float) -> None:
-        """Slope at the end of an Euler step of size h, kept as stage 1."""
-        self.new = self.y + h * self.slopes[0]
-        self.evaluate(t, 1, True)
-
-    def norm(self, kind: str, h: float, rtol: float, atol: float) -> float:
-        """Root mean square over tokens of h times a combination of slopes, over the tolerance; NaN where a radius is gone.
-
-        `kind`: "error" (of the embedded method), "slope" (stage 0) or "difference" (stage 1 minus stage 0).
-        """
-        new = self.new if kind == "error" else self.y
-        if kind == "error":
-            change = h * torch.tensordot(self.error, self.slopes, dims=1)
-        else:
-            change = self.slopes[0] if kind == "slope" else self.slopes[1] - self.slopes[0]
+    def _size(self, change: torch.Tensor, new: torch.Tensor) -> float:
+        """Root mean square over tokens of a change, over the tolerance; radii are measured against their larger end."""
+        rtol, atol = self.accuracy.rtol, self.accuracy.atol
         square = (change[:, : self.dim] / (atol + rtol)).square().sum(dim=1)
         if change.shape[1] > self.dim:
-            if kind == "error" and bool((new[:, self.dim] <= 0).any()):
-                return math.nan  # a radius that reaches zero has no direction: the solution ends there
             radius = torch.maximum(self.y[:, self.dim].abs(), new[:, self.dim].abs())
             square = square + (change[:, self.dim] / (atol + rtol * radius)).square()
         return float(square.mean().sqrt())
 
-    def retract(self) -> None:
-        """Put the trial state on the sphere."""
-        self.new[:, : self.dim] /= torch.linalg.vector_norm(self.new[:, : self.dim], dim=1, keepdim=True)
-
-    def accept(self) -> None:
-        """The trial state becomes the state, the last slope the first one."""
-        self.y = self.new
-        self.slopes[0] = self.slopes[-1]
-
-    def host_state(self) -> FloatArray:
-        """The state on the host."""
+    def state(self) -> FloatArray:
         return self.y.cpu().numpy().copy()
 
-    def host_step(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """State, trial state and slopes on the host."""
-        y, new, slopes = (item.cpu().numpy().copy() for item in (self.y, self.new, self.slopes))
-        return y, new, slopes
+    def begin(self, t: float) -> None:
+        self.velocity.evaluate(t, self.y, self.slopes[0])
+
+    def speed(self) -> float:
+        return self._size(self.slopes[0], self.y)
+
+    def bend(self, trial: float) -> float:
+        self.velocity.evaluate(trial, self.y + trial * self.slopes[0], self.slopes[1])
+        return self._size(self.slopes[1] - self.slopes[0], self.y)
+
+    def advance(self, t: float, step: float, latest: float) -> float:
+        for stage in range(1, self.tableau.stages):
+            self.new = self.y + step * torch.tensordot(self.weights[stage, :stage], self.slopes[:stage], dims=1)
+            self.velocity.evaluate(min(t + float(self.tableau.c[stage]) * step, latest), self.new, self.slopes[stage])
+        if bool((self.new[:, self.dim :] <= 0).any()):
+            return math.nan  # a radius that reaches zero has no direction: the solution ends there
+        return self._size(step * torch.tensordot(self.error, self.slopes, dims=1), self.new)
+
+    def accept(self, t: float, step: float, end: float, recorder: Any) -> None:
+        self.new[:, : self.dim] /= torch.linalg.vector_norm(self.new[:, : self.dim], dim=1, keepdim=True)
+        if recorder.wants(end):
+            y, new, slopes = (item.cpu().numpy().copy() for item in (self.y, self.new, self.slopes))
+            recorder.step(t, step, end, new, lambda: self.polynomial(y, step, slopes))
+        self.y = self.new
+        self.slopes[0] = self.slopes[-1]
