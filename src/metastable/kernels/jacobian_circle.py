@@ -24,10 +24,8 @@ from metastable.kernels.cpu.compiled import inlined
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
 
-ROWS = 2
+ROWS = 4
 """Rows of a block, see `pull_block`."""
-LARGE_ROWS = 4
-"""Rows of a large block."""
 
 Columns = namedtuple("Columns", ["cosine", "sine", "vector"])
 """Cosines and sines of the columns, and a vector that rows of the Jacobian are multiplied with."""
@@ -42,7 +40,7 @@ Block = namedtuple("Block", ["biases", "jacobian", "sums"])
 @register_jitable
 def padded(columns: int) -> int:
     """Entries for so many columns: a whole number of vectors, with room for a block that begins at the last column."""
-    return -(-(columns + LARGE_ROWS + LANES) // LANES) * LANES
+    return -(-(columns + ROWS + LANES) // LANES) * LANES
 
 
 @inlined
@@ -151,23 +149,7 @@ def pull_row(columns, line, start, stop, scale):
 
 @inlined
 def pull_block(columns, block, first, scale):
-    """`pull_row` for two rows, to the sums of the block."""
-    line0, line1 = line(columns, block, 0, first), line(columns, block, 1, first)
-    sums0, sums1 = _nothing(), _nothing()
-    whole = first // LANES * LANES
-    for j in range(0, whole, LANES):
-        sums0 = _add(columns, line0, j, scale, sums0)
-        sums1 = _add(columns, line1, j, scale, sums1)
-    for j in range(whole, first + 1, LANES):
-        sums0 = _add_first(columns, line0, j, scale, first - j, sums0)
-        sums1 = _add_first(columns, line1, j, scale, first + 1 - j, sums1)
-    _write(block.sums, 0, sums0)
-    _write(block.sums, 1, sums1)
-
-
-@inlined
-def pull_large_block(columns, block, first, scale):
-    """`pull_block` for four rows: less latency, but more memory to keep at hand, so for short rows."""
+    """`pull_row` for four rows, to the sums of the block."""
     line0, line1 = line(columns, block, 0, first), line(columns, block, 1, first)
     line2, line3 = line(columns, block, 2, first), line(columns, block, 3, first)
     sums0, sums1, sums2, sums3 = _nothing(), _nothing(), _nothing(), _nothing()

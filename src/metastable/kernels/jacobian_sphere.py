@@ -15,7 +15,7 @@ which costs as much as the attention sum itself: Jacobian blocks are never forme
     dA_k/dx_k = V [ (1 - q_k) I + beta ((C_k - D_k D_k^T) M^T - (1 - q_k) D_k g^T) ].
 
 Columns (frozen tokens first, then the tokens) are lines of `Columns`, one for each component, padded so that whole vectors can be
-read from any column on (`padded_columns`). Components come in chunks of `len(tag)` = 2, 3 or 4, which is a constant of the compiled
+read from any column on (`padded_columns`). Components come in chunks of `tag.ndim` = 2, 3 or 4, which is a constant of the compiled
 code; dimensions above four are padded with zero components to a multiple of four and looped over.
 """
 
@@ -24,6 +24,9 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 
+import numpy as np
+
+from metastable._checks import FloatArray
 from metastable.kernels.cpu.compiled import inlined
 from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E
@@ -61,9 +64,9 @@ def padded_columns(columns: int) -> int:
     return -(-(columns + LANES) // LANES) * LANES
 
 
-def chunk_tag(dim: int) -> tuple[int, ...]:
-    """A tuple whose length is the number of components that are handled at once."""
-    return (0,) * min(padded_dimension(dim), 4)
+def chunk_tag(dim: int) -> FloatArray:
+    """An empty array whose number of axes, which compiled code knows, is the number of components that are handled at once."""
+    return np.empty((0,) * min(padded_dimension(dim), 4))
 
 
 # ------------------------------------------------------------------------------- sums over the columns that a row sees
@@ -77,12 +80,12 @@ def dots(row, q, columns, vector, shift, target):
     whole = start + (stop - start) // LANES * LANES
     for j in range(start, stop, LANES):
         value = load(shift.bias, j) * shift.sign + shift.offset
-        for a in range(0, vector.size, len(tag)):
+        for a in range(0, vector.size, tag.ndim):
             value += load(columns[a], j) * vector[a]
             value += load(columns[a + 1], j) * vector[a + 1]
-            if len(tag) > 2:
+            if tag.ndim > 2:
                 value += load(columns[a + 2], j) * vector[a + 2]
-            if len(tag) > 3:
+            if tag.ndim > 3:
                 value += load(columns[a + 3], j) * vector[a + 3]
         store(target, j, value)
         if j < whole:
@@ -113,24 +116,24 @@ def moments(row, columns, weights, origin, out):
     tag = row.tag
     for q in range(row.ranges.shape[0]):
         start, stop = row.ranges[q, 0], row.ranges[q, 1]
-        for a in range(0, out.size, len(tag)):
+        for a in range(0, out.size, tag.ndim):
             o0, o1 = origin[a], origin[a + 1]
-            o2 = origin[a + 2] if len(tag) > 2 else 0.0
-            o3 = origin[a + 3] if len(tag) > 3 else 0.0
+            o2 = origin[a + 2] if tag.ndim > 2 else 0.0
+            o3 = origin[a + 3] if tag.ndim > 3 else 0.0
             s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
             for j in range(start, stop, LANES):
                 w = keep(load(weights, j), stop - j)
                 s0 += w * (load(columns[a], j) - o0)
                 s1 += w * (load(columns[a + 1], j) - o1)
-                if len(tag) > 2:
+                if tag.ndim > 2:
                     s2 += w * (load(columns[a + 2], j) - o2)
-                if len(tag) > 3:
+                if tag.ndim > 3:
                     s3 += w * (load(columns[a + 3], j) - o3)
             out[a] += total(s0)
             out[a + 1] += total(s1)
-            if len(tag) > 2:
+            if tag.ndim > 2:
                 out[a + 2] += total(s2)
-            if len(tag) > 3:
+            if tag.ndim > 3:
                 out[a + 3] += total(s3)
 
 

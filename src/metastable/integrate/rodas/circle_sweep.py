@@ -14,7 +14,6 @@ from metastable.kernels.cpu.compiled import inner as kernel
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
-    LARGE_ROWS,
     ROWS,
     Block,
     Columns,
@@ -24,12 +23,8 @@ from metastable.kernels.jacobian_circle import (
     line,
     padded,
     pull_block,
-    pull_large_block,
     pull_row,
 )
-
-LARGE_LIMIT = 512
-"""Columns up to which large blocks stay in the first cache."""
 
 Rows = namedtuple("Rows", ["size", "own", "velocity", "diagonal", "pivot"])
 """For each row (n,): tokens it stands for, its own weight, velocity, J_kk, inverse of 1/(h gamma) - J_kk."""
@@ -38,9 +33,9 @@ Sweep = namedtuple(
     "Sweep",
     [
         "stages",  # `Columns` of all stages: (8, width) each, the vector being the increments
-        "block",  # `Block` of LARGE_ROWS rows (biases: and the row behind them)
+        "block",  # `Block` of ROWS rows (biases: and the row behind them)
         "masses",  # (width,)
-        "angles",  # (whole vectors of LARGE_ROWS,): where the rows of a block were at the start of the step
+        "angles",  # (whole vectors of ROWS,): where the rows of a block were at the start of the step
         "carried",  # (the same,): what earlier stages add to the right-hand side of their solve
     ],
 )
@@ -57,10 +52,10 @@ def sweep_memory(columns: int) -> Sweep:
         return aligned_array(math.prod(shape)).reshape(shape)
 
     width = padded(columns)
-    vectors = -(-LARGE_ROWS // LANES) * LANES
+    vectors = -(-ROWS // LANES) * LANES
     return Sweep(
         stages=Columns(*(zeros(STAGES, width) for _ in Columns._fields)),
-        block=Block(zeros(LARGE_ROWS + 1, width), zeros(LARGE_ROWS, width), Sums(*(zeros(vectors) for _ in range(3)))),
+        block=Block(zeros(ROWS + 1, width), zeros(ROWS, width), Sums(*(zeros(vectors) for _ in range(3)))),
         masses=zeros(width),
         angles=zeros(vectors),
         carried=zeros(vectors),
@@ -131,13 +126,11 @@ def _linearise(system, row, count, h):
 
 
 @inlined
-def _pull(system, i, row, large):
+def _pull(system, i, row):
     """Sums of the rows of a block at stage i. A block has one row unless the mask is plain."""
     columns, block = at_stage(system.memory.stages, i), system.memory.block
     first, scale = system.frozen_mass.size + row, system.beta * LOG2E
-    if large:
-        pull_large_block(columns, block, first, scale)
-    elif system.plain:
+    if system.plain:
         pull_block(columns, block, first, scale)
     else:
         force, weights, product = 0.0, 0.0, 0.0
@@ -151,7 +144,7 @@ def _pull(system, i, row, large):
 
 
 @inlined
-def _sweep_block(system, row, count, large, h):
+def _sweep_block(system, row, count, h):
     """All eight stages of the rows `row .. row + count - 1`; returns the largest J_kk that moves.
 
     Positions of a stage depend on earlier stages only, so the rows of a block are evaluated together; the triangular solve
@@ -168,7 +161,7 @@ def _sweep_block(system, row, count, large, h):
         if i == 0:
             _linearise(system, row, count, h)
         else:
-            _pull(system, i, row, large)
+            _pull(system, i, row)
         for r in range(count):
             value = sums.force[r] / (rows.own[row + r] + sums.weights[r]) + sums.product[r] + memory.carried[r]
             for q in range(r):
@@ -224,8 +217,7 @@ def attempt(system, h):
     rate, error = 0.0, 0.0
     row, count = 0, 0
     n = system.angles.size
-    large = system.plain and frozen + system.count[0] <= LARGE_LIMIT
-    most = LARGE_ROWS if large else (ROWS if system.plain else 1)
+    most = ROWS if system.plain else 1
     for k in range(n):
         r = system.owner[k]
         column = frozen + r
@@ -241,7 +233,7 @@ def attempt(system, h):
                 _copy_bias(biases, count - 1, count, column)
             biases[count if system.plain else 0, column] = -scale
         if count == most or (k == n - 1 and count > 0):
-            rate = max(rate, _sweep_block(system, row, count, large, h))
+            rate = max(rate, _sweep_block(system, row, count, h))
             error = _worst(memory.stages.vector[STAGES - 1], frozen + row, count, error)
             if rate * h > CAP * OVERSHOOT or error > system.result[ENOUGH]:
                 break

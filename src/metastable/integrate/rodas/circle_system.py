@@ -43,8 +43,8 @@ CircleSystem = namedtuple(
         "beta",
         "logarithms",  # (n + 1,) log2 of 0 (never used), 1, 2, ...
         "slope",  # of a positional bias, times log2(e)
-        "plain",  # True when token k sees everybody before it and itself, without bias
-        "grouping",  # True when tokens may be slaved
+        "plain",  # 1 when token k sees everybody before it and itself, without bias
+        "grouping",  # 1 when tokens may be slaved
         "result",  # see `control`; the error that matters is that from which an attempt may give up early
         "calls",  # addresses of its compiled functions
     ],
@@ -79,8 +79,8 @@ def make(angles, beta, *, frozen=((), ()), slope=0.0, seen=None, grouping=True) 
         beta=float(beta),
         logarithms=np.log2(np.maximum(1, np.arange(n + 1))),
         slope=float(slope * LOG2E),
-        plain=seen is None and slope == 0.0,
-        grouping=bool(grouping and seen is None and slope == 0.0),
+        plain=int(seen is None and slope == 0.0),
+        grouping=int(grouping and seen is None and slope == 0.0),
         result=np.zeros(RESULT_SIZE),
         calls=Calls(0, 0, 0, 0),
     )

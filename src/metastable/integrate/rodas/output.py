@@ -48,7 +48,7 @@ class Integration:
         self.room = DENSE_LIMIT // piece
         steps = int(np.clip(CHUNK_BYTES // piece, 8, 256))
         self.journal = control.new_journal(
-            np.asarray(times, dtype=float),
+            np.ascontiguousarray(times, dtype=float),
             np.full((len(times), *shape), np.nan),
             np.zeros((steps if goal.keep_pieces else 1, 5, *shape)),
             steps,

@@ -70,9 +70,9 @@ SphereSystem = namedtuple(
         "columns",  # `jacobian_sphere.Columns`
         "vectors",  # `jacobian_sphere.Vectors`
         "local",  # `Local`
-        "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
+        "tag",  # array whose number of axes is that of components per chunk, see kernels.jacobian_sphere
         "frozen",  # number of frozen tokens, the first columns
-        "defective",  # True when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
+        "defective",  # 1 when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
         "step",  # (1,) size of the attempted step
         "result",  # see `control`; the error that matters is the tolerance
@@ -136,7 +136,7 @@ def make(x, model: Model, frozen, seen, *, defective: bool, first: int) -> Spher
         local=local,
         tag=chunk_tag(dim),
         frozen=len(frozen[0]),
-        defective=bool(defective),
+        defective=int(defective),
         first=first,
         step=np.zeros(1),
         result=np.zeros(control.RESULT_SIZE),
