@@ -20,8 +20,7 @@ from collections import namedtuple
 
 from numba.extending import register_jitable
 
-from metastable.kernels.cpu.compiled import inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
 
 ROWS = 4
@@ -69,7 +68,7 @@ def store_first(target, index, value, count):
 # ------------------------------------------------------------------------------------------------- one row, any range
 
 
-@kernel
+@inner
 def keep_weights(columns, line, start, stop, scale):
     """`(sum w sin D, sum w)` over the columns `start..stop-1`, with the weights written to the entries of the line."""
     force = fill(0.0)
@@ -83,7 +82,7 @@ def keep_weights(columns, line, start, stop, scale):
     return total(force), total(weights)
 
 
-@kernel
+@inner
 def finish_row(columns, line, start, stop, beta, inverse, velocity):
     """Turn the weights in the entries into J_kj; returns their sum and `sum J_kj vector_j`. `inverse` is 1/Z_k."""
     c, s = line.cosine, line.sine
@@ -131,7 +130,7 @@ def _write(sums, r, found):
     sums.force[r], sums.weights[r], sums.product[r] = total(found.force), total(found.weights), total(found.product)
 
 
-@kernel
+@inner
 def pull_row(columns, line, start, stop, scale):
     """`Sums` of one row over the columns `start..stop-1`: what a stage needs from it."""
     found = _nothing()

@@ -27,8 +27,7 @@ from collections import namedtuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels.cpu.compiled import inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
@@ -72,7 +71,7 @@ def chunk_tag(dim: int) -> FloatArray:
 # ------------------------------------------------------------------------------- sums over the columns that a row sees
 
 
-@kernel
+@inner
 def dots(row, q, columns, vector, shift, target):
     """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns of range q; returns the largest."""
     tag, start, stop = row.tag, row.ranges[q, 0], row.ranges[q, 1]
@@ -96,7 +95,7 @@ def dots(row, q, columns, vector, shift, target):
     return result
 
 
-@kernel
+@inner
 def exponentials(row, target, top):
     """Replace logits by `2^(logit - top)` and return their sum."""
     others = 0.0
@@ -110,7 +109,7 @@ def exponentials(row, target, top):
     return others
 
 
-@kernel
+@inner
 def moments(row, columns, weights, origin, out):
     """Add `sum_j weight_j (column_j - origin)` to `out`."""
     tag = row.tag
@@ -137,7 +136,7 @@ def moments(row, columns, weights, origin, out):
                 out[a + 3] += total(s3)
 
 
-@kernel
+@inner
 def multiply(row, left, right, origin, target):
     """Write `left_j (right_j - origin)` to `target` and return the sum."""
     result = 0.0
@@ -151,7 +150,7 @@ def multiply(row, left, right, origin, target):
     return result
 
 
-@kernel
+@inner
 def scale(row, line, factor):
     """Multiply the columns of a line that the row sees by a factor."""
     for q in range(row.ranges.shape[0]):
@@ -169,7 +168,7 @@ def head_of(model, columns, h):
     return Head(model.values[h], model.forms[h], model.betas[h], model.slopes[h], columns.bias[h], columns.weights[h])
 
 
-@kernel
+@inner
 def apply(matrix, vector, out):
     """out += matrix vector."""
     for a in range(matrix.shape[0]):
@@ -179,7 +178,7 @@ def apply(matrix, vector, out):
         out[a] += total
 
 
-@kernel
+@inner
 def apply_transposed(matrix, vector, factor, out):
     """out = factor matrix^T vector (padding untouched)."""
     for a in range(matrix.shape[0]):
@@ -189,7 +188,7 @@ def apply_transposed(matrix, vector, factor, out):
         out[a] = factor * total
 
 
-@kernel
+@inner
 def shift_of(row, head, start):
     """(sign, offset) that turn the bias into `-slope |k - j|`; frozen tokens keep theirs, the logarithm of a weight."""
     if start < row.frozen or head.slope == 0.0:
@@ -197,7 +196,7 @@ def shift_of(row, head, start):
     return (1.0, -head.slope * row.number) if start - row.frozen < row.number else (-1.0, head.slope * row.number)
 
 
-@kernel
+@inner
 def attend(row, head, positions, target, query, place, spread):
     """One head of one row at `place`: weights (not normalised) to `target`, D_k to `spread`; returns q_k and 1/Z_k."""
     apply_transposed(head.form, place, head.beta * LOG2E, query)
@@ -237,10 +236,10 @@ def derivative(row, head, columns, i, vectors, spread):
     out[:] = 0.0
     for q in range(row.ranges.shape[0]):
         dots(row, q, tangents, vectors.query, nothing, scratch)
-    inner = multiply(row, head.weights, scratch, 0.0, scratch)
+    dot = multiply(row, head.weights, scratch, 0.0, scratch)
     moments(row, columns.position[0], scratch, vectors.start, out)
     for a in range(out.size):
-        out[a] = head.beta * (out[a] - inner * spread[a])
+        out[a] = head.beta * (out[a] - dot * spread[a])
     moments(row, tangents, head.weights, vectors.nothing, out)
 
 

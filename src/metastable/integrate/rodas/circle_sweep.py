@@ -9,8 +9,7 @@ import numpy as np
 
 from metastable.integrate.rodas.control import CAP, ENOUGH, ERROR, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
-from metastable.kernels.cpu.compiled import aligned_array, inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import aligned_array, inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
@@ -117,9 +116,9 @@ def _linearise(system, row, count, h):
         for q in range(system.ranges.shape[1]):
             start, stop = _span(system, row + r, q)
             one = line(columns, block, r, first)
-            entries, inner = finish_row(columns, one, start, stop, system.beta, inverse, velocity)
+            entries, dot = finish_row(columns, one, start, stop, system.beta, inverse, velocity)
             diagonal -= entries
-            product += inner
+            product += dot
         rows.velocity[row + r], rows.diagonal[row + r] = velocity, diagonal
         rows.pivot[row + r] = 1.0 / (1.0 / (h * GAMMA) - diagonal)
         sums.product[r] = product
@@ -173,7 +172,7 @@ def _sweep_block(system, row, count, h):
     return rate
 
 
-@kernel
+@inner
 def _copy_bias(biases, source, target, columns):
     """Biases for the next row of a block (or for the next block) start as those of the one before."""
     before, after = biases[source], biases[target]
@@ -205,7 +204,7 @@ def _worst(last, first, count, error):
     return error
 
 
-@kernel
+@inner
 def attempt(system, h):
     """One step of all rows, block by block; `result` gets the largest error estimate and the rate of the fastest unstable mode.
 

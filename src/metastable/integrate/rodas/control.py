@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 from numba import typeof, types
 
-from metastable.kernels.cpu.compiled import address_of, compiled, generate_call
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import address_of, compiled, generate_call, inner
 from metastable.kernels.cpu.fastmath import intrinsic
 from metastable.kernels.cpu.memory import Reference
 
@@ -109,16 +108,24 @@ def new_journal(times, saved, pieces, steps: int, t: float, h: float) -> Journal
 
 
 _known: dict[Any, Calls] = {}
+_settled: dict[Any, Any] = {}
+"""Types of systems -> addresses of their functions; and their `settled`, which is compiled when somebody asks for rest."""
 
 
-def with_calls(system: Any, *functions: Any, piece: np.ndarray) -> Any:
-    """The system with the addresses of its compiled functions, in the order of `Calls`; `piece` is like those of its journal."""
+def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled: Any, *, piece: np.ndarray) -> Any:
+    """The system with the addresses of its compiled functions; `piece` is like those of its journal."""
     kind = typeof(Reference(system))
-    key = (functions, kind)
-    if key not in _known:
-        arguments = (1.0, 1.0, piece, 1.0)
-        _known[key] = Calls(*(address_of(call, kind, x) for call, x in zip(functions, arguments)))
-    return system._replace(calls=_known[key])
+    if kind not in _known:
+        address = address_of(polynomial, kind, piece)
+        _known[kind] = Calls(address_of(attempt, kind, 1.0), address_of(commit, kind, 1.0), address, 0)
+        _settled[kind] = settled
+    return system._replace(calls=_known[kind])
+
+
+def _with_settled(system: Any) -> Any:
+    """The system with the address of its `settled`, too."""
+    kind = typeof(Reference(system))
+    return system._replace(calls=system.calls._replace(settled=address_of(_settled[kind], kind, 1.0)))
 
 
 @intrinsic
@@ -127,7 +134,7 @@ def _call(typing_context, address, place, x):
     return types.none(types.int64, types.int64, x), generate_call
 
 
-@kernel
+@inner
 def attempt(system, h):
     """Try a step of size h: `ERROR`, `EXTENT` and `FASTEST` of `system.result`.
 
@@ -136,19 +143,19 @@ def attempt(system, h):
     _call(system.calls.attempt, system.place, h)
 
 
-@kernel
+@inner
 def commit(system, tolerance):
     """Move the state to the end of the attempted step."""
     _call(system.calls.commit, system.place, tolerance)
 
 
-@kernel
+@inner
 def polynomial(system, piece):
     """Write the dense output of the attempted step, (5, tokens, components) in powers of u; call it before `commit`."""
     _call(system.calls.polynomial, system.place, piece)
 
 
-@kernel
+@inner
 def settled(system, threshold):
     """`STATE` of `system.result`: `AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding
     errors hide whether one does, else `MOVING`; judged at the start of the attempted step."""
@@ -160,6 +167,8 @@ _run = compiled(lambda address, place, x: _call(address, place, x))
 
 def run(system: Any, name: str, x: Any) -> None:
     """Call one of the four functions of a named tuple from Python."""
+    if name == "settled":
+        system = _with_settled(system)
     place = Reference(system)  # kept until the call is over
     _run(getattr(system.calls, name), place.address, x)
 
@@ -167,7 +176,7 @@ def run(system: Any, name: str, x: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- step control
 
 
-@kernel
+@inner
 def propose(control, until):
     """Size of the next step: the planned one, inside the cap that the extrapolated lambda sets, not beyond `until`."""
     h = control[H]
@@ -187,7 +196,7 @@ def propose(control, until):
     return remaining
 
 
-@kernel
+@inner
 def break_cap(control, rate):
     """Plan the repetition of a step that broke the cap."""
     control[H] = 0.8 * CAP / rate
@@ -196,7 +205,7 @@ def break_cap(control, rate):
     control[REACH] = CAP
 
 
-@kernel
+@inner
 def refuse(control, h, error, extent, rate):
     """Plan the repetition of a step whose error (in tolerances) was too large or which left its chart."""
     control[AFTER_REJECTION] = 1.0
@@ -214,7 +223,7 @@ def refuse(control, h, error, extent, rate):
         control[H] = h * max(REJECT, SAFETY * error**-0.2)
 
 
-@kernel
+@inner
 def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
@@ -245,7 +254,7 @@ def accept(control, h, error, rate, first):
     control[H] = h * factor
 
 
-@kernel
+@inner
 def evaluate(piece, u, out):
     """Value of a dense output polynomial (5, tokens, components) at the fraction u."""
     for k in range(out.shape[0]):
@@ -256,7 +265,7 @@ def evaluate(piece, u, out):
             out[k, a] = value
 
 
-@kernel
+@inner
 def record(counters, times, saved, t, h, until, piece):
     """Save the output times that the step from t to t + h covers."""
     end = t + h
@@ -321,6 +330,8 @@ _march = compiled(march)
 
 def march_compiled(system: Any, journal: Journal, goal: Goal) -> int:
     """`march` for named tuples."""
+    if goal.settle > 0.0:
+        system = _with_settled(system)
     place = Reference(system)
     marched = Marched(system.result, system.calls, place.address)
     wanted = goal._replace(keep_pieces=int(goal.keep_pieces))

@@ -23,7 +23,7 @@ from metastable.integrate.solution import (
 )
 from metastable.model import Attention
 
-CHUNK_BYTES = 2**26
+MARCH_BYTES = 2**26
 """Dense output that one march keeps."""
 NO_ROOM = -1
 """Beside the codes that a march returns: dense output has no room left."""
@@ -46,7 +46,7 @@ class Integration:
         shape = (len(start), prepared.components)
         piece = 5 * 8 * math.prod(shape)
         self.room = DENSE_LIMIT // piece
-        steps = int(np.clip(CHUNK_BYTES // piece, 8, 256))
+        steps = int(np.clip(MARCH_BYTES // piece, 8, 256))
         self.journal = control.new_journal(
             np.ascontiguousarray(times, dtype=float),
             np.full((len(times), *shape), np.nan),

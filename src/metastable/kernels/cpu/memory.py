@@ -30,8 +30,9 @@ def _title(kind: Any) -> str:
     """The name of a type, by which Numba tells types apart: two tuples of one name may have other fields of the same types."""
     if not isinstance(kind, types.BaseNamedTuple):
         return str(kind)
-    fields = ", ".join(f"{name}: {_title(field)}" for name, field in zip(kind.fields, kind.types))
-    return f"{kind.instance_class.__name__}({fields})"
+    named: Any = kind
+    fields = ", ".join(f"{name}: {_title(field)}" for name, field in zip(named.fields, named.types))
+    return f"{named.instance_class.__name__}({fields})"
 
 
 class ReferenceType(types.Type):
