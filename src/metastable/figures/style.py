@@ -295,9 +295,11 @@ def token_key(page: Figure, ax: Axes, tokens: int) -> None:
 
     if tokens < 2:
         return
-    bar = page.colorbar(ScalarMappable(Normalize(1, tokens), sequence_map()), ax=ax, pad=0.01, aspect=40, shrink=0.8)
-    bar.set_ticks([1, tokens])
-    bar.set_label("token, in order", labelpad=-6)
+    bar = page.colorbar(
+        ScalarMappable(Normalize(0, tokens - 1), sequence_map()), ax=ax, pad=0.01, aspect=40, shrink=0.8
+    )
+    bar.set_ticks([0, tokens - 1])
+    bar.set_label("token, in order (from 0)", labelpad=-6)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 

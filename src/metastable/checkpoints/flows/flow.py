@@ -141,6 +141,7 @@ class Flow:
             rtol,
             max_steps,
         )
+        _checks.progress(progress)
         plan = check_plan(self.depth, wish, single_precision=self._dtype_name == "float32")
         self._refuse(plan)
         beginning = self._begin(text, plan, max_tokens, special_tokens)

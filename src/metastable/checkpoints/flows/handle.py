@@ -140,13 +140,13 @@ class FlowRun(Handle):
     def __post_init__(self) -> None:
         import xarray as xr
 
+        from metastable.dataset import readonly
+
         if not isinstance(self.dataset, xr.Dataset) or not {"x", "start", "time"} <= set(self.dataset.variables):
             raise InvalidInputError(
                 "a FlowRun holds a dataset of Flow.run or from_states; open a store with FlowRun.load"
             )
-        for variable in ("x", "radius", "hidden", "start"):
-            if variable in self.dataset:
-                self.dataset[variable].values.setflags(write=False)
+        object.__setattr__(self, "dataset", readonly(self.dataset))
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape

@@ -116,6 +116,7 @@ def meaning(
     from metastable.checkpoints.sources import load_weights
 
     count, length = _checks.count(modes, "modes"), _checks.count(words, "words", 1, 1000)
+    _checks.progress(progress)
     root, samples = _checks.seed(seed), _checks.count(draws, "draws", 1, 1_000_000)
     flow = source if isinstance(source, Flow) else open_flow(source, revision=revision)
     weights = load_weights(flow.model)
