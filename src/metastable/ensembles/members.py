@@ -79,7 +79,8 @@ def ensemble(
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
     `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where it has never worked, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
-    `attrs["status"]` is "incomplete". Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
+    `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
+    Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
 
     >>> import metastable as ms
     >>> stats = ms.ensemble(ms.Attention(dim=2, beta=9.0), tokens=20, members=4, times=[0.0, 5.0], seed=0,

@@ -128,6 +128,7 @@ class Record:
                 **asdict(plan.accuracy),
                 "status": self._status(),
                 "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
+                **({"failure": self.failure} if self.failure else {}),
             },
         )
 
