@@ -20,7 +20,7 @@ from rich.table import Table
 from metastable import __version__
 from metastable.checkpoints.flows.plan import RTOL
 from metastable.errors import StoreError
-from metastable.reports.flow_study import Study, Variant, merges
+from metastable.reports.flow_study import Study, Variant, merges, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,7 +204,7 @@ def _reading(study: Study) -> str:
         )
     loop = study.loop.get("attention only")
     if loop is not None:
-        counts = [(int(loop.clusters[abs(loop.time - t).argmin()]), t) for t in _moments(loop.time[-1])]
+        counts = [(int(loop.clusters[loop.time == t][0]), t) for t in moments(float(loop.time[-1]))]
         steps = ", ".join(
             f"{clusters}{' clusters' * (place == 0)} at t = {t:g}" for place, (clusters, t) in enumerate(counts)
         )
@@ -216,10 +216,6 @@ def _reading(study: Study) -> str:
                 "compare when they form and how long they last."
             )
     return " ".join(sentences)
-
-
-def _moments(end: float) -> list[float]:
-    return [t for t in (1.0, 10.0, 30.0, 100.0) if t < end] + [float(end)]
 
 
 def _page(study: Study, images: Mapping[str, str], source: str, text_name: str) -> str:

@@ -6,6 +6,7 @@ import base64
 import csv
 import html
 import io
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,7 @@ def sentences(found: xr.Dataset) -> list[str]:
 
 
 def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
-    """meaning.html (self-contained), meaning.csv, sign-grid.png and likeness.png."""
+    """meaning.html (self-contained), meaning.csv (word lists as JSON), sign-grid.png and likeness.png."""
     from metastable.figures import flow_view, style
 
     pictures = {"sign-grid": flow_view.sign_grid_page(found), "likeness": flow_view.likeness_page(found)}
@@ -170,7 +171,9 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
             writer.writeheader()
             for at in _places(found):
                 row = _row(found, at)
-                writer.writerow({**row, "read": " ".join(row["read"]), "written": " ".join(row["written"])})
+                # Words hold spaces, commas and bars: lists as JSON can be taken apart again.
+                lists = {side: json.dumps(row[side], ensure_ascii=False) for side in ("read", "written")}
+                writer.writerow({**row, **lists})
         page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
     except OSError as reason:
         raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
