@@ -24,6 +24,8 @@ ROW = 0.105
 FIRST_SHARE = 0.01
 """In log time the axis starts at this share of the end, or at the first merge."""
 
+FEW = 5
+"""Heads below which each is drawn for itself, and layers below which each is named."""
 DARK = 0.7
 """Cells with a larger sign score are dark enough for white marks."""
 
@@ -204,16 +206,10 @@ def _mark_key(page: Figure) -> None:
     from matplotlib.lines import Line2D
 
     shared: dict[str, Any] = {"linestyle": "none", "color": style.INK, "markersize": 4.5, "markeredgewidth": 0.9}
+    more, less = "words read and written more alike than in random heads, p ≤ 0.05", "less alike, p ≤ 0.05"
     marks = [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            markerfacecolor="none",
-            label="words read and written more alike than in random heads",
-            **shared,
-        ),
-        Line2D([], [], marker="x", label="less alike (p ≤ 0.05 each)", **shared),
+        Line2D([], [], marker="o", markerfacecolor="none", label=more, **shared),
+        Line2D([], [], marker="x", label=less, **shared),
     ]
     page.legend(handles=marks, loc="outside lower left", ncols=2, handletextpad=0.2, columnspacing=1.5)
 
@@ -257,10 +253,12 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
     groups = (("random (Haar) heads", null, style.MUTED), ("real, positive", alike[positive], style.BLUE))
     for name, values, color in (*groups, ("complex or negative", alike[~positive], style.VERMILLION)):
         kept = np.ravel(values)[np.isfinite(np.ravel(values))]
-        if kept.size:
-            axes[0].hist(
-                kept, bins=list(bins), histtype="step", density=True, color=color, label=f"{name} ({kept.size})"
-            )
+        label = f"{name} ({kept.size})"
+        if kept.size >= FEW:
+            axes[0].hist(kept, bins=list(bins), histtype="step", density=True, color=color, label=label)
+        elif kept.size:  # a few heads are no distribution
+            for place, one in enumerate(kept):
+                axes[0].axvline(one, color=color, linewidth=1.2, label=label if place == 0 else None)
     axes[0].set_xlabel("alike: words read and written")
     axes[0].set_ylabel("density")
     axes[0].legend(fontsize="x-small", loc="upper left")
@@ -273,6 +271,9 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
         layer[~positive], alike[~positive], s=9, facecolors="none", edgecolors=style.VERMILLION, label="others"
     )
     axes[1].set_xlabel("layer")
+    if len(alike) < FEW:
+        axes[1].set_xticks(meanings["layer"].values)
+        axes[1].set_xlim(meanings["layer"].values.min() - 1, meanings["layer"].values.max() + 1)
     axes[1].set_ylabel("alike")
     axes[1].set_ylim(-1.05, 1.5)
     axes[1].legend(fontsize="x-small", loc="upper left")

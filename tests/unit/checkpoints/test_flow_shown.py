@@ -181,3 +181,48 @@ def test_word_lists_of_the_table_can_be_taken_apart(tmp_path: Path) -> None:
         at = {"layer": int(row["layer"]), "head": int(row["head"]), "mode": int(row["mode"])}
         for side in ("read", "written"):
             assert json.loads(row[side]) == found[side].sel(at).values.tolist()
+
+
+def test_a_model_of_one_head_has_a_page(tmp_path: Path, recwarn) -> None:
+    """Words, picture and sentences where there are too few heads for most tests: no NaN, no plural of one."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from metastable.reports import meaning_page
+
+    tokenizer = byte_level()
+    sizes = {**DECODER, "vocab_size": len(tokenizer), "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8}
+    source = checkpoints.flow(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), tokenizer=tokenizer)
+    for name, layer in (("three", None), ("one", 1)):
+        found = checkpoints.meaning(source, layer, draws=20, words=4)
+        meaning_page.write(tmp_path / name, found, "tiny")
+        page = (tmp_path / name / "meaning.html").read_text(encoding="utf-8")
+        assert "nan" not in page.split("base64")[0]
+        assert "1 head each" in page
+        assert "1 heads" not in page
+    assert "Too few heads for tests over heads" in page
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+
+
+def test_controls_are_no_empty_boxes() -> None:
+    tokenizer = byte_level()
+    names = names_of(tokenizer, range(len(tokenizer)))
+    assert all(name.isprintable() for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_the_page_explains_its_rows(tmp_path: Path) -> None:
+    """Half the temperature, what the nulls of the loop are, and how far words can be trusted."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_level()
+    LlamaForCausalLM(LlamaConfig(**{**DECODER, "vocab_size": len(tokenizer)})).save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    words = tmp_path / "text.txt"
+    words.write_text("it’s a $1 or $2 page", encoding="utf-8")
+    flow(str(tmp_path / "tiny"), text=words, layer=1, until=31.0, out=tmp_path / "out")
+    page = " ".join((tmp_path / "out" / "report.html").read_text(encoding="utf-8").split())
+    for said in ("attention only, the nulls too", "twice as sharp", "rough reading", "at t = 30, "):
+        assert said in page
+    with (tmp_path / "out" / "curves.csv").open(encoding="utf-8") as file:
+        times = {float(row["time"]) for row in csv.DictReader(file) if row["run"] == "loop"}
+    assert {1.0, 10.0, 30.0, 31.0} <= times

@@ -79,9 +79,11 @@ def direct_output(flow: Flow) -> Any:
 
 
 def readable(token: str) -> str:
-    """A token as a person reads it: word starts as a space, line breaks visible, pieces of words with a hyphen in front."""
-    text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "↵").replace("\n", "↵")
-    return "-" + text[2:] if text.startswith("##") else text
+    """A token as a person reads it: word starts as a space, breaks and controls visible, pieces of words with a hyphen in front."""
+    text = token.replace("▁", " ").replace("\n", "↵").replace("\t", "⇥")
+    text = "-" + text[2:] if text.startswith("##") else text
+    # What has no glyph would be an empty box.
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
