@@ -223,7 +223,7 @@ def test_random_layers_belong_to_their_number(flows) -> None:
     flow = flows("llama")
 
     def drawn(chosen: list[int], null: str) -> np.ndarray:
-        with random_layers(flow.layers_of(flow.probe.calls, chosen), null, flow.dim, 7):
+        with random_layers(flow._layers(flow.probe.calls, chosen), null, flow.dim, 7):
             return flow.model.model.layers[2].self_attn.v_proj.weight.detach().numpy().copy()
 
     for null in ("gaussian", "haar"):
@@ -234,7 +234,7 @@ def test_random_layers_belong_to_their_number(flows) -> None:
     runs = [flow.run(hidden, layer=layer, null="gaussian").hidden[-1] for layer in (1, 2)]
     assert np.abs(runs[0] - runs[1]).max() > 0.1
     albert = flows("albert")
-    numbers = [layer.number for layer in albert.layers_of(albert.probe.calls, range(albert.depth))]
+    numbers = [layer.number for layer in albert._layers(albert.probe.calls, range(albert.depth))]
     modules = [id(call.module) for call in albert.probe.calls]
     assert numbers == [modules.index(module) for module in modules]
     assert len(set(numbers)) < albert.depth

@@ -86,7 +86,7 @@ def decompose(
             f"the text has {tokens} tokens, and drop_first={drop_first} leaves fewer than {MEASURED} to be measured; give a longer text"
             + (f", or drop_first={tokens - MEASURED} at most" if tokens >= MEASURED else "")
         )
-    layers = flow.layers_of(beginning.calls, range(flow.depth))
+    layers = flow._layers(beginning.calls, range(flow.depth))
     rows = np.empty((flow.depth, 2, 6))
     entering = np.empty(flow.depth)
     x = beginning.states

@@ -73,7 +73,7 @@ class Flow:
         """Names of the modules, in the order in which they are called."""
         return tuple(call.name for call in self.probe.calls)
 
-    def layers_of(self, calls: Sequence[blocks.Call], chosen: Iterable[int]) -> tuple[Layer, ...]:
+    def _layers(self, calls: Sequence[blocks.Call], chosen: Iterable[int]) -> tuple[Layer, ...]:
         """The chosen layers among recorded calls, each with its parts and the first layer that calls its module."""
         first: dict[int, int] = {}
         for number, call in enumerate(calls):
@@ -151,7 +151,7 @@ class Flow:
         plan = check_plan(self.depth, wish, single_precision=self._dtype_name == "float32")
         self._refuse(plan)
         beginning = self._begin(text, plan, max_tokens, special_tokens)
-        chosen = self.layers_of(beginning.calls, plan.layers)
+        chosen = self._layers(beginning.calls, plan.layers)
         with (
             nulls.random_layers(chosen, plan.null, self.dim, plan.seed),
             prepared(chosen, plan.parts, plan.temperature, self.dim) as field,
@@ -210,7 +210,7 @@ class Flow:
                 "attention and feed-forward part run side by side in these layers: there is no state between them"
             )
         if plan.temperature != 1.0:
-            chosen = self.layers_of(self.probe.calls, plan.layers)
+            chosen = self._layers(self.probe.calls, plan.layers)
             check_temperature(chosen, [self.probe.states[index] for index in plan.layers])
 
     def _begin(self, given: Any, plan: Plan, max_tokens: int | None, special_tokens: bool) -> _Beginning:
