@@ -30,13 +30,18 @@ def is_text(given: Any) -> bool:
 
 def as_array(value: Any, name: str) -> np.ndarray:
     """`value` as an array; torch tensors, alone or in a list, may need their gradient, hold bfloat16 or live on a GPU."""
-    if isinstance(value, (list, tuple)) and any(hasattr(item, "detach") for item in value):
-        value = [as_array(item, name) for item in value]
+    if isinstance(value, (list, tuple)):
+        parts: Any = [as_array(item, name) if hasattr(item, "detach") else item for item in value]
+        return _stacked(parts, name)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     if hasattr(value, "value") and not isinstance(value, np.ndarray):  # a proxy of nnsight that was saved
         return as_array(value.value, name)
+    return _stacked(value, name)
+
+
+def _stacked(value: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as reason:
