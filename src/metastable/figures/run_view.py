@@ -28,6 +28,8 @@ MOST_PATHS = 300
 def describe(model: Any, tokens: int) -> str:
     """One line for a title: tokens, dimension, inverse temperature, mask and what else is not the default."""
     parts = [f"$n = {tokens}$", f"$d = {model.dim}$"]
+    if hasattr(model, "summary"):  # the layers of a checkpoint, which are no `Attention`
+        return ", ".join([*parts, style.plain(model.summary), type(model.mask).__name__.lower()])
     if model.beta is not None:
         parts.append(rf"$\beta = {model.beta:g}$")
     else:

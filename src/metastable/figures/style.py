@@ -278,6 +278,11 @@ def cluster_colors(labels: Any) -> np.ndarray:
     return palette[np.asarray(labels, dtype=int) % len(palette)]
 
 
+def plain(text: str) -> str:
+    """Text as it is: a dollar sign in it begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def time_label(t: float, symbol: str = "t") -> str:
     """`t = 75`, or a power of ten from 10^5 on."""
     if t != 0 and (abs(t) >= 1e5 or abs(t) < 1e-3):
