@@ -269,7 +269,9 @@ def branch(
     along = np.zeros(point.size)
     along[mode - 1] = 1.0
     followed = _follow(curve, point, along, limits, step, points)
-    return _branch(parameter, followed.states, followed.values, folds=tuple(followed.folds), mode=mode, message=followed.message)
+    return _branch(
+        parameter, followed.states, followed.values, folds=tuple(followed.folds), mode=mode, message=followed.message
+    )
 
 
 def _both_ways(
@@ -350,7 +352,7 @@ def _follow(
             found.folds.append(_fold(curve, point, tangent, length) * curve.unit)
         value = float(new[-1]) * curve.unit
         if not limits[0] <= value <= limits[1]:
-            found.message = f"{curve.parameter} = {value:.6g} is beyond the limits"
+            _add_last(found, curve, point, new, limits[0] if value < limits[0] else limits[1])
             return found
         if len(found.values) > 2 and here.order_parameter < 1e-7 and not (np.abs(new[:-1]) > 1e-7).any():
             found.message = f"back at the uniform state at {value:.6g}"
@@ -360,6 +362,19 @@ def _follow(
         h = min(step, 1.4 * h) if count <= 5 else h
     found.message = f"{points} points were not enough to leave the limits; raise points or step"
     return found
+
+
+def _add_last(found: _Followed, curve: _Curve, point: FloatArray, new: FloatArray, limit: float) -> None:
+    """The state where the branch leaves the limits, between a point and the next one."""
+    found.message = f"left the limits at {curve.parameter} = {limit:.6g}"
+    share = (limit / curve.unit - point[-1]) / (new[-1] - point[-1])
+    row = np.eye(1, new.size, new.size - 1)[0]
+    guess = point + share * (new - point)
+    guess[-1] = limit / curve.unit
+    try:
+        found.add(curve, curve.correct(guess, row)[0])
+    except (MetastableError, np.linalg.LinAlgError):
+        found.message += " (the state there was not found)"
 
 
 def _fold(curve: _Curve, point: FloatArray, tangent: FloatArray, step: float) -> float:

@@ -95,7 +95,9 @@ def evaluated(function: Callable[[FloatArray], Any], points: FloatArray) -> Floa
     try:
         answer = function(_checks.readonly(points.copy()))
     except Exception as reason:
-        raise InvalidInputError(f"function failed at unit vectors (m, dim): {type(reason).__name__}: {reason}") from reason
+        raise InvalidInputError(
+            f"function failed at unit vectors (m, dim): {type(reason).__name__}: {reason}"
+        ) from reason
     values = _checks.real_array(answer, "what function returns")
     if values.shape != (len(points),):
         raise InvalidInputError(f"function must return one number for each of {len(points)} points, not {values.shape}")
@@ -106,7 +108,9 @@ def evaluated(function: Callable[[FloatArray], Any], points: FloatArray) -> Floa
     return values / values.max()
 
 
-def projected(function: Callable[[FloatArray], FloatArray], kind: type[Basis], dim: int, degree: int | None) -> FloatArray:
+def projected(
+    function: Callable[[FloatArray], FloatArray], kind: type[Basis], dim: int, degree: int | None
+) -> FloatArray:
     """Coefficients (..., size) of a function of nodes (q, dim) to (..., q), of so high a degree as it needs where none is given."""
     if degree is not None:
         basis = bases.make(kind, dim, check_degree(degree, kind))
@@ -302,7 +306,9 @@ class Density:
     def at_angle(self, theta: Any) -> FloatArray:
         """The density at angles of the circle, against the uniform law; over 2 pi it is the density in the angle."""
         if self.dim != 2:
-            raise UnsupportedError(f"only the circle has angles, not dimension {self.dim}; call the density at unit vectors")
+            raise UnsupportedError(
+                f"only the circle has angles, not dimension {self.dim}; call the density at unit vectors"
+            )
         angles = np.atleast_1d(_checks.real_array(theta, "theta"))
         return self(sphere.from_angle(angles.ravel())).reshape(angles.shape)
 
@@ -387,7 +393,9 @@ class Density:
         tokens = _checks.count(tokens, "tokens")
         _checks.room((tokens, 2), "the tokens")
         if not isinstance(self.basis, Circle):
-            raise UnsupportedError("quantiles exist on the circle (dim=2, no axis); elsewhere use nodes with masses weights * values")
+            raise UnsupportedError(
+                "quantiles exist on the circle (dim=2, no axis); elsewhere use nodes with masses weights * values"
+            )
         shares = (np.arange(tokens) + 0.5) / tokens
         return sphere.from_angle(angles_of_shares(self.basis, self.coefficients[None, :], shares))
 

@@ -118,7 +118,9 @@ def _by_series(size: float, dim: int, l: FloatArray) -> FloatArray:
         total += term
         if (term <= 1e-17 * total).all():
             return np.exp(start) * total
-    raise NumericalRangeError(f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta")
+    raise NumericalRangeError(
+        f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta"
+    )
 
 
 def forces(beta: float, dim: int, degree: int) -> FloatArray:

@@ -212,6 +212,3 @@ class CausalDensity:
             laws = interpolation(len(self.coefficients), (k[part] + 0.5) / tokens) @ self.coefficients
             angles[part] = angles_of_shares(basis, laws, shares[part])
         return sphere.from_angle(angles)
-
-
-

@@ -290,7 +290,11 @@ def state_of(model: Attention, system: System, a: FloatArray, axis: FloatArray) 
     rate, m = growth(system, a)
     error = float(np.linalg.norm(residual(system, a)))
     noise = math.sqrt(2.0 / system.kappa)
-    here = model.replace(noise=noise) if system.beta == interaction.beta_of(model) else with_beta(model, system.beta, noise)
+    here = (
+        model.replace(noise=noise)
+        if system.beta == interaction.beta_of(model)
+        else with_beta(model, system.beta, noise)
+    )
     return StationaryState(here, Density(model.dim, a, axis), rate, m, error)
 
 
