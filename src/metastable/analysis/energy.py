@@ -151,10 +151,10 @@ def attention_energy(model: Attention, x: ArrayLike) -> float:
         E = (1/(2 beta N^2)) ( sum_{i,j} m_i m_j e(x_i, x_j) + 2 sum_{i,a} m_i w_a e(x_i, theta_a) ),
         e(x, y) = exp(beta <x, V y> - |beta| |V|),    N = sum m_i,
 
-    m the masses of the tokens (1 unless the model has some), theta_a frozen tokens of weight w_a; pairs i = j are left out where tokens do
-    not see themselves. grad_i E = (m_i/N^2) sum_j m_j e(x_i, x_j) V x_j, so along a run without noise it never falls: USA climbs
-    its gradient, SA its gradient divided by Z_i, and norms change the pace of a token only. For Q = K = V = I it is `global_energy`.
-    Memory O(n).
+    m the masses of the tokens (1 unless the model has some), theta_a frozen tokens of weight w_a; pairs i = j are left out where
+    tokens do not see themselves. grad_i E = (m_i/N^2) sum_j m_j e(x_i, x_j) V x_j, so along a run without noise it never falls: USA
+    climbs its gradient, SA its gradient divided by Z_i, and norms change the pace of a token only. For Q = K = V = I it is
+    `global_energy`. Memory O(n).
 
     Raises:
         UnsupportedError: the model is not a gradient flow.

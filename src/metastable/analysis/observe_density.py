@@ -68,9 +68,9 @@ class TokenDensity:
 def density(cells: int = CELLS, axis: Sequence[float] | None = None) -> TokenDensity:
     """How dense tokens are, in cells of equal measure; 1 is the density of uniform tokens.
 
-    On the circle `cells` arcs, from the angle -pi on, dims (angle,). On S^2 cells/2 bands of the height x_3, from -1 on, times `cells` angles
-    around, dims (height, angle). With an `axis` (dim,), in any dimension, `cells` bands of <x, axis> that uniform tokens fill evenly, from
-    the far pole on, dims (band,).
+    On the circle `cells` arcs, from the angle -pi on, dims (angle,). On S^2 cells/2 bands of the height x_3, from -1 on, times `cells`
+    angles around, dims (height, angle). With an `axis` (dim,), in any dimension, `cells` bands of <x, axis> that uniform tokens fill
+    evenly, from the far pole on, dims (band,).
 
     For a smooth density see `Run.density`.
     """
@@ -97,8 +97,8 @@ class Energy:
 
 
 def energy() -> Energy:
-    """Energy of full attention (`metastable.analysis.attention_energy`): SA and USA with Q^T K = V symmetric. It never falls; its steps are
-    merges.
+    """Energy of full attention (`metastable.analysis.attention_energy`): SA and USA with Q^T K = V symmetric. It never falls; its steps
+    are merges.
 
     Reference: arXiv:2312.10794, section 3; arXiv:2410.06833.
     """

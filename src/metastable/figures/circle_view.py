@@ -174,8 +174,8 @@ def angle_counts(points: Any, cells: int) -> np.ndarray:
 def draw_world_counts(ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False) -> Any:
     """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
 
-    Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole. Returns the
-    image, for a colour bar.
+    Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
+    Returns the image, for a colour bar.
     """
     from matplotlib.colors import LogNorm
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -143,11 +144,11 @@ def draw_sphere_density(
 
 @drawing
 def draw_branches(ax: Axes, branches: BranchLike | Sequence[BranchLike], *, labels: bool = True) -> None:
-    """Branches of stationary states: the order parameter |mean token| against kappa or beta, stable parts as lines, unstable ones dashed.
+    """Branches of stationary states: the order parameter |mean token| against kappa or beta, unstable parts dashed.
 
     Dots mark the folds, where a branch turns back.
     """
-    listed = [branches] if hasattr(branches, "order_parameter") else list(branches)  # type: ignore[arg-type]
+    listed: list[Any] = [branches] if hasattr(branches, "order_parameter") else list(cast(Sequence[Any], branches))
     if not listed or not all(hasattr(item, "order_parameter") and hasattr(item, "stable") for item in listed):
         raise InvalidInputError("branches must be what metastable.meanfield.branch returns, or a list of it")
     shown: set[bool] = set()
@@ -173,7 +174,7 @@ def draw_branches(ax: Axes, branches: BranchLike | Sequence[BranchLike], *, labe
             nearest = int(np.argmin(np.abs(values - fold)))
             ax.plot([fold], [order[nearest]], "o", color=style.INK, markersize=3.5, zorder=4)
     names = {"kappa": r"$\kappa = 2/\sigma^2$", "beta": r"$\beta$"}
-    ax.set_xlabel(names.get(listed[0].parameter, listed[0].parameter))
+    ax.set_xlabel(names.get(str(listed[0].parameter), "parameter"))
     ax.set_ylabel("order parameter $|E\\,x|$")
     ax.set_ylim(-0.03, 1.03)
     style.grid(ax)
@@ -184,4 +185,4 @@ def draw_branches(ax: Axes, branches: BranchLike | Sequence[BranchLike], *, labe
 def _pieces(flags: np.ndarray) -> list[tuple[int, int]]:
     """Half-open runs of equal flags."""
     cuts = [0, *(np.flatnonzero(np.diff(flags.astype(np.int8))) + 1).tolist(), flags.size]
-    return [(a, b) for a, b in zip(cuts[:-1], cuts[1:]) if b > a]
+    return [(a, b) for a, b in pairwise(cuts) if b > a]

@@ -112,8 +112,8 @@ class Wishes:
 
 
 def size_of_value(model: Attention) -> float:
-    """Sum over the heads of the largest speeds, the inverse of the shortest time scale: the norm of V, for unnormalised weights times the
-    largest weight exp(beta |Q^T K|)."""
+    """Sum over the heads of the largest speeds, the inverse of the shortest time scale: the norm of V, for unnormalised weights times
+    the largest weight exp(beta |Q^T K|)."""
     if model.weighting.kind != "unnormalized":
         return sum(head.value_size for head in model.all_heads)
     return sum(head.value_size * math.exp(min(_largest_logit(head), 700.0)) for head in model.all_heads)

@@ -25,7 +25,8 @@ from metastable.integrate import control
 from metastable.integrate.tableau import TSIT5
 from metastable.meanfield import interaction
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
-from metastable.meanfield.density import Density, check_degree, in_frame, tail_of
+from metastable.meanfield.density import Density
+from metastable.meanfield.making import check_degree, in_frame, tail_of
 from metastable.meanfield.positions import (
     MOST_POSITIONS,
     CausalDensity,
@@ -153,8 +154,8 @@ def evolve(
 ) -> Evolution:
     """The density of infinitely many tokens at the given times.
 
-    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same law at
-    every position, it does what full attention does (early tokens see the same law as late ones). Frozen tokens count by their
+    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same law
+    at every position, it does what full attention does (early tokens see the same law as late ones). Frozen tokens count by their
     weight against the whole density, whose mass is one: it is the limit of n tokens with weights n times as large.
 
     Args:

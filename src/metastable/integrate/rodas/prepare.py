@@ -16,8 +16,8 @@ from metastable.model import Attention, Causal
 from metastable.model.values import leading_frame, scalar_multiple
 
 if TYPE_CHECKING:
-    from metastable.integrate.rodas.dense import DenseSystem
     from metastable.integrate.rodas.circle_system import CircleSystem
+    from metastable.integrate.rodas.dense import DenseSystem
     from metastable.integrate.rodas.sphere_system import SphereSystem
 
 JORDAN = 5e-3
@@ -44,7 +44,7 @@ class Prepared:
 
 
 def dense_tokens(model: Attention, tokens: int) -> int:
-    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention and for unnormalised weights."""
+    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention and unnormalised weights."""
     if model.weighting.kind == "unnormalized":
         return tokens
     if isinstance(model.mask, Causal):

@@ -152,8 +152,9 @@ def solve(
     if dense_tokens(model, len(start)):
         if not settled and horizon > DENSE_HORIZON:
             raise NumericalRangeError(
-                f"until = {horizon:g} is beyond what a mask with a dense block (or unnormalized weights) allows, t = {DENSE_HORIZON:g}: rounding errors "
-                f"would decide where clusters go; use until <= {DENSE_HORIZON:g} or a causal mask"
+                f"until = {horizon:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
+                f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go; "
+                f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
             )
         horizon = min(horizon, DENSE_HORIZON)
     from metastable.integrate.rodas.control import Goal

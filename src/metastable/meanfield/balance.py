@@ -24,7 +24,8 @@ from metastable._checks import FloatArray
 from metastable.errors import ConvergenceError, InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases, interaction
 from metastable.meanfield.bases import Zonal, gauss_rule, resized, zonal_polynomials
-from metastable.meanfield.density import Density, tail_of
+from metastable.meanfield.density import Density
+from metastable.meanfield.making import tail_of
 from metastable.model import Attention
 
 DEGREE = 32
