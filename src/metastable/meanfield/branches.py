@@ -346,21 +346,21 @@ def _follow(
             turned = curve.tangent(new, tangent)
             if turned @ tangent < 0.9:
                 raise ConvergenceError("the branch bends too much")
-            here = Density(curve.model.dim, curve.whole(new), curve.axis)
+            Density(curve.model.dim, curve.whole(new), curve.axis)  # refuses what is negative somewhere
         except (MetastableError, np.linalg.LinAlgError) as reason:
             h *= 0.5
             if h < SMALLEST_STEP:
                 found.message = f"stopped at {found.values[-1]:.6g}: {reason}"
                 return found
             continue
+        if new[:-1] @ point[:-1] < 0:
+            found.message = f"back at the uniform state near {curve.parameter} = {float(new[-1]) * curve.unit:.6g}"
+            return found
         if turned[-1] * tangent[-1] < 0 and point[:-1].any():
             found.folds.append(_fold(curve, point, tangent, length) * curve.unit)
         value = float(new[-1]) * curve.unit
         if not limits[0] <= value <= limits[1]:
             _add_last(found, curve, point, new, limits[0] if value < limits[0] else limits[1])
-            return found
-        if len(found.values) > 2 and here.order_parameter < 1e-7 and not (np.abs(new[:-1]) > 1e-7).any():
-            found.message = f"back at the uniform state at {value:.6g}"
             return found
         point, tangent = new, turned
         found.add(curve, point)

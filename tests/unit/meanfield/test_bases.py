@@ -60,7 +60,9 @@ def test_numbers_of_funk_and_hecke_against_quadrature(dim, beta):
     known = (weights * np.exp(beta * z - abs(beta))) @ values / top[0]
     found = interaction.scaled_coefficients(beta, dim, 3)
     assert np.abs(found - known).max() < 1e-14
-    assert abs(interaction.forces(beta, dim, 3)[1] - known[1] / beta) < 1e-8 / abs(beta) * abs(known[1]) + 1e-6 * (abs(beta) < 1e-6)
+    assert abs(interaction.forces(beta, dim, 3)[1] - known[1] / beta) < 1e-8 / abs(beta) * abs(known[1]) + 1e-6 * (
+        abs(beta) < 1e-6
+    )
 
 
 def test_the_interaction_of_a_zonal_density_against_a_double_integral():

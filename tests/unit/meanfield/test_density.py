@@ -17,7 +17,12 @@ def bump(axis):
 
 @pytest.mark.parametrize(
     ("dim", "axis", "pole"),
-    [(2, None, [0.6, 0.8]), (3, None, [0.48, 0.6, 0.64]), (3, [0.48, 0.6, 0.64], [0.48, 0.6, 0.64]), (6, [0, 0, 1, 0, 0, 0], None)],
+    [
+        (2, None, [0.6, 0.8]),
+        (3, None, [0.48, 0.6, 0.64]),
+        (3, [0.48, 0.6, 0.64], [0.48, 0.6, 0.64]),
+        (6, [0, 0, 1, 0, 0, 0], None),
+    ],
 )
 def test_a_density_from_a_function(dim, axis, pole):
     pole = np.array(axis if pole is None else pole, dtype=float)
@@ -43,7 +48,9 @@ def test_tokens_smeared_out_by_the_heat_kernel():
     # Wrapped Gaussians around the tokens.
     grid = np.linspace(-3, 3, 50)
     shifted = grid[:, None, None] - angles[:, None] + 2 * np.pi * np.arange(-3, 4)
-    known = np.average(np.exp(-0.5 * (shifted / 0.2) ** 2).sum(axis=-1), axis=1, weights=masses) / np.sqrt(2 * np.pi) / 0.2
+    known = (
+        np.average(np.exp(-0.5 * (shifted / 0.2) ** 2).sum(axis=-1), axis=1, weights=masses) / np.sqrt(2 * np.pi) / 0.2
+    )
     assert np.abs(density.at_angle(grid) / (2 * np.pi) - known).max() < 1e-10
     x = ms.sphere.uniform(50, 3, 0)
     round_one = Density.from_tokens(x)
@@ -62,7 +69,9 @@ def test_perturbations_amplitudes_and_zonal_means():
     assert np.abs(same(x) - density(x)).max() < 1e-13
     turned = Density.from_function(bump([0.0, 0.6, 0.8]), 3).as_zonal()
     assert np.abs(turned(x) - Density.from_function(bump([0.0, 0.6, 0.8]), 3)(x)).max() < 1e-11
-    assert Density.from_tokens(ms.sphere.from_angle([1.0]), bandwidth=0.01).amplitudes(2) == pytest.approx(1.0, abs=2e-4)
+    assert Density.from_tokens(ms.sphere.from_angle([1.0]), bandwidth=0.01).amplitudes(2) == pytest.approx(
+        1.0, abs=2e-4
+    )
 
 
 def test_tokens_drawn_from_a_density():
@@ -71,7 +80,11 @@ def test_tokens_drawn_from_a_density():
     assert np.abs(np.mean((even @ [1, -1j])[:, None] ** np.arange(1, 5), axis=0) - density.fourier(4)).max() < 1e-4
     mass = integrate.quad(lambda t: density.at_angle(t)[0] / (2 * np.pi), 0, ms.sphere.to_angle(even[7]))[0]
     assert mass == pytest.approx(7.5 / 500, abs=1e-12)
-    for law in (density, Density.from_function(bump([0, 0, 1.0]), 3), Density.perturbed(5, {1: 0.9}, axis=[0, 1, 0, 0, 0])):
+    for law in (
+        density,
+        Density.from_function(bump([0, 0, 1.0]), 3),
+        Density.perturbed(5, {1: 0.9}, axis=[0, 1, 0, 0, 0]),
+    ):
         x = law.sample(4000, seed=0)
         assert np.abs(x.mean(axis=0) - law.mean).max() < 4 / np.sqrt(4000)
 

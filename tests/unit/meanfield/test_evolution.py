@@ -68,7 +68,9 @@ def test_the_error_falls_with_the_tolerance():
     model = ms.Attention(dim=2, beta=4.0, mask=ms.Full(), noise=0.3)
     start = Density.perturbed(2, {1: 0.4, 2: 0.3})
     exact = evolve(model, start, [2.0], rtol=1e-12).final.fourier(5)
-    errors = [np.abs(evolve(model, start, [2.0], rtol=rtol).final.fourier(5) - exact).max() for rtol in (1e-4, 1e-6, 1e-8)]
+    errors = [
+        np.abs(evolve(model, start, [2.0], rtol=rtol).final.fourier(5) - exact).max() for rtol in (1e-4, 1e-6, 1e-8)
+    ]
     assert errors[2] < 1e-7
     assert errors[2] < errors[1] / 10 < errors[0] / 100
 
