@@ -170,7 +170,7 @@ def test_hysteresis_above_the_tricritical_beta_and_none_below():
     low, high = ends(1.0, below, 12.0, 0.03)
     assert max(low, high) < 0.3
     assert stationary(usa(2, 1.0, below), Density.uniform(2)).stable
-    above = stationary(usa(2, 1.0, 2.2), Density.from_function(lambda x: np.exp(x[:, 0]), 2))
-    low, high = ends(1.0, 2.2, 12.0, 0.03)
+    above = stationary(usa(2, 1.0, 3.0), Density.from_function(lambda x: np.exp(x[:, 0]), 2))
+    low, high = ends(1.0, 3.0, 24.0, 0.03)
     assert low == pytest.approx(above.order_parameter, abs=0.1)
     assert high == pytest.approx(above.order_parameter, abs=0.1)

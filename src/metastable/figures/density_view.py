@@ -157,6 +157,8 @@ def draw_branches(ax: Axes, branches: BranchLike | Sequence[BranchLike], *, labe
         stable = np.asarray(item.stable, dtype=bool)
         for first, last in _pieces(stable):
             kind = bool(stable[first])
+            if kind and last - first == 1 and len(values) > 1:
+                continue  # a neutral point at the onset: no line
             # One point more on each side, so that no gap is left where the stability changes.
             part = slice(max(0, first - (0 if kind else 1)), min(len(values), last + (0 if kind else 1)))
             label = ("stable" if kind else "unstable") if labels and kind not in shown else None

@@ -115,7 +115,7 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
         times.append(t)
         counts.append(angle_counts(x, CELLS))
     image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log))
-    page.colorbar(image, ax=axes[0], label=f"tokens per 1/{CELLS} of the circle", pad=0.01, aspect=30)
+    page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
     style.panel(axes[0], "", describe(run.model, len(run.start)))
     draw_ring(axes[1], run.final)
     axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")

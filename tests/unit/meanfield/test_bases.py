@@ -1,4 +1,4 @@
-"""The three bases are what they say: orthonormal, with the gradients and the eigenvalues of the sphere, and Funk and Hecke's numbers."""
+"""The three bases are orthonormal, with the gradients and the eigenvalues of the sphere, and Funk and Hecke's numbers."""
 
 import numpy as np
 import pytest
