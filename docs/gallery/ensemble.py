@@ -1,7 +1,8 @@
 """One run is an anecdote: what do a thousand say?
 
-Figure 3 of the paper with a thousand members instead of five thousand: how many tokens the Rényi centers (black) and the strong ones (red) have consumed, mean and 10 % to 90 % of the members. Each member has its own
-step size and its own random stream, so that the numbers depend neither on the number of threads nor on who else runs.
+Figure 3 of the paper with a thousand members instead of five thousand: how many tokens the Rényi centers (black) and
+the strong ones (red) have consumed, mean and 10 % to 90 % of the members. Each member has its own step size and its
+own random stream, so that the numbers depend neither on the number of threads nor on who else runs.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
-"""How long do clusters last?
+r"""How long do clusters last?
 
-Ask for the end: `until="settled"`. The implicit solver takes steps as long as nothing happens, so fifty decades of depth are about a thousand steps. Clusters that are a distance $D$ apart
-merge at $\\ln t \\approx \\beta(1 - \\cos D)$, one by one, until all tokens sit on the first one, as Theorem 4.1 says they must. Top: every token in the colour of its
-cluster. Bottom: how many are left, beside the law $N(t) = \\pi/\\arccos(1 - \\ln t/\\beta)$.
+Ask for the end: `until="settled"`. The implicit solver takes steps as long as nothing happens, so fifty decades of
+depth are about a thousand steps. Clusters that are a distance $D$ apart merge at $\ln t \approx \beta(1 - \cos D)$,
+one by one, until all tokens sit on the first one, as Theorem 4.1 says they must. Top: every token in the colour of
+its cluster. Bottom: how many are left, beside the law $N(t) = \pi/\arccos(1 - \ln t/\beta)$.
 """
 
 import numpy as np

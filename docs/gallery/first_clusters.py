@@ -1,7 +1,8 @@
 """Do tokens cluster?
 
-Two hundred tokens start anywhere on the circle and move by causal attention, each towards the earlier tokens that it resembles. Within twenty units of depth
-they stand in a handful of places. Then nothing seems to happen any more: the clusters are *metastable*. One line is one token, one colour is one cluster at the end.
+Two hundred tokens start anywhere on the circle and move by causal attention, each towards the earlier tokens that it
+resembles. Within twenty units of depth they stand in a handful of places. Then nothing seems to happen any more: the
+clusters are *metastable*. One line is one token, one colour is one cluster at the end.
 """
 
 import metastable as ms

@@ -1,7 +1,8 @@
 """What does a token do that never moves?
 
-Four frozen tokens (dashed lines), as in cross-attention: everybody sees them, they see nobody. Theorem 5.2 says that every free token ends near one of them. Left: without. Right: with them, each
-as heavy as ten tokens. Places that the start decides become places that you decide. Dark: early in the sequence.
+Four frozen tokens (dashed lines), as in cross-attention: everybody sees them, they see nobody. Theorem 5.2 says that
+every free token ends near one of them. Left: without. Right: with them, each as heavy as ten tokens. Places that the
+start decides become places that you decide. Dark: early in the sequence.
 """
 
 import numpy as np

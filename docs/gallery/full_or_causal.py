@@ -1,7 +1,9 @@
 """Does the causal mask make clusters last longer?
 
-A paired experiment: the same two hundred starts, once causal and once with full attention. The mean number of clusters is drawn with the 10 % to 90 % band of the members. Early on the
-causal clusters are more, but in the long run they are fewer: full attention holds about half a cluster more. Differences within pairs are far less noisy than differences of means, and ensembles with one seed are pairs.
+A paired experiment: the same two hundred starts, once causal and once with full attention. The mean number of
+clusters is drawn with the 10 % to 90 % band of the members. Early on the causal clusters are more, but in the long
+run they are fewer: full attention holds about half a cluster more. Differences within pairs are far less noisy than
+differences of means, and ensembles with one seed are pairs.
 """
 
 import numpy as np

@@ -1,8 +1,10 @@
 """What do heads read and write, in words?
 
-The leading eigenvector of a head's value matrix reads some words and writes some. Bars: how alike the two are over the whole vocabulary, from $-1$ (opposite) to $+1$ (the same). Six heads of SmolLM2 with the first words of each list.
-Those that attract say again what they see: quotation marks, *you*, *on*, comparatives. Most heads do no such thing; the last two, where the lists have little in common, are here to say so. The gray mark is what random heads
-with the same singular values do.
+The leading eigenvector of a head's value matrix reads some words and writes some. Bars: how alike the two are over
+the whole vocabulary, from $-1$ (opposite) to $+1$ (the same). Six heads of SmolLM2 with the first words of each list.
+Those that attract say again what they see: quotation marks, *you*, *on*, comparatives. Most heads do no such thing;
+the last two, where the lists have little in common, are here to say so. The gray mark is what random heads with the
+same singular values do.
 """
 
 from metastable import checkpoints

@@ -1,7 +1,9 @@
 """What do rotary positions do to a head?
 
-A head as transformers have it: thin, of rank 16 in dimension 64, with rotary positions that turn queries and keys by their place in the sequence. The tokens come from four topics in random order. Dark: whom token $k$ looks
-at. Without positions the head finds all earlier tokens of the same topic, however far back. With them the look back fades with distance: the same topic, but lately.
+A head as transformers have it: thin, of rank 16 in dimension 64, with rotary positions that turn queries and keys by
+their place in the sequence. The tokens come from four topics in random order. Dark: whom token $k$ looks at. Without
+positions the head finds all earlier tokens of the same topic, however far back. With them the look back fades with
+distance: the same topic, but lately.
 """
 
 import numpy as np

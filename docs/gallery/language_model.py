@@ -1,7 +1,9 @@
 """Does my language model park?
 
-Take one layer of SmolLM2, switch its feed-forward part off and let it run on for ever: attention alone, as in the theory. Left: the tokens of a text do gather, as they do with random weights, and the trained layer is the slower one.
-Right: but not at Rényi centers. The share of tokens near a center (black) is what as many random tokens have around them (grey band). So this layer clusters, and does not park. `"smollm2"` may be a hub id, a folder, a `.gguf` file or
+Take one layer of SmolLM2, switch its feed-forward part off and let it run on for ever: attention alone, as in the
+theory. Left: the tokens of a text do gather, as they do with random weights, and the trained layer is the slower one.
+Right: but not at Rényi centers. The share of tokens near a center (black) is what as many random tokens have around
+them (grey band). So this layer clusters, and does not park. `"smollm2"` may be a hub id, a folder, a `.gguf` file or
 a model in memory: ask yours.
 """
 

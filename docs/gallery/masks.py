@@ -1,8 +1,9 @@
 """What does the mask change?
 
-Who may see whom decides how far order travels. Under the causal mask early tokens lead. Under full attention all pull at all, and places are averages. In a window a token sees
-the last eight only: leaders pass out of sight, late tokens (light) gather on their own, and whole stretches of the sequence change their place later. A *sink*, the first four tokens kept in sight,
-gives the window an anchor. Colours: place in the sequence, from first (dark) to last (light).
+Who may see whom decides how far order travels. Under the causal mask early tokens lead. Under full attention all pull
+at all, and places are averages. In a window a token sees the last eight only: leaders pass out of sight, late tokens
+(light) gather on their own, and whole stretches of the sequence change their place later. A *sink*, the first four
+tokens kept in sight, gives the window an anchor. Colours: place in the sequence, from first (dark) to last (light).
 """
 
 import metastable as ms

@@ -1,14 +1,15 @@
-"""How much noise do clusters survive?
+r"""How much noise do clusters survive?
 
-Tokens may do a Brownian motion on the sphere as well. A little noise ($\\sigma = 0.1$) shakes the clusters, and lets them find each other much sooner than without. More of it ($\\sigma = 0.7$) melts
-them: a token that is carried further than $\\beta^{-1/2}$ is out of reach of those that held it. Right: the mean cosine between tokens at $t = 50$, mean and 10 % to 90 % band of forty members. In between
-lies the noise that gathers most.
+Tokens may do a Brownian motion on the sphere as well. A little noise ($\sigma = 0.1$) shakes the clusters, and lets
+them find each other much sooner than without. More of it ($\sigma = 0.7$) melts them: a token that is carried further
+than $\beta^{-1/2}$ is out of reach of those that held it. Right: the mean cosine between tokens at $t = 50$, mean and
+10 % to 90 % band of forty members. In between lies the noise that gathers most.
 """
 
 import numpy as np
 
 import metastable as ms
-from metastable.figures import draw_band, draw_world_lines, sample, style
+from metastable.figures import draw_band, draw_world_lines, style
 
 beta = 16.0
 start = ms.sphere.uniform(60, dim=2, seed=0)

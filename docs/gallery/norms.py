@@ -1,7 +1,9 @@
 """Does it matter where the norm stands?
 
-A transformer normalises tokens before, after or around its attention, and that sets the clock. After it (PostLN, the paper's case) tokens stay on the unit sphere. Before it (PreLN) they also grow
-longer, and the longer they are the less they turn: clustering takes a logarithmic clock. Mean cosine of sixty members for six placements, all from the same starts.
+A transformer normalises tokens before, after or around its attention, and that sets the clock. After it (PostLN, the
+paper's case) tokens stay on the unit sphere. Before it (PreLN) they also grow longer, and the longer they are the
+less they turn: clustering takes a logarithmic clock. Mean cosine of sixty members for six placements, all from the
+same starts.
 """
 
 import numpy as np

@@ -1,7 +1,9 @@
 """Where is the plateau?
 
-A sweep is a grid of ensembles: here nine temperatures, forty depths and twelve draws at each. The colour is the number of clusters. Along a row it falls at once to a plateau, and the colder it is (upwards) the higher and
-longer that plateau is: the lines of equal number climb ever more slowly. The same sweep runs on a laptop and on a cluster, can be interrupted at any time, and never computes anything twice.
+A sweep is a grid of ensembles: here nine temperatures, forty depths and twelve draws at each. The colour is the
+number of clusters. Along a row it falls at once to a plateau, and the colder it is (upwards) the higher and longer
+that plateau is: the lines of equal number climb ever more slowly. The same sweep runs on a laptop and on a cluster,
+can be interrupted at any time, and never computes anything twice.
 """
 
 import metastable as ms

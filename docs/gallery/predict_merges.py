@@ -1,7 +1,8 @@
 """Which clusters will merge, and when?
 
-No long simulation is needed: from the clusters at $t = 100$, `predict_merges` follows their leaders alone, in milliseconds. Each branch is a cluster, as wide as it is large, and
-ends where it is swallowed. Rings are what a full simulation to the end finds: the same parents, and times that agree to a small part of a decade, over tens of decades.
+No long simulation is needed: from the clusters at $t = 100$, `predict_merges` follows their leaders alone, in
+milliseconds. Each branch is a cluster, as wide as it is large, and ends where it is swallowed. Rings are what a full
+simulation to the end finds: the same parents, and times that agree to a small part of a decade, over tens of decades.
 """
 
 import numpy as np

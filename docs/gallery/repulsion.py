@@ -1,8 +1,9 @@
-"""What if tokens repel?
+r"""What if tokens repel?
 
-There are two ways. With $V = -I$ a token walks away from those that it attends to; with $\\beta < 0$ it walks towards those that are least like itself. Attraction (left) parks the tokens in a few
-places. With $V = -I$ (middle) they spread and stay spread. With $\\beta < 0$ (right) they first run to opposite sides of the circle, and then all end at the first token, as Theorem 4.1 says for any $\\beta$.
-Dark: early in the sequence.
+There are two ways. With $V = -I$ a token walks away from those that it attends to; with $\beta < 0$ it walks towards
+those that are least like itself. Attraction (left) parks the tokens in a few places. With $V = -I$ (middle) they
+spread and stay spread. With $\beta < 0$ (right) they first run to opposite sides of the circle, and then all end at
+the first token, as Theorem 4.1 says for any $\beta$. Dark: early in the sequence.
 """
 
 import numpy as np

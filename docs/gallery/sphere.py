@@ -1,8 +1,9 @@
-"""What does it look like on a sphere?
+r"""What does it look like on a sphere?
 
-The same in three dimensions: three hundred tokens at $\\beta = 30$, their paths to $t = 50$, and where they stand then. A dot has the colour of its cluster; rings are caps of radius $\\delta/2$ around the
-strong Rényi centers, which were found in the start alone: no two of them overlap, and each holds a cluster. The clusters between them are led by other Rényi centers. What lies behind the
-ball is paler.
+The same in three dimensions: three hundred tokens at $\beta = 30$, their paths to $t = 50$, and where they stand
+then. A dot has the colour of its cluster; rings are caps of radius $\delta/2$ around the strong Rényi centers, which
+were found in the start alone: no two of them overlap, and each holds a cluster. The clusters between them are led by
+other Rényi centers. What lies behind the ball is paler.
 """
 
 import numpy as np

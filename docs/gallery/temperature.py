@@ -1,8 +1,9 @@
-"""How many clusters does the temperature allow?
+r"""How many clusters does the temperature allow?
 
-Tokens feel each other at distances of about $\\beta^{-1/2}$, so about $2\\pi/(4\\beta^{-1/2})$ of them can park on the circle. Dots: clusters at $t = 50$ in ensembles of a
-hundred draws, with the 10 % to 90 % band. Lines: the expected number of strong centers, $\\pi/\\delta$ (a closed formula), and Rényi's parking number, $0.7476 \\cdot 2\\pi/\\delta$,
-with $\\delta = 4\\beta^{-1/2}$. Four times the inverse temperature, twice the clusters.
+Tokens feel each other at distances of about $\beta^{-1/2}$, so about $2\pi/(4\beta^{-1/2})$ of them can park on the
+circle. Dots: clusters at $t = 50$ in ensembles of a hundred draws, with the 10 % to 90 % band. Lines: the expected
+number of strong centers, $\pi/\delta$ (a closed formula), and Rényi's parking number, $0.7476 \cdot 2\pi/\delta$,
+with $\delta = 4\beta^{-1/2}$. Four times the inverse temperature, twice the clusters.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """Where does it all end?
 
-The eigenvalue of $V$ with the largest real part decides (Table 1 of the paper). `predict` says it before running, `classify` after: one point where $V = I$, one point on a circle where the
-leading eigenvalue is double, two opposite points where it is simple, and clouds where it is negative, so that tokens repel. Thirty-two tokens, dark to light in the order of the sequence;
-red: where they end.
+The eigenvalue of $V$ with the largest real part decides (Table 1 of the paper). `predict` says it before running,
+`classify` after: one point where $V = I$, one point on a circle where the leading eigenvalue is double, two opposite
+points where it is simple, and clouds where it is negative, so that tokens repel. Thirty-two tokens, dark to light in
+the order of the sequence; red: where they end.
 """
 
 import numpy as np

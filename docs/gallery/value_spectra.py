@@ -1,7 +1,9 @@
-"""Do trained heads attract or repel?
+r"""Do trained heads attract or repel?
 
-Each head of a language model has a value matrix $V_h = O_hW_h$, and the theory asks for its spectrum. The sign score, $\\sum\\mathrm{Re}\\,\\lambda/\\sum|\\lambda|$, is $+1$ when all eigenvalues lie on the right (attraction) and
-$-1$ when all lie on the left. Every head of SmolLM2, layer by layer, beside the band of random matrices with the same singular values: the signs are learned. Most heads attract, and some repel.
+Each head of a language model has a value matrix $V_h = O_hW_h$, and the theory asks for its spectrum. The sign score,
+$\sum\mathrm{Re}\,\lambda/\sum|\lambda|$, is $+1$ when all eigenvalues lie on the right (attraction) and $-1$ when all
+lie on the left. Every head of SmolLM2, layer by layer, beside the band of random matrices with the same singular
+values: the signs are learned. Most heads attract, and some repel.
 """
 
 from metastable import checkpoints

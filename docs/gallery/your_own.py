@@ -1,7 +1,9 @@
-"""Can I bring my own start and my own measure?
+r"""Can I bring my own start and my own measure?
 
-A start is an array of unit vectors, or a function that draws one; an observable is a function of a state. Here tokens come in four topics, in random order, and the question is whether attention
-sorts them: the mean cosine within a topic, and between topics, for three temperatures. Hot attention (small $\\beta$) throws the topics together before it has sorted them. Cold attention keeps them apart.
+A start is an array of unit vectors, or a function that draws one; an observable is a function of a state. Here tokens
+come in four topics, in random order, and the question is whether attention sorts them: the mean cosine within a
+topic, and between topics, for three temperatures. Hot attention (small $\beta$) throws the topics together before it
+has sorted them. Cold attention keeps them apart.
 """
 
 import numpy as np
