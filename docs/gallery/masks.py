@@ -15,10 +15,10 @@ masks = {"Causal()": ms.Causal(), "Full()": ms.Full(), "Window(8)": ms.Window(8)
 with style.theme("screen"):
     page, axes = style.figure(7.2, 4.8, 2, 2, sharex=True, sharey=True)
     for ax, (name, mask) in zip(axes.flat, masks.items()):
-        run = ms.simulate(ms.Attention(dim=2, beta=16.0, mask=mask), start, until=1e4)
+        run = ms.simulate(ms.Attention(dim=2, beta=16.0, mask=mask), start, until=1000.0)
         draw_world_lines(ax, *sample(run, 300, log=True), width=0.7, log=True)
         style.panel(ax, "", name)
-        print(f"{name}: {ms.cluster_labels(run.final, radius=0.12).max() + 1} clusters at t = 10,000")
+        print(f"{name}: {ms.cluster_labels(run.final, radius=0.12).max() + 1} clusters at t = 1000")
     for ax in axes[:, 1]:
         ax.set_ylabel("")
     for ax in axes[0]:

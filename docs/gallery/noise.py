@@ -3,7 +3,7 @@ r"""How much noise do clusters survive?
 Tokens may do a Brownian motion on the sphere as well. A little noise ($\sigma = 0.1$) shakes the clusters, and lets
 them find each other much sooner than without. More of it ($\sigma = 0.7$) melts them: a token that is carried further
 than $\beta^{-1/2}$ is out of reach of those that held it. Right: the mean cosine between tokens at $t = 50$, mean and
-10 % to 90 % band of forty members. In between lies the noise that gathers most.
+10 % to 90 % band of two dozen members. In between lies the noise that gathers most.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ sigmas = np.array([0.02, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8])
 cosines = []
 for sigma in sigmas:
     stats = ms.ensemble(
-        ms.Attention(dim=2, beta=beta, noise=sigma), tokens=40, members=40, times=[0.0, 50.0], seed=1, step=0.05,
+        ms.Attention(dim=2, beta=beta, noise=sigma), tokens=40, members=24, times=[0.0, 50.0], seed=1, step=0.05,
         observe={"cosine": ms.observe.mean_cosine()},
     )  # fmt: skip
     cosines.append(stats.cosine.sel(time=50.0).values)

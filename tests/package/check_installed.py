@@ -87,7 +87,7 @@ def missing_extras() -> list[str]:
         "weights": lambda: said(lambda: ms.checkpoints.load_weights("model.gguf")),
         "transformers": lambda: said(lambda: ms.checkpoints.flow("model")),
         "explore": lambda: command("explore", "--no-browser", code=2),
-        "sweep": lambda: command("sweep", "sweep.toml", "--out", "results", "--workers", "2"),
+        "sweep": lambda: command("sweep", "sweep.toml", "--out", "results", "--workers", "2", code=2),
     }
     found = []
     for extra, ask in asked.items():
