@@ -145,8 +145,9 @@ def paper(results: dict[str, Any]) -> str:
     rivals = (("SciPy RK45", "SciPy's RK45"), ("torchdiffeq dopri5", "torchdiffeq"), ("diffrax Tsit5", "diffrax"))
     others = ", ".join(f"{ms[name]} ms for {said}" for name, said in rivals if name in ms)
     return (
-        f"In one interleaved run on one thread the experiment above takes {ms['metastable, series']} ms with `metastable` by series and "
-        f"{ms['metastable, direct']} ms by\ndirect sums, against {others} and {ms['NumPy Euler, step 0.05']} ms for the Euler script "
+        "In one interleaved run on one thread the experiment above takes "
+        f"{ms['metastable, series']} ms with `metastable` by series and {ms['metastable, direct']} ms by\ndirect sums, "
+        f"against {others} and {ms['NumPy Euler, step 0.05']} ms for the Euler script "
         f"({results['processor']};\n`make bench` repeats this on any machine).\n"
     )
 
