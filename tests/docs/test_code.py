@@ -5,6 +5,7 @@ What is not run is said on the page, with the reason, and listed by `test_what_i
 
 import doctest
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -80,6 +81,9 @@ def test_what_is_not_run():
     """The list of blocks that are not run is short, and each says why."""
     untried = [block for page in pages() for block in blocks_of(page) if block.reason is not None]
     print("\nblocks that the tests do not run:", *(f"{block.place}: {block.reason}" for block in untried), sep="\n  ")
+    shell = [block for page in pages() for block in blocks_of(page) if block.language in SHELL and block.reason is None]
+    named = sorted({line for block in shell for line in commands(block) if not line.startswith("metastable ")})
+    print("commands of which only the names are checked (they install, or run everything):", *named, sep="\n  ")
     assert all(block.language in LANGUAGES for block in untried)
     assert len(untried) <= 6
 
@@ -126,6 +130,17 @@ make all  # all of it
         try_shell(Block(page, 1, "bash", 'pip install "metastable[no-such-extra]"\n', None), tmp_path)
     with pytest.raises(AssertionError):
         try_shell(Block(page, 1, "console", "$ metastable simulat\n", None), tmp_path)
+
+
+def test_workflows_call_what_make_can_do():
+    """Everything that runs elsewhere is a target that runs here."""
+    called = [
+        target
+        for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        for target in re.findall(r"\bmake ([\w-]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert {"test", "test-core", "test-lowest", "test-arm", "docs", "package"} <= set(called)
+    assert set(called) <= make_targets()
 
 
 def test_every_how_to_page_is_listed():
