@@ -96,7 +96,7 @@ package: $(VENV)/.installed-core
 
 # The site; the scripts of its gallery are run, as far as they or the package changed.
 docs: $(VENV)/.installed-dev
-	NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # On a machine with an NVIDIA GPU.

@@ -1,8 +1,9 @@
 """Do tokens cluster?
 
 Two hundred tokens start anywhere on the circle and move by causal attention, each towards the earlier tokens that it
-resembles. Within twenty units of depth they stand in a handful of places. Then nothing seems to happen any more: the
-clusters are *metastable*. One line is one token, one colour is one cluster at the end.
+resembles. Within ten units of depth they stand in a handful of places. From then on little happens: now and then two
+clusters that stand too close fall together, and the others wait, for longer than anyone would simulate by small steps.
+They are *metastable*. One line is one token, one colour is one cluster at the end.
 """
 
 import metastable as ms
