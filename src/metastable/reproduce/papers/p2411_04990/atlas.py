@@ -165,6 +165,7 @@ FIGURE_1 = Recipe(
     judge=_judge_figure,
     draw=_draw_figure,
     uses=("seed",),
+    seconds=12,
 )
 
 
@@ -320,4 +321,5 @@ TABLE_1 = Recipe(
     measure=_measure_table,
     judge=_judge_table,
     draw=_draw_table,
+    seconds=13,
 )

@@ -161,10 +161,12 @@ LEMMA_C1 = Recipe(
         "renyi_tokens": 5000,
         "renyi_draws": 200,
     },
+    quick={"deltas": (0.5, 1.0), "renyi_tokens": 500},
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
     uses=("seed", "members"),
+    seconds=8,
 )
 
 
@@ -258,8 +260,10 @@ COUNTS_SCALING = Recipe(
         "tokens_per_cap": 60,
         "draws": 40,
     },
+    quick={"betas": (64.0, 128.0), "dims": (2,), "c": 4.0, "tokens_per_cap": 20},
     measure=_measure_scaling,
     judge=_judge_scaling,
     draw=_draw_scaling,
     uses=("seed", "members"),
+    seconds=1,
 )

@@ -164,8 +164,10 @@ CASCADE_LAW = Recipe(
         "law_draws": 100,
         "decades": (2.5, 3, 4, 6, 8, 10, 12, 16, 20, 25, 30, 35, 40, 45, 50, 54),
     },
+    quick={"tokens": 30, "cases": ((2, 16.0),), "law_beta": 16.0, "law_tokens": 30, "decades": (2.5, 4, 8)},
     measure=_measure,
     judge=_judge,
     draw=_draw,
     origin="beyond",
+    seconds=19,
 )

@@ -115,6 +115,7 @@ LEMMA_5_3 = Recipe(
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
+    seconds=1,
 )
 
 
@@ -206,7 +207,9 @@ THEOREM_5_2 = Recipe(
     "beta^(-1/2): every free "
     "token converges to the vicinity of one of them.",
     parameters={"tokens": 100, "frozen": 9, "beta": 64.0, "c": 4.0, "draws": 20, "until": 1e6},
+    quick={"tokens": 20},
     measure=_measure_theorem,
     judge=_judge_theorem,
     draw=_draw_theorem,
+    seconds=1,
 )

@@ -14,7 +14,7 @@ from metastable.figures import statements
 from metastable.model import Attention
 from metastable.reproduce.draws import each, gaussian_pair, rotation, seeds
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
-from metastable.reproduce.recipes.atlas import DRAWN, ENDINGS
+from metastable.reproduce.papers.p2411_04990.atlas import DRAWN, ENDINGS
 from metastable.reproduce.statistics import interval, percent
 from metastable.run import simulate
 
@@ -183,10 +183,12 @@ TABLE_1_RANDOM = Recipe(
         "rtol": 1e-4,
         "max_steps": 20_000,
     },
+    quick={"tokens": 12},
     measure=_measure_table,
     judge=_judge_table,
     draw=_draw_table,
     uses=("seed", "members"),
+    seconds=5,
 )
 
 
@@ -283,9 +285,11 @@ CLOUD_WIDTH = Recipe(
         "betas": (6.0, 40.0),
         "until": 100.0,
     },
+    quick={"tokens": 80, "dims": (3,)},
     measure=_measure_width,
     judge=_judge_width,
     draw=_draw_width,
     origin="beyond",
     uses=("seed", "members"),
+    seconds=2,
 )

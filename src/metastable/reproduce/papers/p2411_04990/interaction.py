@@ -158,6 +158,7 @@ FIGURE_4 = Recipe(
     judge=_judge_figure,
     draw=_draw_figure,
     uses=(),
+    seconds=1,
 )
 
 LEMMA_A1 = Recipe(
@@ -171,4 +172,5 @@ LEMMA_A1 = Recipe(
     judge=_judge_lemma,
     draw=_draw_lemma,
     uses=(),
+    seconds=1,
 )

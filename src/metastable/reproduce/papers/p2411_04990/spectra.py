@@ -94,10 +94,12 @@ FIGURE_5 = Recipe(
     title="Figure 5: spectrum of the value matrices of albert-xlarge-v2 at initialisation",
     statement="Gaussian weights of standard deviation 0.02, hidden size 2048, 16 heads of 128: the eigenvalues fill a disk.",
     parameters={"dim": 2048, "heads": 16, "layers": 2, "deviation": 0.02},
+    quick={"dim": 96, "heads": 4, "layers": 1, "deviation": 0.02},
     measure=_measure_initial,
     judge=_judge_initial,
     draw=_draw_initial,
     uses=("seed",),
+    seconds=6,
 )
 
 
@@ -231,8 +233,10 @@ FIGURE_6 = Recipe(
         "sources": {"albert": "albert/albert-xlarge-v2", "smollm2": "smollm2", "minilm": "minilm"},
         "null_layers": 6,
     },
+    quick={"sources": {}, "null_layers": 1},
     measure=_measure_trained,
     judge=_judge_trained,
     draw=_draw_trained,
     uses=("seed",),
+    seconds=6,
 )

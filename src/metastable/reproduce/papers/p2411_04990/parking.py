@@ -131,6 +131,7 @@ FIGURE_2 = Recipe(
     measure=_measure_figure_2,
     judge=_judge_figure_2,
     draw=_draw_figure_2,
+    seconds=4,
 )
 
 
@@ -227,6 +228,7 @@ FIGURE_3 = Recipe(
     measure=_measure_figure_3,
     judge=_judge_figure_3,
     draw=_draw_figure_3,
+    seconds=16,
 )
 
 
@@ -320,4 +322,5 @@ LEMMA_5_1 = Recipe(
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
+    seconds=3,
 )

@@ -107,11 +107,13 @@ CASCADE = Recipe(
     "cluster at x_1(0) after a time "
     "of at most about exp(2 beta).",
     parameters={"tokens": 200, "beta": 64.0, "until": 1e58, "radius": 0.5, "since": 30.0},
+    quick={"tokens": 40, "beta": 16.0, "until": 1e14},
     measure=_measure_cascade,
     judge=_judge_cascade,
     draw=_draw_cascade,
     origin="beyond",
     uses=("seed",),
+    seconds=2,
 )
 
 
@@ -214,10 +216,12 @@ CLUSTER_LAW = Recipe(
         "rtol": 1e-5,
         "draws": 60,
     },
+    quick={"tokens": 40, "beta": 16.0, "decades": (1, 2, 4, 8, 13)},
     measure=_measure_law,
     judge=_judge_law,
     draw=_draw_law,
     origin="beyond",
+    seconds=2,
 )
 
 
@@ -307,8 +311,10 @@ CAUSAL_VS_FULL = Recipe(
     title="Causal against full attention, from the same start",
     statement="The same tokens under both masks. Causal attention has leaders that stand still; full attention has none.",
     parameters={"tokens": 100, "beta": 64.0, "until": 1e4, "radius": 0.5, "draws": 20},
+    quick={"tokens": 30, "until": 100.0},
     measure=_measure_masks,
     judge=_judge_masks,
     draw=_draw_masks,
     origin="beyond",
+    seconds=5,
 )
