@@ -70,7 +70,7 @@ def _exponent(one: xr.Dataset) -> Any:
 def _judge(data: xr.Dataset) -> list[Finding]:
     gap, closed = data.gap.values, data.closed_gap.values
     resolved = closed > 1e-8  # below, the tolerance of the runs shows
-    error = float(np.abs(gap / closed - 1)[resolved].max())
+    error = float(np.abs(gap[resolved] / closed[resolved] - 1).max())
     spread = float((gap - data.smallest_gap.values).max())
     findings = [
         Finding(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable.figures import statements, style
 from metastable.reproduce.draws import part, seeds
-from metastable.reproduce.papers.p2605_09213.formulas import finite_influence, influence, weights
-from metastable.reproduce.papers.p2605_09213.sampling import correlations
+from metastable.reproduce.papers.p2605_09213.formulas import finite_influence, influence
+from metastable.reproduce.papers.p2605_09213.sampling import correlations, reader_places
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
-from metastable.reproduce.statistics import Mean
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,25 +21,22 @@ if TYPE_CHECKING:
 
 def binned(values: Any, tokens: int, edges: Any) -> Any:
     """Means of `values` (..., reader, token) over readers and the sources of each bin of s = source/reader. Shape (..., bin)."""
-    readers = values.shape[-2]
-    reader = np.arange(tokens - readers + 1, tokens + 1)[:, None]
-    place = (np.arange(1, tokens + 1)[None, :] - 0.5) / reader
-    earlier = np.arange(1, tokens + 1)[None, :] <= tokens - readers  # readers themselves are no sources
-    chosen = [earlier & (place >= low) & (place < high) for low, high in zip(edges[:-1], edges[1:])]
-    return np.stack(
-        [values[..., mask].mean(axis=-1) if mask.any() else np.full(values.shape[:-2], np.nan) for mask in chosen],
-        axis=-1,
-    )
+    readers, index = reader_places(tokens), np.arange(tokens)
+    place = (index[None, :] + 0.5) / (readers[:, None] + 1)
+    source = (index[None, :] < readers[:, None]) & ~np.isin(index, readers)[None, :]  # readers themselves are no sources
+    chosen = [source & (place >= low) & (place < high) for low, high in pairwise(edges)]
+    return np.stack([values[..., mask].mean(axis=-1) for mask in chosen], axis=-1)
 
 
-def predictions(tokens: int, readers: int, mode: int, time: float, beta: float, slope: float) -> tuple[Any, Any]:
-    """(g_m, its finite counterpart) for each of the last readers and every source. Shapes (readers, tokens)."""
-    finite, limit = np.zeros((readers, tokens)), np.zeros((readers, tokens))
+def predictions(tokens: int, mode: int, time: float, beta: float, slope: float) -> tuple[Any, Any]:
+    """(g_m, its finite counterpart) for each reader and every source. Shapes (readers, tokens)."""
+    readers = reader_places(tokens)
+    finite, limit = np.zeros((readers.size, tokens)), np.zeros((readers.size, tokens))
     whole = finite_influence(tokens, mode, time, beta, slope) / tokens
-    for row, reader in enumerate(range(tokens - readers + 1, tokens + 1)):
-        s = (np.arange(1, reader) - 0.5) / reader
-        limit[row, : reader - 1] = influence(s, mode, time, beta, slope * reader / tokens)
-        finite[row, : reader - 1] = reader * whole[reader - 1, : reader - 1]
+    for row, reader in enumerate(readers):
+        s = (np.arange(reader) + 0.5) / (reader + 1)
+        limit[row, :reader] = influence(s, mode, time, beta, slope * (reader + 1) / tokens)
+        finite[row, :reader] = (reader + 1) * whole[reader, :reader]
     return limit, finite
 
 
@@ -65,7 +62,7 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
         found["error"][k] = batch.std(axis=0, ddof=1) / np.sqrt(len(chosen))
         for m, mode in enumerate(modes):
             limit, finite = predictions(
-                tokens, values.shape[-2], int(mode), parameters["time"], parameters["beta"], parameters["slope"]
+                tokens, int(mode), parameters["time"], parameters["beta"], parameters["slope"]
             )
             found["limit"][k, m], found["finite"][k, m] = binned(limit, tokens, edges), binned(finite, tokens, edges)
         counts.append(len(chosen) * parameters["runs"])
@@ -86,19 +83,19 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     for tokens in data.tokens.values:
         score = _scores(data, int(tokens), "limit")
         wide = np.abs(score) > 3
+        one = data.sel(tokens=tokens)
         where = ", ".join(
-            f"m = {data.mode.values[m]} at s = {data.bin.values[b]:.2f} ({float(data.measured.values[list(data.tokens.values).index(tokens), m, b]):.3f} "
-            f"against {float(data.limit.values[list(data.tokens.values).index(tokens), m, b]):.3f})"
+            f"m = {one.mode.values[m]} at s = {one.bin.values[b]:.2f} ({one.measured.values[m, b]:.3f} against {one.limit.values[m, b]:.3f})"
             for m, b in np.argwhere(wide)
         )
-        error = float(np.nanmean(data.error.sel(tokens=tokens).values))
+        error = float(one.error.mean())
         verdict: Verdict = (
             "agrees" if not wide.any() else "agrees under a condition" if wide.mean() < 0.5 else "disagrees"
         )
         findings.append(
             Finding(
                 claim=f"n = {tokens}: n E[cos m(theta_n(t) - theta_s(0))] is g_m(s), m = {', '.join(str(m) for m in data.mode.values)}",
-                measured=f"{int((~wide).sum())} of {wide.size} bins of s are within 3 standard errors (of {error:.3f}, {int(data.runs.sel(tokens=tokens))} "
+                measured=f"{int((~wide).sum())} of {wide.size} bins of s are within 3 standard errors (of {error:.3f}, {int(one.runs)} "
                 f"runs)" + (f"; outside: {where}" if wide.any() else ""),
                 test="agrees: every bin; under a condition: more than half (g_m is a limit, n finite)",
                 verdict=verdict,
@@ -173,7 +170,6 @@ CLOSED_FORM = Recipe(
         "modes": 2,
         "sizes": ((32, 40), (128, 30), (512, 24)),
         "runs": 64,
-        "readers": 32,
         "bins": 10,
     },
     quick={"sizes": ((32, 4), (64, 4)), "runs": 16, "bins": 5},
