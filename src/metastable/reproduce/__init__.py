@@ -17,8 +17,8 @@ from metastable.reproduce.index import write_index
 from metastable.reproduce.paper import FIRST, Paper, all_papers, find_papers, load_paper
 from metastable.reproduce.recipe import Finding, Recipe, Settings
 from metastable.reproduce.report import write_report
+from metastable.reproduce.result_store import Result
 from metastable.reproduce.runner import choose, run_recipes, with_earlier
-from metastable.reproduce.store import Result
 
 __all__ = [
     "Finding",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from metastable.reproduce.paper import Paper
 from metastable.reproduce.recipe import Recipe, Report
+from metastable.reproduce.result_store import Result
 from metastable.reproduce.runner import Watch
-from metastable.reproduce.store import Result
 from metastable.reproduce.typeset import format_seconds
 
 if TYPE_CHECKING:

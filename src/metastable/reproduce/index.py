@@ -14,7 +14,7 @@ from metastable.errors import InvalidInputError
 from metastable.reproduce.paper import FIRST, Paper
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.report import CLASS, chip, plain, tally
-from metastable.reproduce.store import Result, explain_disk_errors
+from metastable.reproduce.result_store import Result, explain_disk_errors
 from metastable.reproduce.typeset import format_seconds, typeset
 from metastable.stores import write_file
 

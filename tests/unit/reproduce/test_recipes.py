@@ -3,7 +3,7 @@
 import pytest
 
 from metastable.reproduce import Settings, all_papers, catalogue
-from metastable.reproduce import store as storage
+from metastable.reproduce import result_store as storage
 
 EVERY = [(paper.number, recipe) for paper in all_papers() for recipe in paper.recipes]
 

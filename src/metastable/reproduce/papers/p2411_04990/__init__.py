@@ -4,14 +4,14 @@ from metastable.reproduce.paper import Paper
 from metastable.reproduce.papers.p2411_04990.atlas import FIGURE_1, TABLE_1
 from metastable.reproduce.papers.p2411_04990.beyond import CASCADE, CAUSAL_VS_FULL, CLUSTER_LAW
 from metastable.reproduce.papers.p2411_04990.cascade_law import CASCADE_LAW
-from metastable.reproduce.papers.p2411_04990.centers import COUNTS_SCALING, LEMMA_C1
+from metastable.reproduce.papers.p2411_04990.center_counts import COUNTS_SCALING, LEMMA_C1
 from metastable.reproduce.papers.p2411_04990.convergence import CONJECTURE_1, CONJECTURE_2, THEOREM_4_1
 from metastable.reproduce.papers.p2411_04990.gradient_flow import LEMMA_5_3, THEOREM_5_2
 from metastable.reproduce.papers.p2411_04990.interaction import FIGURE_4, LEMMA_A1
 from metastable.reproduce.papers.p2411_04990.one_token import LEMMA_3_1
 from metastable.reproduce.papers.p2411_04990.parking import FIGURE_2, FIGURE_3, LEMMA_5_1
 from metastable.reproduce.papers.p2411_04990.random_atlas import CLOUD_WIDTH, TABLE_1_RANDOM
-from metastable.reproduce.papers.p2411_04990.spectra import FIGURE_5, FIGURE_6
+from metastable.reproduce.papers.p2411_04990.value_spectra import FIGURE_5, FIGURE_6
 
 PAPER = Paper(
     number="2411.04990",

@@ -13,8 +13,8 @@ from metastable.analysis.prediction import CLOUD_ANGLE
 from metastable.figures import statements
 from metastable.model import Attention
 from metastable.reproduce.draws import each, gaussian_pair, rotation, seeds
-from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
 from metastable.reproduce.papers.p2411_04990.atlas import DRAWN, ENDINGS
+from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
 from metastable.reproduce.statistics import interval, percent
 from metastable.run import simulate
 
