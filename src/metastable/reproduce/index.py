@@ -18,6 +18,21 @@ from metastable.reproduce.result_store import Result, explain_disk_errors
 from metastable.reproduce.typeset import format_seconds, typeset
 from metastable.stores import write_file
 
+LISTS = (
+    (
+        "What we could not confirm",
+        "disagrees",
+        "Each statement was tested as it stands, by the test in its report. Nothing was tuned until it agreed.",
+    ),
+    (
+        "What holds under a condition",
+        "agrees under a condition",
+        "True for part of what was tried; the report says which.",
+    ),
+    ("What could not be tested here", "not available", ""),
+)
+"""Headings of the lists of statements, their verdicts, and a sentence."""
+
 THUMBNAIL = 640
 """Width of the pictures on the page, in pixels."""
 
@@ -46,6 +61,7 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
     every = [(paper, result, finding) for paper in found for result in found[paper] for finding in result.findings]
     counts = Counter(finding.verdict for _, _, finding in every)
     seconds = format_seconds(sum(result.seconds for results in found.values() for result in results))
+    lists = "".join(_list(title, verdict, every, note) for title, verdict, note in LISTS)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Attention dynamics, recomputed</title><style>{style}</style></head><body><main>
@@ -54,9 +70,7 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
 {sum(counts.values())} were tested, {plain(tally(counts))}.</p>
 {_bar(counts)}
 <div class="papers">{"".join(_card(paper, found[paper]) for paper in found)}</div>
-{_list("What we could not confirm", "disagrees", every, "Each statement was tested as it stands. Nothing was tuned until it agreed.")}
-{_list("What holds under a condition", "agrees under a condition", every, "True as stated for part of what was tried; the report says which.")}
-{_list("What could not be tested here", "not available", every, "")}
+{lists}
 <p class="lead">Computing time {seconds}; metastable {__version__}. <code>{plain(command)}</code></p>
 </main></body></html>
 """

@@ -53,7 +53,8 @@ class Paper:
             _checks.text(getattr(self, name), name)
         if not _NAME.fullmatch(self.number) or self.number == ALL:
             raise InvalidInputError(
-                f"number must be an arXiv number or a short name of letters, digits, dots and hyphens, not {self.number!r}"
+                f"number must be an arXiv number or a short name of letters, digits, dots and hyphens, not "
+                f"{self.number!r}"
             )
         recipes = _checks.instances(self.recipes, Recipe, "recipes")
         names = [recipe.name for recipe in recipes]
@@ -140,7 +141,8 @@ def load_paper(folder: str | Path) -> Paper:
     paper = _paper_of(module, str(opening))
     if paper.number in {known.number for known in all_papers()}:
         raise InvalidInputError(
-            f"{opening} calls its paper {paper.number}, which the package has; their results would mix: give PAPER another number"
+            f"{opening} calls its paper {paper.number}, which the package has; their results would mix: give PAPER "
+            "another number"
         )
     options = f"--from {shlex.quote(str(place))}"
     return replace(paper, recipes=tuple(replace(recipe, options=options, source=digest) for recipe in paper.recipes))
@@ -161,6 +163,7 @@ def find_papers(names: str, known: Sequence[Paper] | None = None) -> list[Paper]
         near = difflib.get_close_matches(unknown[0], numbers, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(numbers)}, and all."
         raise InvalidInputError(
-            f"there is no paper {unknown[0]!r}; {hint} `metastable reproduce --list` shows them; one of your own: --from FOLDER"
+            f"there is no paper {unknown[0]!r}; {hint} `metastable reproduce --list` shows them; one of your own: "
+            "--from FOLDER"
         )
     return [paper for paper in every if paper.number in wanted]

@@ -82,7 +82,8 @@ def _judge_hemisphere(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="tokens that begin in an open hemisphere converge to one point",
-            measured=f"{percent(together, data.final.size)} draws (d = {', '.join(str(d) for d in data['dim'].values)}; beta = "
+            measured=f"{percent(together, data.final.size)} draws (d = "
+            f"{', '.join(str(d) for d in data['dim'].values)}; beta = "
             f"{', '.join(f'{b:g}' for b in data.beta.values)}) end with all tokens within 1e-4",
             test="every draw",
             verdict="agrees" if together == data.final.size else "disagrees",
@@ -141,7 +142,8 @@ def _draw_hemisphere(data: xr.Dataset) -> Figure:
 HEMISPHERE = Recipe(
     name="hemisphere",
     title="From a hemisphere: exponential collapse",
-    statement="Whenever all tokens begin in one open hemisphere they converge to one point, exponentially fast at the end.",
+    statement="Whenever all tokens begin in one open hemisphere they converge to one point, exponentially fast at the "
+    "end.",
     parameters={
         "tokens": 16,
         "dims": (2, 3, 8),
@@ -199,13 +201,15 @@ def _judge_one(data: xr.Dataset) -> list[Finding]:
         worst = int(last.max())
         verdict: Verdict = "agrees" if single == last.size else "disagrees"
         held = "; ".join(
-            f"beta = {beta:g}: {int((data.clusters.sel(dim=dim, beta=beta).isel(decade=-1) == 1).sum())} of {data.sizes['draw']}"
+            f"beta = {beta:g}: {int((data.clusters.sel(dim=dim, beta=beta).isel(decade=-1) == 1).sum())} of "
+            f"{data.sizes['draw']}"
             for beta in data.beta.values
         )
         findings.append(
             Finding(
                 claim=f"d = {dim}: one cluster from almost every start, whatever beta",
-                measured=f"{percent(single, last.size)} draws end in one point by t = 10^{data.decade.values[-1]:g} ({held}); largest number "
+                measured=f"{percent(single, last.size)} draws end in one point by t = 10^{data.decade.values[-1]:g} "
+                f"({held}); largest number "
                 f"of clusters left {worst}",
                 test="every draw",
                 verdict=verdict,
@@ -244,7 +248,8 @@ def _draw_one(data: xr.Dataset) -> Figure:
 ONE_CLUSTER = Recipe(
     name="one-cluster",
     title="One cluster from almost every start",
-    statement="For d >= 3 and any beta >= 0, full attention gathers all tokens in one point from almost every start. How long it takes grows like "
+    statement="For d >= 3 and any beta >= 0, full attention gathers all tokens in one point from almost every start. "
+    "How long it takes grows like "
     "exp(beta (1 - cosine)), so the horizon here is 10^14.",
     parameters={
         "tokens": 16,

@@ -74,9 +74,11 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     spread = float((gap - data.smallest_gap.values).max())
     findings = [
         Finding(
-            claim="tokens with one common cosine keep one, and it obeys gamma' = 2 e^(beta gamma)(1 - gamma)((n-1) gamma + 1)"
+            claim="tokens with one common cosine keep one, and it obeys gamma' = 2 e^(beta gamma)(1 - gamma)((n-1) "
+            "gamma + 1)"
             "/(e^beta + (n-1) e^(beta gamma)) (SA; USA: over n)",
-            measured=f"{data.attrs['tokens']} orthogonal tokens: simulated and closed gap 1 - gamma differ by at most {error:.1e} of "
+            measured=f"{data.attrs['tokens']} orthogonal tokens: simulated and closed gap 1 - gamma differ by at most "
+            f"{error:.1e} of "
             f"itself, down to 1e-8; cosines of different pairs by at most {spread:.1e}",
             test="relative difference below 1e-5, spread below 1e-8",
             verdict="agrees" if error < 1e-5 and spread < 1e-8 else "disagrees",
@@ -117,7 +119,7 @@ def _draw(data: xr.Dataset) -> Figure:
                 curves,
                 yscale="log",
                 ylim=(1e-11, 2),
-                legend="upper right",
+                legend="upper right" if weights == "softmax" else "center",
             )
         )
     return statements.plots(panels, height=2.5)
@@ -126,7 +128,8 @@ def _draw(data: xr.Dataset) -> Figure:
 EQUIANGULAR = Recipe(
     name="equiangular",
     title="Equiangular tokens: the curve, and the exponents of the last gap",
-    statement="Full attention keeps all cosines equal when they begin so, which leaves one equation; the gap 1 - gamma decays like e^(-2t) under "
+    statement="Full attention keeps all cosines equal when they begin so, which leaves one equation; the gap 1 - "
+    "gamma decays like e^(-2t) under "
     "softmax and e^(-2 e^beta t) without normalisation.",
     parameters={"tokens": 32, "betas": (0.0, 1.0, 2.0, 4.0), "times": 240},
     quick={"tokens": 6, "betas": (1.0,), "times": 80},

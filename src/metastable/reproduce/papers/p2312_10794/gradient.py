@@ -58,9 +58,14 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
         times = np.concatenate([[0.0], np.geomspace(1e-3 * until, until, parameters["times"] - 1)])
         model = Attention(dim=dim, beta=beta, mask=Full(), weights=weights)
         run = simulate(
-            model, sphere.uniform(parameters["tokens"], dim=dim, seed=seed), times=times, rtol=1e-8, atol=1e-11,
-            engine=settings.engine, max_steps=1_000_000,
-        )  # fmt: skip
+            model,
+            sphere.uniform(parameters["tokens"], dim=dim, seed=seed),
+            times=times,
+            rtol=1e-8,
+            atol=1e-11,
+            engine=settings.engine,
+            max_steps=1_000_000,
+        )
         return np.array([energy(x, beta) for x in run.states]) / (np.exp(beta) / (2 * beta))
 
     runs = each(climb, [(kind, *job) for kind in kinds for job in jobs], part(report, 0.3, 1.0))
@@ -92,7 +97,8 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim=f"the energy never falls under {name}",
-                measured=f"it never fell in {percent(never, least.size)} runs; least increment {least.min():.1e} of the largest energy",
+                measured=f"it never fell in {percent(never, least.size)} runs; least increment {least.min():.1e} of "
+                "the largest energy",
                 test="no increment below -1e-9 (the tolerance of the runs) in any run",
                 verdict="agrees" if never == least.size else "disagrees",
             )
@@ -124,7 +130,8 @@ def _draw(data: xr.Dataset) -> Figure:
 GRADIENT_FLOW = Recipe(
     name="gradient-flow",
     title="Attention without normalisation is a gradient flow",
-    statement="USA follows the gradient of the interaction energy E = (1/(2 beta n^2)) sum exp(beta <x_i, x_j>) uphill; softmax attention follows "
+    statement="USA follows the gradient of the interaction energy E = (1/(2 beta n^2)) sum exp(beta <x_i, x_j>) "
+    "uphill; softmax attention follows "
     "it in another metric, so E never falls there either.",
     parameters={
         "dims": (2, 3, 8),

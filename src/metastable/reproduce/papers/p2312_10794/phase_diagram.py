@@ -82,7 +82,9 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
             one_pair[i, j] = result.pair.values
             report((i * betas.size + j + 1) / (len(dims) * betas.size))
     crossing = np.stack([[first_passing(times, one_pair[i, j]) for j in range(betas.size)] for i in range(len(dims))])
-    fine = np.linspace(0.0, 4 * parameters["until"], 12001)  # beyond the grid, so that what is just inside can be compared
+    fine = np.linspace(
+        0.0, 4 * parameters["until"], 12001
+    )  # beyond the grid, so that what is just inside can be compared
     return xr.Dataset(
         {
             "fraction": (("dim", "beta", "time"), (one_pair >= SAME).mean(axis=2)),
@@ -124,7 +126,8 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         worst = float(np.nanmax(off))
         findings.append(
             Finding(
-                claim=f"d = {dim}: the boundary between gathered and not is the curve on which the equiangular flow passes "
+                claim=f"d = {dim}: the boundary between gathered and not is the curve on which the equiangular flow "
+                "passes "
                 f"{SAME}",
                 measured=f"at {int(np.isfinite(off).sum())} temperatures the depth at which half of "
                 f"{data.sizes['draw']} draws have gathered is off by at most {worst:.2f} cells, "
@@ -182,8 +185,10 @@ def _draw(data: xr.Dataset) -> Figure:
 PHASE_DIAGRAM = Recipe(
     name="phase-diagram",
     title="Phase diagrams for d = 2 to 1024, and the curve of equiangular tokens",
-    statement="n = 32 uniform tokens, full softmax attention, Q = K = V = I: the fraction of draws in which a fixed pair has the cosine "
-    "0.999 or more, over depth and beta. As d grows the picture becomes 0 or 1, and the curve between (red) is where the flow of tokens "
+    statement="n = 32 uniform tokens, full softmax attention, Q = K = V = I: the fraction of draws in which a fixed "
+    "pair has the cosine "
+    "0.999 or more, over depth and beta. As d grows the picture becomes 0 or 1, and the curve between (red) is where "
+    "the flow of tokens "
     "with all cosines equal, from cosine 0, passes 0.999.",
     parameters={
         "tokens": 32,

@@ -80,7 +80,13 @@ def _plateau(x: Any, wait: float, child: int, parent: int, beta: float, radius: 
     closest = min(pairs, key=lambda pair: angles[pair])
     soonest = pairs[int(np.argmin(waits))]
     return Plateau(
-        wait, float(1 - np.cos(angles[merged])), waits[pairs.index(merged)], merged == closest, merged == soonest, count, 1.0 / count
+        wait,
+        float(1 - np.cos(angles[merged])),
+        waits[pairs.index(merged)],
+        merged == closest,
+        merged == soonest,
+        count,
+        1.0 / count,
     )
 
 
@@ -92,7 +98,14 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
 
     def one(job: tuple[float, int]) -> list[Plateau]:
         beta, seed = job
-        return plateaus(parameters["tokens"], beta, seed, parameters["until"], parameters["radius"] / np.sqrt(beta), parameters["least"])
+        return plateaus(
+            parameters["tokens"],
+            beta,
+            seed,
+            parameters["until"],
+            parameters["radius"] / np.sqrt(beta),
+            parameters["least"],
+        )
 
     jobs = [(float(beta), seed) for beta in betas for seed in chosen]
     found = [(job[0], one) for job, some in zip(jobs, each(one, jobs, report)) for one in some]
@@ -114,18 +127,22 @@ def _judge_plateaus(data: xr.Dataset) -> list[Finding]:
     near = int((np.abs(error) < 0.3).sum())
     lone = np.abs(exponent.value - 1)
     verdict: Verdict = "agrees" if lone < 0.1 else "agrees under a condition" if lone < 0.3 else "disagrees"
-    good: Verdict = "agrees" if near > 0.9 * error.size else "agrees under a condition" if abs(middle) < 0.3 else "disagrees"
+    good: Verdict = (
+        "agrees" if near > 0.9 * error.size else "agrees under a condition" if abs(middle) < 0.3 else "disagrees"
+    )
     return [
         Finding(
             claim="plateaus last like exp(beta (1 - cosine)) of the pair that merges",
-            measured=f"ln(length) against beta (1 - cosine): slope {exponent} over {error.size} plateaus of 10^{np.log10(data.wait.min()):.1f} to "
+            measured=f"ln(length) against beta (1 - cosine): slope {exponent} over {error.size} plateaus of "
+            f"10^{np.log10(data.wait.min()):.1f} to "
             f"10^{np.log10(data.wait.max()):.1f}",
             test="slope within 10 % of 1 (under a condition: within 30 %)",
             verdict=verdict,
         ),
         Finding(
             claim="with masses: the length is the time two clusters of these masses need on their own",
-            measured=f"log10(measured/predicted): median {middle:+.3f}, nine in ten within {wide:.2f}; {percent(near, error.size)} within a factor of 2",
+            measured=f"log10(measured/predicted): median {middle:+.3f}, nine in ten within {wide:.2f}; "
+            f"{percent(near, error.size)} within a factor of 2",
             test="nine in ten within a factor of 2 (under a condition: the median)",
             verdict=good,
         ),
@@ -138,18 +155,46 @@ def _draw_plateaus(data: xr.Dataset) -> Figure:
         one = data.isel(plateau=np.flatnonzero(data.beta.values == beta))
         if one.sizes["plateau"]:
             color = style.CATEGORICAL[number]
-            left.append(statements.Curve(rf"$\beta = {beta:g}$", beta * one.gap.values / np.log(10), np.log10(one.wait.values), points=True, color=color))
-            right.append(statements.Curve(rf"$\beta = {beta:g}$", np.log10(one.predicted.values), np.log10(one.wait.values), points=True, color=color))
+            left.append(
+                statements.Curve(
+                    rf"$\beta = {beta:g}$",
+                    beta * one.gap.values / np.log(10),
+                    np.log10(one.wait.values),
+                    points=True,
+                    color=color,
+                )
+            )
+            right.append(
+                statements.Curve(
+                    rf"$\beta = {beta:g}$",
+                    np.log10(one.predicted.values),
+                    np.log10(one.wait.values),
+                    points=True,
+                    color=color,
+                )
+            )
     ends = np.array([0.0, float(np.log10(data.wait.values).max()) + 0.5])
     for curves in (left, right):
         curves.append(statements.Curve("equal", ends, ends, dashed=True, color=style.INK))
     return statements.plots(
         [
-            statements.Plot("against the gap alone", r"$\beta\,(1 - \cos)$ of the pair, in decades", r"$\log_{10}$ length of the plateau", left, legend="upper left"),
-            statements.Plot("against two clusters with their masses", r"$\log_{10}$ predicted length", r"$\log_{10}$ length of the plateau", right, legend=None),
+            statements.Plot(
+                "against the gap alone",
+                r"$\beta\,(1 - \cos)$ of the pair, in decades",
+                r"$\log_{10}$ length of the plateau",
+                left,
+                legend="upper left",
+            ),
+            statements.Plot(
+                "against two clusters with their masses",
+                r"$\log_{10}$ predicted length",
+                r"$\log_{10}$ length of the plateau",
+                right,
+                legend=None,
+            ),
         ],
         height=2.8,
-    )  # fmt: skip
+    )
 
 
 COMMON: dict[str, Any] = {"tokens": 16, "draws": 20, "until": 1e20, "radius": 0.5, "least": 100.0}
@@ -158,7 +203,8 @@ SMALL: dict[str, Any] = {"tokens": 8, "betas": (12.0,), "until": 1e10}
 PLATEAUS = Recipe(
     name="plateaus",
     title="How long a plateau lasts",
-    statement="Between merges nothing moves for a time like exp(beta (1 - cosine)) of the pair that merges next; the force on cluster i from cluster j "
+    statement="Between merges nothing moves for a time like exp(beta (1 - cosine)) of the pair that merges next; the "
+    "force on cluster i from cluster j "
     "carries the ratio of their masses. Full attention on the circle, up to t = 10^20.",
     parameters={**COMMON, "betas": (12.0, 20.0, 32.0)},
     quick=SMALL,
@@ -188,7 +234,8 @@ def _judge_order(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim=claim,
-                measured=f"{percent(int(every.sum()), every.size)} merges; {listed} (a random pair of neighbours: {100 * chance:.0f} %)",
+                measured=f"{percent(int(every.sum()), every.size)} merges; {listed} (a random pair of neighbours: "
+                f"{100 * chance:.0f} %)",
                 test="more than nine in ten (under a condition: more than half)",
                 verdict=verdict,
             )
@@ -202,9 +249,14 @@ def _judge_order(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim="the closest pair wins more surely as beta grows (its limit: always)",
-                measured=f"slope of the share against beta {trend} ({trend.value / max(trend.error, 1e-12):+.1f} standard errors)",
+                measured=f"slope of the share against beta {trend} ({trend.value / max(trend.error, 1e-12):+.1f} "
+                "standard errors)",
                 test="positive by 2 standard errors (under a condition: positive)",
-                verdict="agrees" if trend.value > 2 * trend.error else "agrees under a condition" if trend.value > 0 else "disagrees",
+                verdict="agrees"
+                if trend.value > 2 * trend.error
+                else "agrees under a condition"
+                if trend.value > 0
+                else "disagrees",
             )
         )
     return findings
@@ -226,11 +278,20 @@ def _draw_order(data: xr.Dataset) -> Figure:
                 low.append(values.mean() - bounds[0])
                 high.append(bounds[1] - values.mean())
         curves.append(statements.Curve(label, betas, 100 * np.array(share), 100 * np.stack([low, high]), color=color))
-    chance = [100 * float(data.chance.values[data.beta.values == b].mean()) for b in data.attrs["betas"] if (data.beta.values == b).any()]
+    chance = [
+        100 * float(data.chance.values[data.beta.values == b].mean())
+        for b in data.attrs["betas"]
+        if (data.beta.values == b).any()
+    ]
     shown = [b for b in data.attrs["betas"] if (data.beta.values == b).any()]
     curves.append(statements.Curve("any pair of neighbours", shown, chance, dashed=True, color=style.MUTED))
     plot = statements.Plot(
-        "which pair merges next (exact 95 % intervals)", r"inverse temperature $\beta$", "merges (%)", curves, ylim=(0, 104), legend="lower right"
+        "which pair merges next (exact 95 % intervals)",
+        r"inverse temperature $\beta$",
+        "merges (%)",
+        curves,
+        ylim=(0, 104),
+        legend="lower right",
     )
     return statements.plots([plot], height=2.9)
 
@@ -238,7 +299,8 @@ def _draw_order(data: xr.Dataset) -> Figure:
 ORDER = Recipe(
     name="merging-order",
     title="Which pair merges next",
-    statement="For large beta only the closest pair moves, so it merges next. Counted over all merges that end a plateau with three clusters or more, "
+    statement="For large beta only the closest pair moves, so it merges next. Counted over all merges that end a "
+    "plateau with three clusters or more, "
     "beta = 10 to 60.",
     parameters={**COMMON, "betas": (10.0, 20.0, 30.0, 40.0, 60.0)},
     quick=SMALL,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def energy(x: Any, beta: float) -> float:
-    """(1/n^2) sum_ij exp(beta (<x_i, x_j> - 1)): 1 when all are one point, and the interaction energy of arXiv:2312.10794 up to a factor."""
+    """(1/n^2) sum_ij exp(beta (<x_i, x_j> - 1)): the energy of arXiv:2312.10794 over its largest value, 1 when all are one point."""
     return float(np.exp(beta * (x @ x.T - 1.0)).mean())
 
 
@@ -78,8 +78,10 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="the energy against the logarithm of time is a staircase whose steps are merges",
-            measured=f"{100 * gained.value:.1f} % (least {100 * parts[:, 0].min():.1f} %) of what the energy gains after t = {data.attrs['since']:g} it "
-            f"gains within {data.attrs['window']:g} decades of a merge; these windows are {100 * covered.value:.0f} % of the decades ({count} merges, "
+            measured=f"{100 * gained.value:.1f} % (least {100 * parts[:, 0].min():.1f} %) of what the energy gains "
+            f"after t = {data.attrs['since']:g} it "
+            f"gains within {data.attrs['window']:g} decades of a merge; these windows are {100 * covered.value:.0f} % "
+            f"of the decades ({count} merges, "
             f"{len(parts)} draws)",
             test="more than 95 % of the gain in every draw, in less than half of the decades",
             verdict="agrees" if parts[:, 0].min() > 0.95 and covered.value < 0.5 else "disagrees",
@@ -97,10 +99,18 @@ def _draw(data: xr.Dataset) -> Figure:
     with style.theme("print"):
         page, (top, bottom) = style.figure(style.PAGE_WIDTH, 3.9, 2, 1, sharex=True, height_ratios=(1.2, 1))
         draw_world_lines(top, data.time.values, data.x.values, log=True, width=0.6)
-        style.panel(top, "a", rf"{data.sizes['token']} tokens on the circle, full attention, $\beta = {data.attrs['beta']:g}$")
+        style.panel(
+            top, "a", rf"{data.sizes['token']} tokens on the circle, full attention, $\beta = {data.attrs['beta']:g}$"
+        )
         for k in range(min(data.sizes["draw"], 5)):
             color = style.INK if k == 0 else style.FAINT
-            bottom.plot(data.time.values, data.energy.values[k], color=color, linewidth=1.3 if k == 0 else 0.8, zorder=3 if k == 0 else 2)
+            bottom.plot(
+                data.time.values,
+                data.energy.values[k],
+                color=color,
+                linewidth=1.3 if k == 0 else 0.8,
+                zorder=3 if k == 0 else 2,
+            )
         for time in data.merge_time.values[0]:
             if np.isfinite(time) and time >= float(data.attrs["since"]):
                 for ax in (top, bottom):
@@ -116,7 +126,8 @@ def _draw(data: xr.Dataset) -> Figure:
 STAIRCASE = Recipe(
     name="staircase",
     title="The staircase of the energy",
-    statement="Full attention on the circle from uniform tokens: the energy rests on plateaus that grow exponentially long and climbs where clusters merge.",
+    statement="Full attention on the circle from uniform tokens: the energy rests on plateaus that grow exponentially "
+    "long and climbs where clusters merge.",
     parameters={
         "tokens": 32,
         "beta": 20.0,
@@ -134,5 +145,3 @@ STAIRCASE = Recipe(
     uses=("seed", "members"),
     seconds=10,
 )
-
-

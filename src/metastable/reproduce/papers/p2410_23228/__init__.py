@@ -7,8 +7,10 @@ from metastable.reproduce.papers.p2410_23228.linear_growth import DENSITY_AND_TO
 PAPER = Paper(
     number="2410.23228",
     title="Emergence of meta-stable clustering in mean-field transformer models",
-    citation="G. Bruno, F. Pasqualotto, A. Agazzi, Emergence of meta-stable clustering in mean-field transformer models, 2024",
-    summary="Infinitely many tokens that begin uniformly on the circle first form as many clusters as the mode of their density that grows "
+    citation="G. Bruno, F. Pasqualotto, A. Agazzi, Emergence of meta-stable clustering in mean-field transformer "
+    "models, 2024",
+    summary="Infinitely many tokens that begin uniformly on the circle first form as many clusters as the mode of "
+    "their density that grows "
     "fastest has crests: about sqrt(2 beta).",
     picture="cluster-number",
     recipes=(GROWTH_RATES, CLUSTER_NUMBER, DENSITY_AND_TOKENS),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def noisy_density(tokens: float, modes: int, generator: np.random.Generator) -> Density:
-    """The density of `tokens` independent uniform tokens as their first modes see it: 1 + 2 Re sum z_k e^(-ik theta), z_k complex normal of
-    variance 1/n. For numbers of tokens at which a simulation has nothing else to show.
+    """The density of `tokens` independent uniform tokens as their first modes see it: 1 + 2 Re sum z_k e^(-ik theta), z_k complex
+    normal of variance 1/n. For numbers of tokens at which a simulation has nothing else to show.
     """
     z = (generator.standard_normal(modes) + 1j * generator.standard_normal(modes)) / np.sqrt(2 * tokens)
     coefficients = np.zeros(2 * modes + 1)
@@ -68,7 +68,13 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
         # Modes begin at n^(-1/2) and are of order one at ln(n)/(2 rate); clusters are counted well after, and long before they merge.
         until = parameters["wait"] * np.log(count) / (2 * rates[beta])
         run = simulate(
-            models[beta], sphere.uniform(count, dim=2, seed=seed), times=[until], rtol=1e-4, atol=1e-6, engine=settings.engine, threads=1
+            models[beta],
+            sphere.uniform(count, dim=2, seed=seed),
+            times=[until],
+            rtol=1e-4,
+            atol=1e-6,
+            engine=settings.engine,
+            threads=1,
         )
         return cluster_count(run.final, 0.5 / np.sqrt(beta))
 
@@ -77,7 +83,9 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
 
     found = np.zeros((len(sizes), len(betas), draws), dtype=int)
     for k, count in enumerate(sizes):
-        jobs: Any = [(beta, count, seed) for beta in betas for seed in seeds(settings, f"cluster-number {count} {beta}", draws)]
+        jobs: Any = [
+            (beta, count, seed) for beta in betas for seed in seeds(settings, f"cluster-number {count} {beta}", draws)
+        ]
         simulated = k < len(parameters["tokens"])
         tell = part(report, k / len(sizes), (k + 1) / len(sizes))
         found[k] = np.reshape(each(tokens if simulated else density, jobs, tell), (len(betas), draws))
@@ -97,7 +105,9 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     modes = [fastest_mode(Attention(dim=2, beta=beta, mask=Full())) for beta, _ in stated]
     findings = [
         Finding(
-            claim="the fastest mode is " + ", ".join(f"{mode} (beta = {beta:g})" for beta, mode in stated) + ", about sqrt(2 beta)",
+            claim="the fastest mode is "
+            + ", ".join(f"{mode} (beta = {beta:g})" for beta, mode in stated)
+            + ", about sqrt(2 beta)",
             measured="formula: " + ", ".join(str(mode) for mode in modes),
             test="equal",
             verdict="agrees" if modes == [mode for _, mode in stated] else "disagrees",
@@ -106,15 +116,19 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     for k, tokens in enumerate(data.tokens.values):
         off = data.clusters.values[k] - data.fastest.values[:, None]
         means = ", ".join(
-            f"beta = {beta:g}: {Mean.of(data.clusters.values[k, j])} ({int(data.fastest[j])})" for j, beta in enumerate(data.beta.values)
+            f"beta = {beta:g}: {Mean.of(data.clusters.values[k, j])} ({int(data.fastest[j])})"
+            for j, beta in enumerate(data.beta.values)
         )
         exact, near = int((off == 0).sum()), int((np.abs(off) <= 1).sum())
-        verdict: Verdict = "agrees" if near > 0.9 * off.size else "agrees under a condition" if near > 0.5 * off.size else "disagrees"
+        verdict: Verdict = (
+            "agrees" if near > 0.9 * off.size else "agrees under a condition" if near > 0.5 * off.size else "disagrees"
+        )
         kind = "tokens" if bool(data.simulated[k]) else "tokens, as a density with their noise"
         findings.append(
             Finding(
                 claim=f"n = {tokens:g} {kind}: the number of first clusters is the fastest mode",
-                measured=f"equal in {percent(exact, off.size)}, at most one off in {near} of {off.size} draws; mean (fastest mode) {means}",
+                measured=f"equal in {percent(exact, off.size)}, at most one off in {near} of {off.size} draws; mean "
+                f"(fastest mode) {means}",
                 test="at most one off in nine draws of ten (under a condition: in half of them)",
                 verdict=verdict,
             )
@@ -149,7 +163,8 @@ def _draw(data: xr.Dataset) -> Figure:
 CLUSTER_NUMBER = Recipe(
     name="cluster-number",
     title="How many clusters appear first",
-    statement="From independent uniform tokens on the circle the first metastable state has as many clusters as the fastest growing mode has crests. Numbers "
+    statement="From independent uniform tokens on the circle the first metastable state has as many clusters as the "
+    "fastest growing mode has crests. Numbers "
     "of clusters over draws, for tokens and for densities with the noise of up to 10^6 tokens.",
     parameters={
         "betas": (4.0, 8.0, 16.0, 32.0, 64.0),

@@ -47,7 +47,12 @@ def _measure_rates(parameters: Mapping[str, Any], settings: Settings, report: Re
         density = evolve(model, start, [0.0, until], rtol=1e-10).amplitudes(mode)[:, -1]
         # Tokens at equal shares of the density: as quiet a start as there is, so that no other mode is seeded.
         run = simulate(
-            model, start.quantiles(parameters["tokens"]), times=[0.0, until], rtol=1e-10, atol=1e-13, engine=settings.engine
+            model,
+            start.quantiles(parameters["tokens"]),
+            times=[0.0, until],
+            rtol=1e-10,
+            atol=1e-13,
+            engine=settings.engine,
         )
         seen = [abs(fourier(x, mode)[-1]) for x in run.states]
         grown = [float(np.log(seen[1] / seen[0]) / until), float(np.log(density[1] / density[0]) / until)]
@@ -93,20 +98,28 @@ def _judge_rates(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="on the circle mode k of the density grows at k^2 I_k(beta)/(beta I_0(beta)) (softmax)",
-            measured=f"{data.attrs['tokens']} tokens: rates differ by at most {tokens.max():.1e} (beta = {data.beta.values[worst]:g}, k = "
+            measured=f"{data.attrs['tokens']} tokens: rates differ by at most {tokens.max():.1e} (beta = "
+            f"{data.beta.values[worst]:g}, k = "
             f"{data['mode'].values[worst]}), over {tokens.size} modes; the density itself by {density.max():.1e}",
             test="five digits: below 1e-5 for tokens and density",
             verdict="agrees" if max(tokens.max(), density.max()) < 1e-5 else "disagrees",
         ),
         Finding(
             claim="beta = 5: " + ", ".join(f"{value:.6f}" for value in data.attrs["stated"]) + " for k = 1..4",
-            measured="simulated " + ", ".join(f"{value:.6f}" for value in measured) + "; formula " + ", ".join(f"{value:.6f}" for value in five),
+            measured="simulated "
+            + ", ".join(f"{value:.6f}" for value in measured)
+            + "; formula "
+            + ", ".join(f"{value:.6f}" for value in five),
             test="each within 1e-5",
-            verdict="agrees" if np.abs(measured - np.array(data.attrs["stated"])[: len(measured)]).max() < 1e-5 else "disagrees",
+            verdict="agrees"
+            if np.abs(measured - np.array(data.attrs["stated"])[: len(measured)]).max() < 1e-5
+            else "disagrees",
         ),
         Finding(
-            claim="in dimension d degree l grows at l (l + d - 2) c_l/(beta c_0), c_l = Gamma(d/2)(2/beta)^(d/2-1) I_{l+d/2-1}(beta)",
-            measured=f"zonal densities ({', '.join(str(name) for name in data.sphere.values)}): largest difference {wide:.1e}, degrees 1 to 4",
+            claim="in dimension d degree l grows at l (l + d - 2) c_l/(beta c_0), c_l = Gamma(d/2)(2/beta)^(d/2-1) "
+            "I_{l+d/2-1}(beta)",
+            measured=f"zonal densities ({', '.join(str(name) for name in data.sphere.values)}): largest difference "
+            f"{wide:.1e}, degrees 1 to 4",
             test="below 1e-5",
             verdict="agrees" if wide < 1e-5 else "disagrees",
         ),
@@ -121,28 +134,50 @@ def _draw_rates(data: xr.Dataset) -> Figure:
         fine = np.arange(1, int(mode.max()) + 3)
         color = style.CATEGORICAL[number]
         rates.append(statements.Curve("", fine, circle_rate(fine, float(beta)), color=color))
-        rates.append(statements.Curve(rf"$\beta = {beta:g}$", mode, data.tokens_rate.values[chosen], points=True, color=color))
+        rates.append(
+            statements.Curve(rf"$\beta = {beta:g}$", mode, data.tokens_rate.values[chosen], points=True, color=color)
+        )
         errors.append(
             statements.Curve(
-                rf"$\beta = {beta:g}$", mode, np.maximum(np.abs(data.tokens_rate - data.formula).values[chosen], 1e-12), points=True, color=color
+                rf"$\beta = {beta:g}$",
+                mode,
+                np.maximum(np.abs(data.tokens_rate - data.formula).values[chosen], 1e-12),
+                points=True,
+                color=color,
             )
         )
-    errors.append(statements.Curve("five digits", [1, float(data["mode"].max())], [1e-5, 1e-5], dashed=True, color=style.MUTED))
+    errors.append(
+        statements.Curve("five digits", [1, float(data["mode"].max())], [1e-5, 1e-5], dashed=True, color=style.MUTED)
+    )
     return statements.plots(
         [
             statements.Plot(
-                f"{data.attrs['tokens']} tokens (points), formula (lines)", "mode $k$", "growth rate", rates, ylim=(0, None), legend="upper right"  # type: ignore[arg-type]
+                f"{data.attrs['tokens']} tokens (points), formula (lines)",
+                "mode $k$",
+                "growth rate",
+                rates,
+                ylim=(0, 1.1 * float(data.formula.max())),
+                legend="upper right",
             ),
-            statements.Plot("difference", "mode $k$", "|simulated $-$ formula|", errors, yscale="log", ylim=(1e-11, 1e-4), legend=None),
+            statements.Plot(
+                "difference",
+                "mode $k$",
+                "|simulated $-$ formula|",
+                errors,
+                yscale="log",
+                ylim=(1e-11, 1e-4),
+                legend=None,
+            ),
         ],
         height=2.6,
-    )  # fmt: skip
+    )
 
 
 GROWTH_RATES = Recipe(
     name="growth-rates",
     title="How fast perturbations of the uniform density grow",
-    statement="A perturbation cos(k theta) of the uniform density on the circle grows at k^2 I_k(beta)/(beta I_0(beta)) under softmax attention; zonal "
+    statement="A perturbation cos(k theta) of the uniform density on the circle grows at k^2 I_k(beta)/(beta "
+    "I_0(beta)) under softmax attention; zonal "
     "harmonics likewise on spheres.",
     parameters={
         "cases": (
@@ -202,7 +237,8 @@ def _judge_both(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="the density of the continuity equation is what many tokens do",
-            measured=f"Fourier modes 1 to {data.sizes['mode']} of tokens at equal shares of the start differ from those of the density by at most "
+            measured=f"Fourier modes 1 to {data.sizes['mode']} of tokens at equal shares of the start differ from "
+            "those of the density by at most "
             + ", ".join(f"{float(worst.sel(tokens=n)):.1e} (n = {n})" for n in data.tokens.values)
             + f" up to t = {float(data.time[-1]):g}",
             test=f"below 1e-6 at n = {last}",
@@ -215,7 +251,11 @@ def _draw_both(data: xr.Dataset) -> Figure:
     with style.theme("print"):
         page, (left, right) = style.figure(style.PAGE_WIDTH, 2.6, 1, 2)
         mesh = left.pcolormesh(
-            data.time.values, data.angle.values, np.log10(np.maximum(data.density.values.T, 1e-2)), cmap=style.heat_map(), rasterized=True
+            data.time.values,
+            data.angle.values,
+            np.log10(np.maximum(data.density.values.T, 1e-2)),
+            cmap=style.heat_map(),
+            rasterized=True,
         )
         style.angle_axis(left)
         left.set_xlabel("depth $t$")
@@ -224,10 +264,21 @@ def _draw_both(data: xr.Dataset) -> Figure:
         bar.set_label(r"$\log_{10}$ density")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         for k, mode in enumerate(data["mode"].values):
-            right.plot(data.time.values, np.maximum(data.amplitude.values[:, k], 1e-12), color=style.CATEGORICAL[k], label=f"mode {mode}")
+            right.plot(
+                data.time.values,
+                np.maximum(data.amplitude.values[:, k], 1e-12),
+                color=style.CATEGORICAL[k],
+                label=f"mode {mode}",
+            )
         for number, tokens in enumerate(data.tokens.values):
             difference = np.maximum(data.difference.sel(tokens=tokens).max("mode").values, 1e-14)
-            right.plot(data.time.values, difference, color=style.INK, linestyle=(0, (1 + 3 * number, 2)), label=f"$n = {tokens}$: difference")
+            right.plot(
+                data.time.values,
+                difference,
+                color=style.INK,
+                linestyle=(0, (1 + 3 * number, 2)),
+                label=f"$n = {tokens}$: difference",
+            )
         right.set_yscale("log")
         right.set_ylim(1e-13, 2)
         right.set_xlabel("depth $t$")
@@ -241,7 +292,8 @@ def _draw_both(data: xr.Dataset) -> Figure:
 DENSITY_AND_TOKENS = Recipe(
     name="density-and-tokens",
     title="The density against tokens",
-    statement="The continuity equation of the density, solved by itself, against tokens that begin at equal shares of the same density.",
+    statement="The continuity equation of the density, solved by itself, against tokens that begin at equal shares of "
+    "the same density.",
     parameters={
         "beta": 5.0,
         "amplitudes": ((1, 0.02), (2, 0.05), (3, 0.05)),

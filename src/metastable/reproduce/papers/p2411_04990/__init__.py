@@ -18,7 +18,8 @@ PAPER = Paper(
     title="Clustering in causal attention masking",
     citation="N. Karagodin, Y. Polyanskiy, P. Rigollet, Clustering in Causal Attention Masking, NeurIPS 2024",
     covers="Every figure, table, lemma and theorem",
-    summary="Under the causal mask the value matrix alone decides where tokens end, and with V = I all of them end at the "
+    summary="Under the causal mask the value matrix alone decides where tokens end, and with V = I all of them end at "
+    "the "
     "first one. On the way there Renyi centers hold clusters for exponentially long times.",
     picture="figure-3",
     recipes=(

@@ -165,7 +165,8 @@ def _judge_law(data: xr.Dataset) -> list[Finding]:
         ),
         Finding(
             claim="every draw ends at x_1(0) (Theorem 4.1)",
-            measured=f"{percent(ended, data.sizes['draw'])} draws within 1e-3 rad of x_1(0) at t = 10^{data.decade.values[-1]:g}",
+            measured=f"{percent(ended, data.sizes['draw'])} draws within 1e-3 rad of x_1(0) at t = "
+            f"10^{data.decade.values[-1]:g}",
             test="all of them",
             verdict="agrees" if ended == data.sizes["draw"] else "disagrees",
         ),
@@ -283,7 +284,8 @@ def _judge_masks(data: xr.Dataset) -> list[Finding]:
                 claim=claim,
                 measured=f"at t = {moment:g} clusters causal {Mean.of(count[:, 0])}, full {Mean.of(count[:, 1])}, "
                 f"difference {Mean.of(count[:, 0] - count[:, 1])}",
-                test=f"Wilcoxon signed-rank test on {len(count)} paired draws, p = {float(rank.pvalue):.1e} (level 0.01)",
+                test=f"Wilcoxon signed-rank test on {len(count)} paired draws, p = {float(rank.pvalue):.1e} (level "
+                "0.01)",
                 verdict="agrees" if rank.pvalue < 0.01 else "disagrees",
             )
         )
@@ -309,7 +311,8 @@ def _draw_masks(data: xr.Dataset) -> Figure:
 CAUSAL_VS_FULL = Recipe(
     name="causal-vs-full",
     title="Causal against full attention, from the same start",
-    statement="The same tokens under both masks. Causal attention has leaders that stand still; full attention has none.",
+    statement="The same tokens under both masks. Causal attention has leaders that stand still; full attention has "
+    "none.",
     parameters={"tokens": 100, "beta": 64.0, "until": 1e4, "radius": 0.5, "draws": 20},
     quick={"tokens": 30, "until": 100.0},
     measure=_measure_masks,

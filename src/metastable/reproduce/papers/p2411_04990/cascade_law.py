@@ -109,7 +109,8 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         Finding(
             claim="the clusters at one moment fix the times of all later merges: each leader is one "
             "token among standing places",
-            measured=f"{len(off)} merges up to t = 10^{np.log10(data.simulated.values.max()):.0f}: |log10 predicted/simulated| "
+            measured=f"{len(off)} merges up to t = 10^{np.log10(data.simulated.values.max()):.0f}: |log10 "
+            "predicted/simulated| "
             f"has median {middle:.5f} and 90 % quantile {high:.4f}, worst {off.max():.3f}",
             test="median below 0.002 and 90 % below 0.02",
             verdict="agrees" if middle < 0.002 and high < 0.02 else "disagrees",

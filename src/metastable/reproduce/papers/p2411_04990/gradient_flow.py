@@ -163,7 +163,8 @@ def _judge_theorem(data: xr.Dataset) -> list[Finding]:
     verdict: Verdict = "agrees" if inside == final.size else nearly
     return [
         Finding(
-            claim="with frozen tokens further apart than c beta^(-1/2) every free token converges to the vicinity of one of them",
+            claim="with frozen tokens further apart than c beta^(-1/2) every free token converges to the vicinity of "
+            "one of them",
             measured=f"{percent(inside, final.size)} free tokens end within c/2 beta^(-1/2) of a frozen one (t = "
             f"{float(data.time[-1]):.0e}); median distance {np.median(final) / scale:.1e} beta^(-1/2), at the start "
             f"{middle / scale:.2f}; "

@@ -66,13 +66,15 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="every start synchronises for beta >= -0.16",
-            measured=f"{percent(gathered[0], mild.size * draws)} draws gather in one point, n = {', '.join(str(n) for n in data.tokens.values)}",
+            measured=f"{percent(gathered[0], mild.size * draws)} draws gather in one point, n = "
+            f"{', '.join(str(n) for n in data.tokens.values)}",
             test="every draw",
             verdict="agrees" if gathered[0] == mild.size * draws else "disagrees",
         ),
         Finding(
             claim="not for beta < -2/3",
-            measured=f"n = 3: {percent(int((draws - strong).sum()), strong.size * draws)} draws do not gather, at beta = "
+            measured=f"n = 3: {percent(int((draws - strong).sum()), strong.size * draws)} draws do not gather, at "
+            "beta = "
             f"{', '.join(f'{b:g}' for b in betas[betas < FAILS])}",
             test="some draw at every beta below -2/3 that was tried",
             verdict="agrees" if bool((strong < draws).all()) else "disagrees",
@@ -94,20 +96,27 @@ def _draw(data: xr.Dataset) -> Figure:
         low, high = np.array([interval(int(k), draws) for k in count]).T
         share = count / draws
         error = 100 * np.stack([share - low, high - share])
-        curves.append(statements.Curve(f"$n = {tokens}$", data.beta.values, 100 * share, error, color=style.CATEGORICAL[number]))
+        curves.append(
+            statements.Curve(f"$n = {tokens}$", data.beta.values, 100 * share, error, color=style.CATEGORICAL[number])
+        )
     for edge, name in ((PROVED, "proved to here"), (FAILS, "fails from here")):
         curves.append(statements.Curve(name, [edge, edge], [0, 105], dashed=edge == PROVED, color=style.MUTED))
     plot = statements.Plot(
-        f"{draws} draws each, exact 95 % intervals", r"inverse temperature $\beta$", "draws that gather in one point (%)", curves,
-        ylim=(50, 101), legend="lower right",
-    )  # fmt: skip
+        f"{draws} draws each, exact 95 % intervals",
+        r"inverse temperature $\beta$",
+        "draws that gather in one point (%)",
+        curves,
+        ylim=(0, 103),
+        legend="lower center",
+    )
     return statements.plots([plot], height=3.0)
 
 
 SYNCHRONISATION = Recipe(
     name="synchronisation",
     title="Tokens that repel a little still gather in one point",
-    statement="Full attention on the circle with beta < 0: every start synchronises for beta >= -0.16 and not for beta < -2/3. Random starts, and where they "
+    statement="Full attention on the circle with beta < 0: every start synchronises for beta >= -0.16 and not for "
+    "beta < -2/3. Random starts, and where they "
     "stop gathering.",
     parameters={
         "sizes": (3, 5, 9, 20),
@@ -207,8 +216,8 @@ def _measure_triangles(parameters: Mapping[str, Any], settings: Settings, report
     found = np.full(tries, -np.inf)
     for k in range(tries):  # any number of clusters, any masses, followed from strong repulsion
         count = int(generator.integers(3, parameters["clusters"] + 1))
-        masses = generator.dirichlet(np.ones(count) * 4)
-        start = np.sort(generator.uniform(0, 2 * np.pi, count))
+        masses = generator.dirichlet(np.ones(count) * 10 ** generator.uniform(0.5, 4))  # from any to nearly equal
+        start = 2 * np.pi * np.arange(count) / count + generator.normal(0, generator.choice([0.1, 0.8]), count)
         found[k] = mildest(start, masses, float(generator.uniform(parameters["strong"], -0.5)))
         report(0.7 + 0.3 * (k + 1) / tries)
     return xr.Dataset(
@@ -230,8 +239,10 @@ def _judge_triangles(data: xr.Dataset) -> list[Finding]:
     mild = float(stable.max()) if stable.size else -99.0
     return [
         Finding(
-            claim="below -2/3 an equilateral triangle of three equal clusters is stable: that is where synchronisation fails",
-            measured=f"it is stable up to beta = {edge:.6f}; with five corners up to {float(data.polygon_edge.sel(polygon=5)):.4f}, with seven up to "
+            claim="below -2/3 an equilateral triangle of three equal clusters is stable: that is where "
+            "synchronisation fails",
+            measured=f"it is stable up to beta = {edge:.6f}; with five corners up to "
+            f"{float(data.polygon_edge.sel(polygon=5)):.4f}, with seven up to "
             f"{float(data.polygon_edge.sel(polygon=7)):.4f}",
             test="edge within 1e-5 of -2/3",
             verdict="agrees" if abs(edge - FAILS) < 1e-5 else "disagrees",
@@ -241,12 +252,14 @@ def _judge_triangles(data: xr.Dataset) -> list[Finding]:
             measured="the mildest beta with a stable triangle is "
             + ", ".join(f"{b:.3f} (n = {n})" for n, b in zip(data.tokens.values, best)),
             test="within 1e-5 of -2/3 for every n",
-            verdict="agrees under a condition" if np.abs(best[thirds] - FAILS).max() < 1e-5 and (best[~thirds] < FAILS - 1e-3).any() else "disagrees",
+            verdict="agrees under a condition"
+            if np.abs(best[thirds] - FAILS).max() < 1e-5 and (best[~thirds] < FAILS - 1e-3).any()
+            else "disagrees",
         ),
         Finding(
             claim="nothing else stops synchronisation between -2/3 and -0.16 (open; what a search finds)",
-            measured=f"{stable.size} of {data.sizes['attempt']} random configurations with any masses were stable somewhere"
-            + (f"; the mildest up to beta = {mild:.4f}" if stable.size else ""),
+            measured=f"{stable.size} of {data.sizes['attempt']} random configurations with any masses were stable "
+            "somewhere" + (f"; the mildest up to beta = {mild:.4f}" if stable.size else ""),
             test="none stable above -2/3",
             verdict="agrees" if mild < FAILS + 1e-5 else "disagrees",
         ),
@@ -259,12 +272,17 @@ def _draw_triangles(data: xr.Dataset) -> Figure:
     left = [
         statements.Curve("three clusters", tokens[finite], edge[finite], points=True, color=style.MEASURED),
         statements.Curve(r"$-2/3$", [tokens[0] - 0.5, tokens[-1] + 0.5], [FAILS, FAILS], dashed=True, color=style.INK),
-        statements.Curve(r"$-0.16$ (proved)", [tokens[0] - 0.5, tokens[-1] + 0.5], [PROVED, PROVED], dashed=True, color=style.GREEN),
+        statements.Curve(
+            r"$-0.16$ (proved)", [tokens[0] - 0.5, tokens[-1] + 0.5], [PROVED, PROVED], dashed=True, color=style.GREEN
+        ),
     ]
     beta = np.linspace(-3, 0, 200)
     right = [
         statements.Curve(
-            f"{k} corners", beta, [growth(2 * np.pi * np.arange(k) / k, np.ones(k), float(b)) / k for b in beta], color=style.CATEGORICAL[number]
+            f"{k} corners",
+            beta,
+            [growth(2 * np.pi * np.arange(k) / k, np.ones(k), float(b)) / k for b in beta],
+            color=style.CATEGORICAL[number],
         )
         for number, k in enumerate(data.polygon.values)
     ]
@@ -272,10 +290,20 @@ def _draw_triangles(data: xr.Dataset) -> Figure:
     return statements.plots(
         [
             statements.Plot(
-                "mildest repulsion that stops $n$ tokens", "tokens $n$", r"inverse temperature $\beta$", left, ylim=(-2.5, 0.02), legend="lower right"
+                "mildest repulsion that stops $n$ tokens",
+                "tokens $n$",
+                r"inverse temperature $\beta$",
+                left,
+                ylim=(-2.5, 0.02),
+                legend="lower right",
             ),
             statements.Plot(
-                "growth of disturbances of a regular polygon", r"inverse temperature $\beta$", "largest rate", right, ylim=(-1.0, 2.0), legend="upper right"
+                "growth of disturbances of a regular polygon",
+                r"inverse temperature $\beta$",
+                "largest rate",
+                right,
+                ylim=(-1.0, 2.0),
+                legend="upper right",
             ),
         ],
         height=2.6,
@@ -285,7 +313,8 @@ def _draw_triangles(data: xr.Dataset) -> Figure:
 TRIANGLES = Recipe(
     name="triangles",
     title="What stops synchronisation: triangles of clusters",
-    statement="Three equal clusters at the corners of an equilateral triangle are stable exactly for beta < -2/3. Other numbers of tokens have other triangles; "
+    statement="Three equal clusters at the corners of an equilateral triangle are stable exactly for beta < -2/3. "
+    "Other numbers of tokens have other triangles; "
     "a search over clusters with any masses looks for something that stops tokens at milder repulsion.",
     parameters={"polygons": (3, 5, 7), "sizes": tuple(range(3, 16)), "strong": -6.0, "tries": 600, "clusters": 6},
     quick={"sizes": (3, 4)},

@@ -112,7 +112,8 @@ def _judge_end(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim=f"{name}: near collapse 1 - cosine goes like {law}{extra}",
-                measured=f"slope of ln(1 - cosine) against {unit}: -{mean} over {found.size} draws (stated: -{wanted:g})",
+                measured=f"slope of ln(1 - cosine) against {unit}: -{mean} over {found.size} draws (stated: "
+                f"-{wanted:g})",
                 test="within 1 % in every draw",
                 verdict="agrees" if worst < 0.01 else "disagrees",
             )
@@ -138,20 +139,36 @@ def _draw_end(data: xr.Dataset) -> Figure:
     return statements.plots(
         [
             statements.Plot(
-                "distance to collapse", "depth $t$", "mean of $1 - $ cosine", decay, "log", "log", (1e-14, 2), (0.01, float(times[-1])), "lower right"
+                "distance to collapse",
+                "depth $t$",
+                "mean of $1 - $ cosine",
+                decay,
+                "log",
+                "log",
+                (1e-14, 2),
+                (0.01, float(times[-1])),
+                "lower left",
             ),
             statements.Plot(
-                "local exponent over the stated one", "depth $t$", "ratio", local, "log", ylim=(0, 1.6), xlim=(0.05, float(times[-1])), legend=None
+                "local exponent over the stated one",
+                "depth $t$",
+                "ratio",
+                local,
+                "log",
+                ylim=(0, 1.6),
+                xlim=(0.05, float(times[-1])),
+                legend=None,
             ),
         ],
         height=2.7,
-    )  # fmt: skip
+    )
 
 
 END_SPEED = Recipe(
     name="end-speed",
     title="How fast the last distance closes, for six norms",
-    statement="Near collapse 1 - cosine goes like e^(-2t) (Post-LN, nGPT), e^(-4 sqrt(t+1)) (square-root scaling) and t^(-2) (Pre-LN, Peri-LN, and "
+    statement="Near collapse 1 - cosine goes like e^(-2t) (Post-LN, nGPT), e^(-4 sqrt(t+1)) (square-root scaling) and "
+    "t^(-2) (Pre-LN, Peri-LN, and "
     "Mix-LN once it is Pre-LN): the radius of the residual stream grows like t and slows the angle.",
     parameters={"tokens": 24, "dim": 6, "beta": 1.0, "draws": 10, "until": 1e6, "times": 240},
     quick={"tokens": 8, "until": 1e5, "times": 120},
@@ -205,9 +222,11 @@ def _judge_start(data: xr.Dataset) -> list[Finding]:
     least, most = float(gain.min()), float(gain.max())
     return [
         Finding(
-            claim="from orthogonal tokens the cosine starts with 2/(e^beta + n - 1) (Post-LN, Pre-LN, Mix-LN, square-root scaling) and with "
+            claim="from orthogonal tokens the cosine starts with 2/(e^beta + n - 1) (Post-LN, Pre-LN, Mix-LN, "
+            "square-root scaling) and with "
             "2/sqrt(e^(2 beta) + n - 1) where the update is normalised (nGPT, Peri-LN)",
-            measured=f"largest relative difference {off:.1e}, n = {', '.join(str(n) for n in data.tokens.values)}, beta = "
+            measured=f"largest relative difference {off:.1e}, n = {', '.join(str(n) for n in data.tokens.values)}, "
+            "beta = "
             f"{float(data.beta.min()):g} to {float(data.beta.max()):g}",
             test="below 1e-4",
             verdict="agrees" if off < 1e-4 else "disagrees",
@@ -229,7 +248,9 @@ def _draw_start(data: xr.Dataset) -> Figure:
             color = style.CATEGORICAL[number]
             others = "Post-LN, Pre-LN, Mix-LN, sqrt" if name == "Post-LN" else "nGPT, Peri-LN"
             fine = np.linspace(float(data.beta[0]), float(data.beta[-1]), 100)
-            curves.append(statements.Curve(others, fine, [start_speed(name, int(tokens), b) for b in fine], color=color))
+            curves.append(
+                statements.Curve(others, fine, [start_speed(name, int(tokens), b) for b in fine], color=color)
+            )
         for number, name in enumerate(NORMS):
             color = style.CATEGORICAL[int(name in ("nGPT", "Peri-LN"))]
             shift = 0.05 * (number - 2.5)
@@ -237,7 +258,12 @@ def _draw_start(data: xr.Dataset) -> Figure:
             curves.append(statements.Curve("", data.beta.values + shift, speed, points=True, color=color))
         panels.append(
             statements.Plot(
-                f"$n = {tokens}$", r"inverse temperature $\beta$", r"$d\gamma/dt$ at $t = 0$", curves, yscale="log", legend="lower left"
+                f"$n = {tokens}$",
+                r"inverse temperature $\beta$",
+                r"$d\gamma/dt$ at $t = 0$",
+                curves,
+                yscale="log",
+                legend="lower left",
             )
         )
     return statements.plots(panels, height=2.5)
@@ -246,9 +272,10 @@ def _draw_start(data: xr.Dataset) -> Figure:
 START_SPEED = Recipe(
     name="start-speed",
     title="How fast tokens begin to gather",
-    statement="Orthogonal tokens of radius 1: norms that divide the update by its own length (nGPT, Peri-LN) begin faster than the others, by "
+    statement="Orthogonal tokens of radius 1: norms that divide the update by its own length (nGPT, Peri-LN) begin "
+    "faster than the others, by "
     "(e^beta + n - 1)/sqrt(e^(2 beta) + n - 1), about sqrt(n) for small beta.",
-    parameters={"sizes": (16, 64), "betas": (0.0, 1.0, 2.0, 4.0, 6.0), "step": 1e-4},
+    parameters={"sizes": (16, 64), "betas": (0.0, 1.0, 2.0, 4.0, 6.0), "step": 1e-5},
     quick={"sizes": (4,), "betas": (0.0, 2.0)},
     measure=_measure_start,
     judge=_judge_start,
@@ -278,13 +305,26 @@ def _measure_depth(parameters: Mapping[str, Any], settings: Settings, report: Re
         if not below.size:
             return float("inf")
         k = int(below[0])
-        return float(np.exp(np.interp(-np.log(parameters["gap"]), -np.log(gap[k - 1 : k + 1]), np.log(np.maximum(times[k - 1 : k + 1], 1e-9)))))
+        return float(
+            np.exp(
+                np.interp(
+                    -np.log(parameters["gap"]),
+                    -np.log(gap[k - 1 : k + 1]),
+                    np.log(np.maximum(times[k - 1 : k + 1], 1e-9)),
+                )
+            )
+        )
 
     jobs = [(name, beta, seed) for name in NORMS for beta in betas for seed in chosen]
     return xr.Dataset(
         {"depth": (("norm", "beta", "draw"), np.reshape(each(one, jobs, report), (len(NORMS), len(betas), draws)))},
         coords={"norm": list(NORMS), "beta": betas},
-        attrs={"gap": parameters["gap"], "until": parameters["until"], "tokens": parameters["tokens"], "dim": parameters["dim"]},
+        attrs={
+            "gap": parameters["gap"],
+            "until": parameters["until"],
+            "tokens": parameters["tokens"],
+            "dim": parameters["dim"],
+        },
     )
 
 
@@ -301,7 +341,8 @@ def _judge_depth(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim=f"{slow} keeps tokens apart longer than {fast}",
-                measured=f"it needs {ratio:.2f} times the depth for the mean of 1 - cosine to fall to {data.attrs['gap']:g} (geometric mean over "
+                measured=f"it needs {ratio:.2f} times the depth for the mean of 1 - cosine to fall to "
+                f"{data.attrs['gap']:g} (geometric mean over "
                 f"{int(good.sum())} pairs of runs, beta = {', '.join(f'{x:g}' for x in data.beta.values)})",
                 test=f"paired t test of the logarithms, p = {float(test.pvalue):.1e} (level 0.001)",
                 verdict="agrees" if ratio > 1 and test.pvalue < 1e-3 else "disagrees",
@@ -316,12 +357,20 @@ def _draw_depth(data: xr.Dataset) -> Figure:
         values = np.log10(data.depth.sel(norm=name).values)
         good = np.isfinite(values).all(axis=1)
         middle = np.median(values[good], axis=1)
-        error = np.stack([middle - np.quantile(values[good], 0.1, axis=1), np.quantile(values[good], 0.9, axis=1) - middle])
+        error = np.stack(
+            [middle - np.quantile(values[good], 0.1, axis=1), np.quantile(values[good], 0.9, axis=1) - middle]
+        )
         shift = 0.08 * (number - 2.5)
-        curves.append(statements.Curve(name, data.beta.values[good] + shift, middle, error, color=style.CATEGORICAL[number]))
+        curves.append(
+            statements.Curve(name, data.beta.values[good] + shift, middle, error, color=style.CATEGORICAL[number])
+        )
     title = f"$n = {data.attrs['tokens']}$, $d = {data.attrs['dim']}$; median, 10 and 90 % of draws"
     plot = statements.Plot(
-        title, r"inverse temperature $\beta$", rf"$\log_{{10}}$ depth to a gap of {data.attrs['gap']:g}", curves, legend="upper left"
+        title,
+        r"inverse temperature $\beta$",
+        rf"$\log_{{10}}$ depth to a gap of {data.attrs['gap']:g}",
+        curves,
+        legend="upper left",
     )
     return statements.plots([plot], height=3.0)
 
@@ -329,7 +378,8 @@ def _draw_depth(data: xr.Dataset) -> Figure:
 RESISTANCE = Recipe(
     name="resistance",
     title="How deep a stack each norm keeps tokens apart",
-    statement="The depth at which the mean of 1 - cosine has fallen to 0.01, from uniform tokens: norms with a growing residual stream resist collapse "
+    statement="The depth at which the mean of 1 - cosine has fallen to 0.01, from uniform tokens: norms with a "
+    "growing residual stream resist collapse "
     "longest.",
     parameters={"tokens": 24, "dim": 8, "betas": (0.0, 1.0, 2.0, 3.0), "draws": 10, "gap": 0.01, "until": 3e3},
     quick={"tokens": 8, "betas": (1.0,), "until": 500.0},

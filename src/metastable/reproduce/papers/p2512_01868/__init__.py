@@ -8,7 +8,8 @@ PAPER = Paper(
     title="Long contexts: a phase transition in beta = gamma ln n",
     citation="P. Rigollet, survey of the mean-field dynamics of transformers, 2025 (section 6)",
     covers="The statement on long contexts",
-    summary="If the inverse temperature grows like gamma times the logarithm of the context length, one layer either merges all tokens or "
+    summary="If the inverse temperature grows like gamma times the logarithm of the context length, one layer either "
+    "merges all tokens or "
     "does nothing; between the two lies a single value of gamma.",
     recipes=(LONG_CONTEXT,),
 )

@@ -97,14 +97,19 @@ def _judge(data: xr.Dataset) -> list[Finding]:
     error = float(np.abs(data.simulated - data.formula).max())
     findings = [
         Finding(
-            claim="one layer keeps equiangular tokens equiangular; its cosine follows from the two weights p (itself) and q (others)",
+            claim="one layer keeps equiangular tokens equiangular; its cosine follows from the two weights p (itself) "
+            "and q (others)",
             measured=f"simulated and exact cosine differ by at most {error:.1e}, n up to {int(data.tokens.max())}",
             test="below 1e-9",
             verdict="agrees" if error < 1e-9 else "disagrees",
         )
     ]
     last = data.far.isel(decade=-1)
-    for part, chosen in (("below", data.share.values < 1), ("at", data.share.values == 1), ("above", data.share.values > 1)):
+    for part, chosen in (
+        ("below", data.share.values < 1),
+        ("at", data.share.values == 1),
+        ("above", data.share.values > 1),
+    ):
         worst, listed = 0.0, []
         for rho in data.rho.values:
             wanted = limit(data.share.values[chosen] / (1 - rho), float(rho))
@@ -116,7 +121,8 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         findings.append(
             Finding(
                 claim=f"{part} gamma = 1/(1 - rho) the cosine after one layer tends to {value}",
-                measured=f"at n = 10^{data.decade.values[-1]:g} (exact formula), furthest from the limit (limit): {', '.join(listed)}",
+                measured=f"at n = 10^{data.decade.values[-1]:g} (exact formula), furthest from the limit (limit): "
+                f"{', '.join(listed)}",
                 test="within 1e-6 of the limit at every gamma that was tried",
                 verdict="agrees" if worst < 1e-6 else "disagrees",
             )
@@ -132,7 +138,11 @@ def _how_long(data: xr.Dataset) -> Finding:
     for rho in data.rho.values:
         off = np.abs(million.sel(rho=rho).values - limit(data.share.values / (1 - rho), float(rho)))
         wide = data.share.values[off > 0.05]
-        sharp.append(f"rho = {rho:g}: gamma (1 - rho) from {wide.min():.2f} to {wide.max():.2f}" if wide.size else f"rho = {rho:g}: nowhere")
+        sharp.append(
+            f"rho = {rho:g}: gamma (1 - rho) from {wide.min():.2f} to {wide.max():.2f}"
+            if wide.size
+            else f"rho = {rho:g}: nowhere"
+        )
     return Finding(
         claim="the transition is sharp for contexts of today (ours: 10^6 tokens)",
         measured="the cosine is more than 0.05 from its limit for " + "; ".join(sharp),
@@ -143,7 +153,9 @@ def _how_long(data: xr.Dataset) -> Finding:
 
 def _sharpness(data: xr.Dataset) -> Any:
     million = data.far.sel(decade=6.0)
-    off = np.array([np.abs(million.sel(rho=r).values - limit(data.share.values / (1 - r), float(r))) for r in data.rho.values])
+    off = np.array(
+        [np.abs(million.sel(rho=r).values - limit(data.share.values / (1 - r), float(r))) for r in data.rho.values]
+    )
     wide = np.abs(data.share.values[(off > 0.05).any(axis=0)] - 1)
     if wide.size == 0 or wide.max() <= 0.05:
         return "agrees"
@@ -161,22 +173,33 @@ def _draw(data: xr.Dataset) -> Figure:
             curves.append(statements.Curve(rf"$n = 10^{{{decade}}}$", fine, values, color=style.CATEGORICAL[number]))
         tokens = int(data.tokens.values[-1])
         curves.append(
-            statements.Curve(f"simulated, $n = {tokens}$", shares, data.simulated.sel(rho=rho, tokens=tokens).values, points=True, color=style.INK)
+            statements.Curve(
+                f"simulated, $n = {tokens}$",
+                shares,
+                data.simulated.sel(rho=rho, tokens=tokens).values,
+                points=True,
+                color=style.INK,
+            )
         )
         curves.append(statements.Curve("", [1.0], [4 * rho / (1 + 3 * rho)], points=True, color=style.RED))
         panels.append(
             statements.Plot(
-                rf"$\rho = {rho:g}$", r"$\gamma\,(1 - \rho)$", "cosine after one layer", curves, ylim=(0, 1.04),
+                rf"$\rho = {rho:g}$",
+                r"$\gamma\,(1 - \rho)$",
+                "cosine after one layer",
+                curves,
+                ylim=(0, 1.04),
                 legend="lower left" if rho == data.rho.values[-1] else None,
             )
-        )  # fmt: skip
+        )
     return statements.plots(panels, height=2.5, shared=True)
 
 
 LONG_CONTEXT = Recipe(
     name="long-context",
     title="One layer with beta = gamma ln n: all alike, or nothing happens",
-    statement="Equiangular tokens with cosine rho, full softmax attention, x_i <- A_i/|A_i|: as n grows the common cosine tends to 1 for gamma < 1/(1 - rho), to "
+    statement="Equiangular tokens with cosine rho, full softmax attention, x_i <- A_i/|A_i|: as n grows the common "
+    "cosine tends to 1 for gamma < 1/(1 - rho), to "
     "4 rho/(1 + 3 rho) at equality and stays rho above.",
     parameters={
         "cosines": (0.1, 0.3, 0.6),

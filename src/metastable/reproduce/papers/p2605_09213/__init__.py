@@ -8,7 +8,8 @@ PAPER = Paper(
     number="2605.09213",
     title="Lost in the middle",
     citation="arXiv:2605.09213: causal attention with linear position biases, and what its last token reads",
-    summary="With a causal mask and a bias for near tokens, the last token reads the beginning and the end of the context and loses the middle, "
+    summary="With a causal mask and a bias for near tokens, the last token reads the beginning and the end of the "
+    "context and loses the middle, "
     "until a critical depth. The profile has a closed form for long contexts.",
     picture="closed-form",
     recipes=(CLOSED_FORM, PROFILE, CRITICAL_TIME),

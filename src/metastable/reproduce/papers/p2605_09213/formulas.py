@@ -74,7 +74,9 @@ def lowest_place(time: float, beta: float, slope: float, width: float = 8.0, mod
     if k in (0, grid.size - 1):
         return float(grid[k])
     found: Any = optimize.minimize_scalar(
-        lambda s: float(profile(s, time, beta, slope, width, modes)), bounds=(grid[k - 1], grid[k + 1]), method="bounded",
+        lambda s: float(profile(s, time, beta, slope, width, modes)),
+        bounds=(grid[k - 1], grid[k + 1]),
+        method="bounded",
         options={"xatol": 1e-9},
-    )  # fmt: skip
+    )
     return float(found.x)
