@@ -340,7 +340,12 @@ def specimens(owner: type) -> list[Any]:
         *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
     )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
-    known += (ms.reproduce.Settings(), ms.reproduce.catalogue()[0], Estimate(2, 2, 3.0, 1.0, 2.0, 100))
+    known += (
+        ms.reproduce.Settings(),
+        ms.reproduce.catalogue()[0],
+        ms.reproduce.all_papers()[0],
+        Estimate(2, 2, 3.0, 1.0, 2.0, 100),
+    )
     return [item for item in known if type(item) is owner]
 
 

@@ -55,7 +55,7 @@ def pair_wait(angle: float, first: float, second: float, beta: float, radius: fl
 def plateaus(tokens: int, beta: float, seed: int, until: float, radius: float, least: float) -> list[Plateau]:
     """The plateaus of one run from uniform tokens on the circle that lasted longer than `least`."""
     model = Attention(dim=2, beta=beta, mask=Full())
-    run = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=until, method="rodas", rtol=1e-5)
+    run: Any = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=until, method="rodas", rtol=1e-5)
     tree = merge_tree(run, radius=radius)
     found, before = [], 0.0
     for time, child, parent in zip(tree.time, tree.child, tree.parent):
@@ -76,7 +76,8 @@ def _plateau(x: Any, wait: float, child: int, parent: int, beta: float, radius: 
     angles = sphere.pairwise_distance(centers / np.linalg.norm(centers, axis=1, keepdims=True))
     pairs = list(combinations(range(count), 2))
     waits = [pair_wait(float(angles[i, j]), masses[i], masses[j], beta, radius) for i, j in pairs]
-    merged = tuple(sorted((int(labels[child]), int(labels[parent]))))
+    one, other = sorted((int(labels[child]), int(labels[parent])))
+    merged = (one, other)
     closest = min(pairs, key=lambda pair: angles[pair])
     soonest = pairs[int(np.argmin(waits))]
     return Plateau(
@@ -197,7 +198,7 @@ def _draw_plateaus(data: xr.Dataset) -> Figure:
     )
 
 
-COMMON: dict[str, Any] = {"tokens": 16, "draws": 20, "until": 1e20, "radius": 0.5, "least": 100.0}
+COMMON: dict[str, Any] = {"tokens": 16, "draws": 8, "until": 1e20, "radius": 0.5, "least": 100.0}
 SMALL: dict[str, Any] = {"tokens": 8, "betas": (12.0,), "until": 1e10}
 
 PLATEAUS = Recipe(

@@ -36,7 +36,7 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
     model = Attention(dim=2, beta=beta, mask=Full())
 
     def one(seed: int) -> tuple[Any, Any, Any]:
-        run = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=parameters["until"], method="rodas")
+        run: Any = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=parameters["until"], method="rodas")
         states = np.stack([run.at(float(t)) for t in times])
         tree = merge_tree(run, radius=radius)
         merges = np.full(tokens, np.nan)
@@ -136,7 +136,7 @@ STAIRCASE = Recipe(
         "radius": 0.5,
         "since": 30.0,
         "window": 0.3,
-        "draws": 12,
+        "draws": 8,
     },
     quick={"tokens": 8, "beta": 8.0, "until": 1e8, "times": 150},
     measure=_measure,

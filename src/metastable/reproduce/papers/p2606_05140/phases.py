@@ -53,7 +53,7 @@ def _measure_critical(parameters: Mapping[str, Any], settings: Settings, report:
         """beta at which the branch that leaves the uniform state bends neither way, by continuation."""
         guess = threshold_formula(dim)
         found: Any = optimize.brentq(
-            lambda beta: onset(model(dim, float(beta))).curvature, 0.9 * guess, 1.1 * guess, xtol=1e-9, rtol=1e-10
+            lambda beta: onset(model(dim, float(beta))).curvature, 0.9 * guess, 1.1 * guess, xtol=1e-9
         )
         return float(found)
 
