@@ -162,7 +162,7 @@ HYSTERESIS = Recipe(
     "both ways, against the branches of stationary states.",
     parameters={
         "beta": 5.0,
-        "tokens": 400,
+        "tokens": 300,
         "shares": (0.82, 0.86, 0.89, 0.91, 0.93, 0.95, 0.97, 0.99, 1.02, 1.06, 1.1),
         "rest": 2.0,
         "step": 0.005,
