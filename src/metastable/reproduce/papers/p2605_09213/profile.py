@@ -150,7 +150,7 @@ def _draw(data: xr.Dataset) -> Figure:
                 "ratio",
                 ratio,
                 xlim=(0, 1),
-                ylim=(0.5, 1.5),
+                ylim=(0.3, 1.3),
                 legend=None,
             ),
         ],

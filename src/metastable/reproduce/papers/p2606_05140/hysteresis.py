@@ -148,7 +148,7 @@ def _draw_ramps(data: xr.Dataset) -> Figure:
         curves,
         xlim=(float(kappa[0]) - 0.005, float(kappa[-1]) + 0.005),
         ylim=(-0.03, 1),
-        legend="upper left",
+        legend="center right",
     )
     return statements.plots([plot], height=3.2)
 

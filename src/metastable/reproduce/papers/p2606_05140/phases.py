@@ -246,6 +246,7 @@ def _draw_branches(data: xr.Dataset) -> Figure:
             loose = seen & ~firm
             last = np.flatnonzero(loose)
             if last.size:
+                firm &= np.arange(seen.size) > last[-1]  # the onset itself is neutral
                 loose = seen & (np.arange(seen.size) <= last[-1] + 1)
                 curves.append(statements.Curve("", kappa[loose] / scale, order[loose], dashed=True, color=color))
             curves.append(statements.Curve(label, kappa[firm] / scale, order[firm], color=color))
