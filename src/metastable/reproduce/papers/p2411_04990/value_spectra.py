@@ -75,8 +75,10 @@ def _judge_initial(data: xr.Dataset) -> list[Finding]:
         ),
         Finding(
             claim="no head is repulsive at initialisation: the leading real part is positive",
-            measured=f"{int((leading.real <= 0).sum())} of {leading.size} heads have a leading real part below 0; smallest "
-            f"{leading.real.min() / radius:.2f} r. The leading eigenvalue is real in {percent(real, leading.size)} heads",
+            measured=f"{int((leading.real <= 0).sum())} of {leading.size} heads have a leading real part below 0; "
+            "smallest "
+            f"{leading.real.min() / radius:.2f} r. The leading eigenvalue is real in {percent(real, leading.size)} "
+            "heads",
             test=f"none below 0; (real or complex is a coin flip at random: p = {coin.pvalue:.2f})",
             verdict="agrees" if (leading.real > 0).all() else "disagrees",
         ),
@@ -92,12 +94,15 @@ def _draw_initial(data: xr.Dataset) -> Figure:
 FIGURE_5 = Recipe(
     name="figure-5",
     title="Figure 5: spectrum of the value matrices of albert-xlarge-v2 at initialisation",
-    statement="Gaussian weights of standard deviation 0.02, hidden size 2048, 16 heads of 128: the eigenvalues fill a disk.",
+    statement="Gaussian weights of standard deviation 0.02, hidden size 2048, 16 heads of 128: the eigenvalues fill a "
+    "disk.",
     parameters={"dim": 2048, "heads": 16, "layers": 2, "deviation": 0.02},
+    quick={"dim": 96, "heads": 4, "layers": 1, "deviation": 0.02},
     measure=_measure_initial,
     judge=_judge_initial,
     draw=_draw_initial,
     uses=("seed",),
+    seconds=6,
 )
 
 
@@ -226,13 +231,16 @@ FIGURE_6 = Recipe(
     title="Figure 6: spectra of the value matrices of trained heads",
     statement="After training most heads of albert-xlarge-v2 have a real leading eigenvalue and two of the sixteen "
     "a negative one: repulsion is "
-    "learned. Always compared with Gaussian heads of the same size, since real and positive is near a coin flip at random.",
+    "learned. Always compared with Gaussian heads of the same size, since real and positive is near a coin flip at "
+    "random.",
     parameters={
         "sources": {"albert": "albert/albert-xlarge-v2", "smollm2": "smollm2", "minilm": "minilm"},
         "null_layers": 6,
     },
+    quick={"sources": {}, "null_layers": 1},
     measure=_measure_trained,
     judge=_judge_trained,
     draw=_draw_trained,
     uses=("seed",),
+    seconds=6,
 )

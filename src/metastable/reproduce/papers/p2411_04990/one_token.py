@@ -151,4 +151,5 @@ LEMMA_3_1 = Recipe(
     measure=_measure,
     judge=_judge,
     draw=_draw,
+    seconds=2,
 )

@@ -146,6 +146,7 @@ THEOREM_4_1 = Recipe(
     measure=_spread_recipe_measure,
     judge=lambda data: _point_findings(data, "to_start", "every token converges to x_1(0)"),
     draw=_draw_spread,
+    seconds=14,
 )
 
 CONJECTURE_1 = Recipe(
@@ -181,6 +182,7 @@ CONJECTURE_1 = Recipe(
     measure=_spread_recipe_measure,
     judge=lambda data: _point_findings(data, "to_space", "all tokens converge to one point of L"),
     draw=_draw_spread,
+    seconds=2,
 )
 
 
@@ -288,4 +290,5 @@ CONJECTURE_2 = Recipe(
     measure=_measure_two_points,
     judge=_judge_two_points,
     draw=_draw_two_points,
+    seconds=1,
 )

@@ -13,8 +13,8 @@ from metastable.analysis.prediction import CLOUD_ANGLE
 from metastable.figures import statements
 from metastable.model import Attention
 from metastable.reproduce.draws import each, gaussian_pair, rotation, seeds
+from metastable.reproduce.papers.p2411_04990.atlas import DRAWN, ENDINGS
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
-from metastable.reproduce.recipes.atlas import DRAWN, ENDINGS
 from metastable.reproduce.statistics import interval, percent
 from metastable.run import simulate
 
@@ -117,7 +117,8 @@ def _judge_table(data: xr.Dataset) -> list[Finding]:
             Finding(
                 claim=f"row {row}: {ENDINGS[str(row)]}, whatever V of this kind, Q and K",
                 measured=f"Q = K = I, V symmetric: {percent(held['symmetric'], draws)}; V not symmetric: "
-                f"{percent(held['general'], draws)}; Gaussian Q, K: {percent(held['random'], draws)}; {name}: {meant} of "
+                f"{percent(held['general'], draws)}; Gaussian Q, K: {percent(held['random'], draws)}; {name}: {meant} "
+                "of "
                 f"{chosen}" + (_by_sign(data) if row == "3" else ""),
                 test=f"agrees: every draw; under a condition: every draw with {name}{PROVENANCE.get(str(row), '')}",
                 verdict=verdict,
@@ -169,7 +170,8 @@ def _draw_table(data: xr.Dataset) -> Figure:
 TABLE_1_RANDOM = Recipe(
     name="table-1-random",
     title="Table 1 over random value matrices",
-    statement="The rows of Table 1 for V drawn at random (d = 3, n = 32, beta = 9): eigenvalues with random gaps, random "
+    statement="The rows of Table 1 for V drawn at random (d = 3, n = 32, beta = 9): eigenvalues with random gaps, "
+    "random "
     "eigenvectors, orthonormal or not, and Q = K = I or Gaussian.",
     parameters={
         "dim": 3,
@@ -183,10 +185,12 @@ TABLE_1_RANDOM = Recipe(
         "rtol": 1e-4,
         "max_steps": 20_000,
     },
+    quick={"tokens": 12},
     measure=_measure_table,
     judge=_judge_table,
     draw=_draw_table,
     uses=("seed", "members"),
+    seconds=5,
 )
 
 
@@ -236,9 +240,11 @@ def _judge_width(data: xr.Dataset) -> list[Finding]:
         near = int((error < np.log(1.25)).sum())
         findings.append(
             Finding(
-                claim=f"the {words} distance of the tokens of a cloud to L is that of the mean field, with no constant fitted",
+                claim=f"the {words} distance of the tokens of a cloud to L is that of the mean field, with no "
+                "constant fitted",
                 measured=f"{percent(near, error.size)} of random V are within a factor of 1.25; half are within "
-                f"{100 * (np.exp(np.median(error)) - 1):.0f} %, the worst is off by a factor of {np.exp(error.max()):.2f}",
+                f"{100 * (np.exp(np.median(error)) - 1):.0f} %, the worst is off by a factor of "
+                f"{np.exp(error.max()):.2f}",
                 test="nine in ten within a factor of 1.25",
                 verdict="agrees" if near >= 0.9 * error.size else "disagrees",
             )
@@ -283,9 +289,11 @@ CLOUD_WIDTH = Recipe(
         "betas": (6.0, 40.0),
         "until": 100.0,
     },
+    quick={"tokens": 80, "dims": (3,)},
     measure=_measure_width,
     judge=_judge_width,
     draw=_draw_width,
     origin="beyond",
     uses=("seed", "members"),
+    seconds=2,
 )

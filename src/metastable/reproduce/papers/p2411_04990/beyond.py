@@ -107,11 +107,13 @@ CASCADE = Recipe(
     "cluster at x_1(0) after a time "
     "of at most about exp(2 beta).",
     parameters={"tokens": 200, "beta": 64.0, "until": 1e58, "radius": 0.5, "since": 30.0},
+    quick={"tokens": 40, "beta": 16.0, "until": 1e14},
     measure=_measure_cascade,
     judge=_judge_cascade,
     draw=_draw_cascade,
     origin="beyond",
     uses=("seed",),
+    seconds=2,
 )
 
 
@@ -163,7 +165,8 @@ def _judge_law(data: xr.Dataset) -> list[Finding]:
         ),
         Finding(
             claim="every draw ends at x_1(0) (Theorem 4.1)",
-            measured=f"{percent(ended, data.sizes['draw'])} draws within 1e-3 rad of x_1(0) at t = 10^{data.decade.values[-1]:g}",
+            measured=f"{percent(ended, data.sizes['draw'])} draws within 1e-3 rad of x_1(0) at t = "
+            f"10^{data.decade.values[-1]:g}",
             test="all of them",
             verdict="agrees" if ended == data.sizes["draw"] else "disagrees",
         ),
@@ -214,10 +217,12 @@ CLUSTER_LAW = Recipe(
         "rtol": 1e-5,
         "draws": 60,
     },
+    quick={"tokens": 40, "beta": 16.0, "decades": (1, 2, 4, 8, 13)},
     measure=_measure_law,
     judge=_judge_law,
     draw=_draw_law,
     origin="beyond",
+    seconds=2,
 )
 
 
@@ -279,7 +284,8 @@ def _judge_masks(data: xr.Dataset) -> list[Finding]:
                 claim=claim,
                 measured=f"at t = {moment:g} clusters causal {Mean.of(count[:, 0])}, full {Mean.of(count[:, 1])}, "
                 f"difference {Mean.of(count[:, 0] - count[:, 1])}",
-                test=f"Wilcoxon signed-rank test on {len(count)} paired draws, p = {float(rank.pvalue):.1e} (level 0.01)",
+                test=f"Wilcoxon signed-rank test on {len(count)} paired draws, p = {float(rank.pvalue):.1e} (level "
+                "0.01)",
                 verdict="agrees" if rank.pvalue < 0.01 else "disagrees",
             )
         )
@@ -305,10 +311,13 @@ def _draw_masks(data: xr.Dataset) -> Figure:
 CAUSAL_VS_FULL = Recipe(
     name="causal-vs-full",
     title="Causal against full attention, from the same start",
-    statement="The same tokens under both masks. Causal attention has leaders that stand still; full attention has none.",
+    statement="The same tokens under both masks. Causal attention has leaders that stand still; full attention has "
+    "none.",
     parameters={"tokens": 100, "beta": 64.0, "until": 1e4, "radius": 0.5, "draws": 20},
+    quick={"tokens": 30, "until": 100.0},
     measure=_measure_masks,
     judge=_judge_masks,
     draw=_draw_masks,
     origin="beyond",
+    seconds=5,
 )

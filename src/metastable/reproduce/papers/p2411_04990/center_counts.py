@@ -98,7 +98,8 @@ def _judge_lemma(data: xr.Dataset) -> list[Finding]:
     printed = float(_printed(data.delta.values[shown], tokens))
     findings.append(
         Finding(
-            claim=f"an appendix prints (3 sin²(delta/2))^(-1) for d = 3: {printed:.2f} for delta = {data.delta.values[shown]:g}",
+            claim=f"an appendix prints (3 sin²(delta/2))^(-1) for d = 3: {printed:.2f} for delta = "
+            f"{data.delta.values[shown]:g}",
             measured=f"{sphere_mean}, {abs(score(sphere_mean, printed)):.0f} standard errors away: a misprint, the "
             "cap measure of S² is "
             "sin²(delta/2)",
@@ -111,7 +112,8 @@ def _judge_lemma(data: xr.Dataset) -> list[Finding]:
     near = abs(parked.value / limit - 1) < 0.01
     findings.append(
         Finding(
-            claim=f"d = 2: Rényi centers tend to 0.7476 × 2 pi/delta = {limit:.3f} for delta = {data.attrs['renyi_delta']:g}, "
+            claim=f"d = 2: Rényi centers tend to 0.7476 × 2 pi/delta = {limit:.3f} for delta = "
+            f"{data.attrs['renyi_delta']:g}, "
             "many tokens, small delta",
             measured=f"{parked} with n = {int(data.attrs['renyi_tokens'])}",
             test="within 1 % of the limit (n and 1/delta are finite)",
@@ -161,10 +163,12 @@ LEMMA_C1 = Recipe(
         "renyi_tokens": 5000,
         "renyi_draws": 200,
     },
+    quick={"deltas": (0.5, 1.0), "renyi_tokens": 500},
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
     uses=("seed", "members"),
+    seconds=8,
 )
 
 
@@ -258,8 +262,10 @@ COUNTS_SCALING = Recipe(
         "tokens_per_cap": 60,
         "draws": 40,
     },
+    quick={"betas": (64.0, 128.0), "dims": (2,), "c": 4.0, "tokens_per_cap": 20},
     measure=_measure_scaling,
     judge=_judge_scaling,
     draw=_draw_scaling,
     uses=("seed", "members"),
+    seconds=1,
 )

@@ -109,7 +109,8 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         Finding(
             claim="the clusters at one moment fix the times of all later merges: each leader is one "
             "token among standing places",
-            measured=f"{len(off)} merges up to t = 10^{np.log10(data.simulated.values.max()):.0f}: |log10 predicted/simulated| "
+            measured=f"{len(off)} merges up to t = 10^{np.log10(data.simulated.values.max()):.0f}: |log10 "
+            "predicted/simulated| "
             f"has median {middle:.5f} and 90 % quantile {high:.4f}, worst {off.max():.3f}",
             test="median below 0.002 and 90 % below 0.02",
             verdict="agrees" if middle < 0.002 and high < 0.02 else "disagrees",
@@ -164,8 +165,10 @@ CASCADE_LAW = Recipe(
         "law_draws": 100,
         "decades": (2.5, 3, 4, 6, 8, 10, 12, 16, 20, 25, 30, 35, 40, 45, 50, 54),
     },
+    quick={"tokens": 30, "cases": ((2, 16.0),), "law_beta": 16.0, "law_tokens": 30, "decades": (2.5, 4, 8)},
     measure=_measure,
     judge=_judge,
     draw=_draw,
     origin="beyond",
+    seconds=19,
 )

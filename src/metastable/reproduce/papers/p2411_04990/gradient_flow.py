@@ -115,6 +115,7 @@ LEMMA_5_3 = Recipe(
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
+    seconds=1,
 )
 
 
@@ -162,7 +163,8 @@ def _judge_theorem(data: xr.Dataset) -> list[Finding]:
     verdict: Verdict = "agrees" if inside == final.size else nearly
     return [
         Finding(
-            claim="with frozen tokens further apart than c beta^(-1/2) every free token converges to the vicinity of one of them",
+            claim="with frozen tokens further apart than c beta^(-1/2) every free token converges to the vicinity of "
+            "one of them",
             measured=f"{percent(inside, final.size)} free tokens end within c/2 beta^(-1/2) of a frozen one (t = "
             f"{float(data.time[-1]):.0e}); median distance {np.median(final) / scale:.1e} beta^(-1/2), at the start "
             f"{middle / scale:.2f}; "
@@ -206,7 +208,9 @@ THEOREM_5_2 = Recipe(
     "beta^(-1/2): every free "
     "token converges to the vicinity of one of them.",
     parameters={"tokens": 100, "frozen": 9, "beta": 64.0, "c": 4.0, "draws": 20, "until": 1e6},
+    quick={"tokens": 20},
     measure=_measure_theorem,
     judge=_judge_theorem,
     draw=_draw_theorem,
+    seconds=1,
 )

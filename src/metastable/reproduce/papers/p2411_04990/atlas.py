@@ -116,7 +116,8 @@ def _judge_figure(data: xr.Dataset) -> list[Finding]:
             Finding(
                 claim=f"row {kind}: {expected}",
                 measured=f"at T = 5000: {now} ({points} distinct points){later}",
-                test="configuration found by `classify` (points within 0.01 rad, clouds by median distance to L below pi/6)",
+                test="configuration found by `classify` (points within 0.01 rad, clouds by median distance to L below "
+                "pi/6)",
                 verdict=verdict,
             )
         )
@@ -127,7 +128,8 @@ def _rotation(one: xr.Dataset) -> Finding:
     away, points = float(one.to_space), cluster_count(one.final.values, 1e-2)
     return Finding(
         claim="a complex leading pair makes token 1 rotate for ever in the plane of the pair, and the others follow it",
-        measured=f"at T = 5000 all tokens are within {away:.1e} rad of the plane, in {points} points that turn at up to "
+        measured=f"at T = 5000 all tokens are within {away:.1e} rad of the plane, in {points} points that turn at up "
+        "to "
         f"{float(one.speed):.3f} rad per unit of depth",
         test="every token within 0.01 rad of the plane and still turning",
         verdict="agrees" if away < 1e-2 and float(one.speed) > 0.1 else "disagrees",
@@ -165,6 +167,7 @@ FIGURE_1 = Recipe(
     judge=_judge_figure,
     draw=_draw_figure,
     uses=("seed",),
+    seconds=12,
 )
 
 
@@ -250,7 +253,8 @@ def _judge_table(data: xr.Dataset) -> list[Finding]:
             Finding(
                 claim=f"row {row}: {ENDINGS[row]}, whatever Q and K",
                 measured=f"Q = K = I: {counts['identity', 'at_paper_horizon']} of {draws} draws at T = 5000, "
-                f"{counts['identity', 'at_long_horizon']} of {draws} at t = {_end(data, row, 'identity')}; Gaussian Q, K: "
+                f"{counts['identity', 'at_long_horizon']} of {draws} at t = {_end(data, row, 'identity')}; Gaussian "
+                "Q, K: "
                 f"{counts['random', 'at_paper_horizon']} of {draws} at T = 5000, "
                 f"{percent(counts['random', 'at_long_horizon'], draws)} at "
                 f"t = {_end(data, row, 'random')}",
@@ -320,4 +324,5 @@ TABLE_1 = Recipe(
     measure=_measure_table,
     judge=_judge_table,
     draw=_draw_table,
+    seconds=13,
 )

@@ -83,7 +83,8 @@ def _judge_figure_2(data: xr.Dataset) -> list[Finding]:
     return [
         Finding(
             claim="strong Rényi centers stand still",
-            measured=f"median displacement at t = {end:g}: {np.median(strong):.1e} rad = {np.median(strong) / delta:.1e} delta; "
+            measured=f"median displacement at t = {end:g}: {np.median(strong):.1e} rad = "
+            f"{np.median(strong) / delta:.1e} delta; "
             f"{100 * still / strong.size:.0f} % of {strong.size} strong centers moved by less than 0.1 delta",
             test="median below 0.1 delta",
             verdict="agrees" if np.median(strong) < 0.1 * delta else "disagrees",
@@ -99,7 +100,8 @@ def _judge_figure_2(data: xr.Dataset) -> list[Finding]:
             claim="one Rényi center vanishes between t = 75 and t = 150",
             measured=f"{Mean.of(apart)} centers vanish on average; at least one in "
             f"{percent(int((apart > 0).sum()), apart.size)} draws",
-            test="happens in some draws; the figure shows the first draw in which one vanishes while all strong ones stand still",
+            test="happens in some draws; the figure shows the first draw in which one vanishes while all strong ones "
+            "stand still",
             verdict="agrees" if (apart > 0).any() else "disagrees",
         ),
     ]
@@ -119,7 +121,8 @@ def _draw_figure_2(data: xr.Dataset) -> Figure:
 FIGURE_2 = Recipe(
     name="figure-2",
     title="Figure 2: snapshots of the circle with Rényi centers (black) and strong ones (red)",
-    statement="d = 2, n = 200, beta = 64, delta = 4 beta^(-1/2): strong centers stand still, other Rényi centers move and merge.",
+    statement="d = 2, n = 200, beta = 64, delta = 4 beta^(-1/2): strong centers stand still, other Rényi centers move "
+    "and merge.",
     parameters={
         "tokens": 200,
         "beta": 64.0,
@@ -131,6 +134,7 @@ FIGURE_2 = Recipe(
     measure=_measure_figure_2,
     judge=_judge_figure_2,
     draw=_draw_figure_2,
+    seconds=4,
 )
 
 
@@ -207,7 +211,8 @@ def _judge_figure_3(data: xr.Dataset) -> list[Finding]:
             + "; ".join(f"t = {t}: {value('renyi', t)}" for t in times)
             + ". Strong, %: "
             + "; ".join(f"t = {t}: {value('strong', t)}" for t in times),
-            test="consumed = within 0.1 delta of the present position of some center; medians rise from the start to the end",
+            test="consumed = within 0.1 delta of the present position of some center; medians rise from the start to "
+            "the end",
             verdict="agrees" if last_renyi > 100 * float(data.renyi[0, 0]) else "disagrees",
         ),
     ]
@@ -227,6 +232,7 @@ FIGURE_3 = Recipe(
     measure=_measure_figure_3,
     judge=_judge_figure_3,
     draw=_draw_figure_3,
+    seconds=16,
 )
 
 
@@ -320,4 +326,5 @@ LEMMA_5_1 = Recipe(
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
+    seconds=3,
 )

@@ -56,7 +56,8 @@ def _judge_figure(data: xr.Dataset) -> list[Finding]:
     close = abs(found - formula) < 1e-6
     return [
         Finding(
-            claim=f"for beta = {beta:g} the interaction h has one peak, at tau* = arccos((-1 + sqrt(1 + 4 beta²))/(2 beta)) "
+            claim=f"for beta = {beta:g} the interaction h has one peak, at tau* = arccos((-1 + sqrt(1 + 4 beta²))/(2 "
+            "beta)) "
             f"= {formula:.6f}",
             measured=f"maximum found numerically at {found:.6f}, height {theory.interaction(found, beta):.6f}",
             test="difference below 1e-6",
@@ -151,13 +152,15 @@ _PARAMETERS = {"beta": 10.0, "betas": (1.0, 1e4), "number_of_betas": 25, "tolera
 FIGURE_4 = Recipe(
     name="figure-4",
     title="Figure 4: the interaction function h for beta = 10 and its peak",
-    statement="Two tokens at distance x attract with h(x) = exp(beta (cos x - 1)) sin x: strongest at a distance tau* of about "
+    statement="Two tokens at distance x attract with h(x) = exp(beta (cos x - 1)) sin x: strongest at a distance tau* "
+    "of about "
     "beta^(-1/2), negligible further away. That is why clusters stop seeing each other.",
     parameters=_PARAMETERS,
     measure=_measure,
     judge=_judge_figure,
     draw=_draw_figure,
     uses=(),
+    seconds=1,
 )
 
 LEMMA_A1 = Recipe(
@@ -171,4 +174,5 @@ LEMMA_A1 = Recipe(
     judge=_judge_lemma,
     draw=_draw_lemma,
     uses=(),
+    seconds=1,
 )
