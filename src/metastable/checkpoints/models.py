@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from metastable._checks import count, flag
 from metastable.checkpoints import arguments
 from metastable.checkpoints.adapters import adapter_for
@@ -121,18 +123,22 @@ def _tokenizer(folder: Path) -> Any:
 def encode(
     model: Any, tokenizer: Any, text: Any, max_tokens: int | None = None, special_tokens: bool = True
 ) -> list[int]:
-    """Token ids of a text (or the ids themselves), checked against the model's context and vocabulary.
+    """Token ids of a text, checked against the model's context and vocabulary; also the ids themselves, as a list, an array (n,) or
+    (1, n), or a mapping with `input_ids` as tokenizers return it.
 
     `max_tokens` keeps only the first so many tokens; without it a text that is too long is refused.
     """
     special_tokens = flag(special_tokens, "special_tokens")
     if isinstance(text, str):
         if tokenizer is None:
-            raise InvalidInputError("this checkpoint has no tokenizer; give token ids instead of a text")
+            raise InvalidInputError(
+                "this model has no tokenizer, so it cannot read a text; give token ids, or its tokenizer: flow(model, tokenizer=...) "
+                "for a model in memory, tokenizer.json in the folder of a checkpoint"
+            )
         # verbose=False: the length is checked below, with a message that says what to do.
         ids = list(tokenizer(text, add_special_tokens=special_tokens, verbose=False)["input_ids"])
-    elif isinstance(text, Iterable) and not isinstance(text, (bytes, Mapping)):
-        ids = [count(token, "a token id", 0) for token in text]
+    elif isinstance(text, Iterable) and not isinstance(text, bytes):
+        ids = [count(token, "a token id", 0) for token in _given_ids(text)]
     else:
         raise InvalidInputError(f"text must be a string or a list of token ids, not {type(text).__name__}")
     if max_tokens is not None:
@@ -152,6 +158,26 @@ def encode(
             f"max_tokens={context} (on the command line --max-tokens {context})"
         )
     return ids
+
+
+def _given_ids(given: Any) -> Iterable[Any]:
+    """Token ids in a list or an array, without the axis of a batch of one, or out of what a tokenizer returns."""
+    if isinstance(given, Mapping):
+        if "input_ids" not in given:
+            raise InvalidInputError(
+                f"text must hold input_ids, as a tokenizer returns them; it holds {', '.join(map(str, given))}"
+            )
+        mask = given.get("attention_mask")
+        if mask is not None and not np.all(np.asarray(mask) == 1):
+            raise InvalidInputError("attention_mask hides some of the tokens; give input_ids without padding")
+        given = given["input_ids"]
+    array = given.detach().cpu().numpy() if hasattr(given, "detach") else given
+    rows = list(array)
+    if rows and all(np.ndim(row) == 1 for row in rows):
+        if len(rows) > 1:
+            raise InvalidInputError(f"{len(rows)} sequences of token ids were given; one at a time")
+        return list(rows[0])
+    return rows
 
 
 def perplexity(model: Any, tokenizer: Any, text: Any, *, max_tokens: int | None = None) -> float:

@@ -251,9 +251,9 @@ in their place. One text is one draw.</p></section>
 in the largest cluster. Words: what the model's own last norm and head make of the mean state of that cluster (logit lens); for a
 model without a head, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and
 random frames (Haar); every matrix random with its own spread.</p>
-<p>In the loop everything but “with its MLP” is attention only, the nulls too: compare them with “attention only”. There the layer is
-random, the states that enter it are the model's. Half the temperature: the logits of attention are divided by ½, which makes it twice
-as sharp.</p>
+<p>In the loop everything but “with its feed-forward part” is attention only, the nulls too: compare them with “attention only”.
+There the layer is random, the states that enter it are the model's. Half the temperature: the logits of attention are divided by
+½, which makes it twice as sharp.</p>
 <p>The words are a rough reading. The head was trained on states behind the last layer of the whole model: in runs that the model was
 never trained for (parts off, loops, random weights) they are often rare pieces of words, which say where a cluster lies and nothing
 more.</p>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ STACK: dict[str, dict[str, Any]] = {
 }
 LOOP: dict[str, dict[str, Any]] = {
     "attention only": {"parts": "attention"},
-    "with its MLP": {},
+    "with its feed-forward part": {},
     "half the temperature": {"parts": "attention", "temperature": 0.5},
     "null: text shuffled": {"parts": "attention", "null": "text"},
     "null: Haar values": {"parts": "attention", "null": "haar"},
@@ -104,10 +104,6 @@ def _measure(flow: Flow, run: FlowRun, choices: Choices) -> Variant:
     labels = cluster_labels(kept.final, choices.radius)
     sizes = cluster_sizes(labels)
     largest = int(np.argmax(sizes))
-    try:
-        words = cluster_words(flow, kept.hidden[-1][labels == largest], np.zeros(sizes[largest], dtype=int), WORDS)[0]
-    except UnsupportedError:  # embeddings of another dimension: no words
-        words = ()
     return Variant(
         kept,
         kept.times,
@@ -115,8 +111,16 @@ def _measure(flow: Flow, run: FlowRun, choices: Choices) -> Variant:
         kept.observe(observe.clusters(choices.radius)).values,
         checkpoints.effective_rank(kept.final),
         int(sizes[largest]),
-        words,
+        _words(flow, kept, labels, [largest])[0],
     )
+
+
+def _words(flow: Flow, run: FlowRun, labels: Any, chosen: Sequence[int]) -> list[tuple[str, ...]]:
+    """Words of the chosen clusters at the end of a run; none where embeddings have another dimension than states."""
+    try:
+        return cluster_words(flow, run.hidden[-1], labels, WORDS, chosen)
+    except UnsupportedError:
+        return [()] * len(chosen)
 
 
 def study(source: str, text: str, choices: Choices, *, device: str | None = None, revision: str | None = None) -> Study:
@@ -126,7 +130,7 @@ def study(source: str, text: str, choices: Choices, *, device: str | None = None
     seed(choices.seed, "--seed")
     tokens.check_options(choices.max_tokens, choices.drop_first)
     flow = checkpoints.flow(source, device=device, revision=revision)
-    tokens.check_text(flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)
+    tokens.check_text(source, flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)
     layer = flow.depth // 3 if choices.layer is None else choices.layer
     layer = check_layers(layer, None, flow.depth)[0]
     found: dict[str, dict[str, Variant]] = {"stack": {}, "loop": {}}
@@ -163,15 +167,8 @@ def merges(study: Study, variant: Variant) -> tuple[MergeTree, dict[int, str]]:
     sizes = cluster_sizes(tree.final_labels)
     chosen = [int(label) for label in np.argsort(-sizes, kind="stable")[:NAMED] if sizes[label] > 1]
     named: dict[int, str] = {}
-    for label in chosen:
-        members = tree.final_labels == label
-        try:
-            words = cluster_words(
-                study.flow, variant.run.hidden[-1][members], np.zeros(int(members.sum()), dtype=int), WORDS
-            )[0]
-        except UnsupportedError:
-            words = ()
-        named[int(np.argmax(members))] = (
+    for label, words in zip(chosen, _words(study.flow, variant.run, tree.final_labels, chosen)):
+        named[int(np.argmax(tree.final_labels == label))] = (
             f"{int(sizes[label])} → {' '.join(word.strip() or '␣' for word in words)}".strip(" →")
         )
     return tree, named

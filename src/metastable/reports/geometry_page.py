@@ -70,7 +70,7 @@ def measure(source: str, text: str, choices: Choices, revision: str | None = Non
         number(choices.delta, "--delta", 0.0, math.pi, strict=True)
     weights = checkpoints.load_weights(source, revision=revision)
     model, tokenizer = checkpoints.load_model(source, revision=revision)
-    tokens.check_text(model, tokenizer, text, choices.max_tokens, choices.drop_first)
+    tokens.check_text(source, model, tokenizer, text, choices.max_tokens, choices.drop_first)
     states = checkpoints.token_states(model, tokenizer, text, max_tokens=choices.max_tokens)
     cloud = checkpoints.to_sphere(
         states, drop_first=choices.drop_first, drop_dims=choices.drop_dims, center=choices.center

@@ -22,8 +22,13 @@ def check_options(max_tokens: int, drop_first: int) -> None:
         )
 
 
-def check_text(model: Any, tokenizer: Any, text: str, max_tokens: int, drop_first: int) -> None:
-    """Refuse, before a model is run, a text that is too short for `drop_first`."""
+def check_text(source: str, model: Any, tokenizer: Any, text: str, max_tokens: int, drop_first: int) -> None:
+    """Refuse, before a model is run, a checkpoint without tokenizer and a text that is too short for `drop_first`."""
+    if tokenizer is None:
+        raise InvalidInputError(
+            f"{source} has no tokenizer, so it cannot read a text; put its tokenizer.json (or tokenizer.model, vocab.txt) into the "
+            "folder, beside config.json"
+        )
     tokens = len(encode(model, tokenizer, text, max_tokens))
     if tokens - drop_first < MEASURED:
         raise InvalidInputError(

@@ -69,7 +69,7 @@ def test_stack_is_the_forward_pass_bit_for_bit(flow) -> None:
     np.testing.assert_allclose(run.states * run.radius[..., None], run.hidden, rtol=1e-12)
 
 
-def test_kind_and_mask_are_found(request, flows) -> None:
+def test_kind_and_mask_are_found(flows) -> None:
     for name, (_, _, _, kind, causal) in ARCHITECTURES.items():
         assert (flows(name).kind, flows(name).causal) == (kind, causal), name
 

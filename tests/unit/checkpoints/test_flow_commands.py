@@ -66,7 +66,7 @@ def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_pa
     assert "below 0.001 of each token" in page
     assert "for ever" not in page
     assert page.count('<ul class="key">') == 2
-    for name in ("the model", "with its MLP", "null: random weights"):
+    for name in ("the model", "with its feed-forward part", "null: random weights"):
         assert f"</i>{name}</li>" in page
     assert "text.txt, 19 tokens counted" in " ".join(page.split())
     rows = list(csv.DictReader((out / "what-if.csv").open()))
@@ -105,7 +105,7 @@ def test_flow_says_what_it_leaves_out(folder: Path, text: Path, tmp_path: Path, 
     assert "<li>stack: the model:" not in left_out
     rows = {(row["run"], row["variant"]) for row in csv.DictReader((out / "what-if.csv").open())}
     assert ("whole stack", "the model") in rows
-    assert ("layer 1 looped to t = 2", "with its MLP") in rows
+    assert ("layer 1 looped to t = 2", "with its feed-forward part") in rows
     assert not any("attention only" in variant for _, variant in rows)
     assert {path.stem for path in out.glob("*.png")} == {"what-if", "merges-model"}
     assert not (out / "parts.csv").exists()
@@ -114,7 +114,7 @@ def test_flow_says_what_it_leaves_out(folder: Path, text: Path, tmp_path: Path, 
 def test_flow_needs_a_tokenizer_and_a_text(tmp_path: Path) -> None:
     place = tmp_path / "llama"
     build_model("llama").save_pretrained(place)
-    with pytest.raises(InvalidInputError, match="no tokenizer"):
+    with pytest.raises(InvalidInputError, match=r"llama has no tokenizer.*tokenizer\.json.*into the folder"):
         flow(str(place))
     with pytest.raises(InvalidInputError, match="no text file"):
         flow(str(place), text=tmp_path / "nothing.txt")

@@ -70,7 +70,8 @@ def test_one_head_and_given_states_are_drawn(tmp_path: Path) -> None:
     run.animate(tmp_path / "film.gif", seconds=0.1)
     assert (tmp_path / "film.gif").stat().st_size > 1000
     given = checkpoints.from_states(run.hidden)
-    assert given.plot()._suptitle.get_text() == "$n = 12$, $d = 24$, given states, causal"
+    # Nobody knows what was between given states: the picture says that it is drawn from them alone.
+    assert given.plot()._suptitle.get_text() == "$n = 12$, $d = 24$, given states, causal, drawn from 101 saved states"
     assert "full" in checkpoints.from_states(run.hidden, causal=False).plot()._suptitle.get_text()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -11,14 +11,26 @@ from metastable._checks import FloatArray, real_array
 from metastable.errors import InvalidInputError, TokenError
 
 
+def is_mapping(given: Any) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether something maps names to values: a mapping, or what has keys and items of its own (a cache of TransformerLens)."""
+    return isinstance(given, Mapping) or (
+        callable(getattr(given, "keys", None)) and hasattr(type(given), "__getitem__") and not isinstance(given, type)
+    )
+
+
 def is_text(given: Any) -> bool:
-    """True for a string or a list of token ids, False for hidden states."""
+    """True for a string, token ids or what a tokenizer returns (see `models.encode`), False for hidden states.
+
+    Raises:
+        InvalidInputError: neither, or several sequences at once.
+    """
     if isinstance(given, str):
         return True
-    if isinstance(given, Mapping):
-        return False
+    if is_mapping(given):
+        return "input_ids" in list(given.keys())
+    _refuse_several(given)
     array = as_array(given, "text")
-    if array.ndim == 1 and array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" and (array.ndim == 1 or (array.ndim == 2 and array.shape[0] == 1)):
         return True
     if array.ndim in (2, 3) and array.dtype.kind == "f":
         return False
@@ -26,6 +38,27 @@ def is_text(given: Any) -> bool:
         f"give a text, a list of token ids, hidden states of shape (tokens, dim), or a cache that maps names to such arrays, not an "
         f"array of {array.dtype} of shape {array.shape}"
     )
+
+
+def _refuse_several(given: Any) -> None:
+    """Refuse a list of sequences: taking the first of them would be a guess."""
+    if not isinstance(given, (list, tuple)) or len(given) < 2:
+        return
+    if all(isinstance(item, str) for item in given):
+        raise InvalidInputError(f"text holds {len(given)} texts; a run takes one at a time: run each of them")
+    if any(getattr(item, "ndim", 0) >= 2 for item in given):
+        raise InvalidInputError(
+            f"a {type(given).__name__} of {len(given)} arrays was given; a run starts from one sequence of states (tokens, dim): "
+            "give the one that enters the first chosen layer, for example states[2] with layer=2; for all layers that you have use "
+            "checkpoints.from_states(states)"
+        )
+    rows = [
+        as_array(item, "text") for item in given if isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) == 1
+    ]
+    if len(rows) == len(given) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows):
+        raise InvalidInputError(
+            f"text holds {len(given)} lists of token ids; a run takes one at a time: run each of them"
+        )
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
@@ -49,9 +82,7 @@ def _stacked(value: Any, name: str) -> np.ndarray:
 
 
 def one_sequence(value: Any, name: str, dim: int | None = None) -> np.ndarray:
-    """Hidden states as (tokens, dim); a batch of one loses its batch axis, a layer that returned a tuple its other entries."""
-    if isinstance(value, (tuple, list)) and value and getattr(value[0], "ndim", 0) >= 2:
-        value = value[0]
+    """Hidden states as (tokens, dim); a batch of one loses its batch axis."""
     array = as_array(value, name)
     if array.ndim == 3 and array.shape[0] == 1:
         array = array[0]

@@ -97,8 +97,13 @@ def record(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int]) ->
         keywords = dict(keywords)
         if arguments:
             x, arguments = arguments[0], arguments[1:]
-        else:
+        elif "hidden_states" in keywords:
             x = keywords.pop("hidden_states")
+        else:
+            raise UnsupportedError(
+                f"{names[id(module)]} ({type(module).__name__}) is called without its states as first argument or hidden_states=, but "
+                f"with {', '.join(keywords) or 'nothing'}: its layers cannot be followed"
+            )
         calls.append(Call(module, names[id(module)], tuple(arguments), keywords))
         entered.append(x)
 

@@ -9,7 +9,7 @@ patterns, outputs of experts) is no state of the residual stream and is passed o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,35 @@ _SHARED = re.compile(r"(?:^|\.)albert_layer_groups\.\d+\.albert_layers\.\d+(?:\.
 NAMES = "blocks.3.hook_resid_pre, blocks.3.hook_resid_post or model.layers.3.output"
 
 
+def _state(value: Any, name: str, dim: int | None = None) -> np.ndarray:
+    """A state of a cache as (tokens, dim); of a layer that returned a tuple the first entry."""
+    if isinstance(value, (tuple, list)) and value and getattr(value[0], "ndim", 0) >= 2:
+        value = value[0]
+    return one_sequence(value, name, dim)
+
+
+class Named(Mapping[Any, Any]):
+    """A cache as a mapping, whatever its class: it needs `keys()` and items (`ActivationCache` of TransformerLens has no more).
+
+    Only what is asked for is read.
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self.cache, self.names = cache, tuple(cache.keys())
+
+    def __getitem__(self, name: Any) -> Any:
+        return self.cache[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+
 def _place(name: str) -> tuple[str, float] | None:
     """Stack and depth of a name, or None where it is no state of the residual stream."""
     found = _HOOK.match(name) or _MODULE.match(name)
@@ -43,13 +72,14 @@ def _place(name: str) -> tuple[str, float] | None:
     return found["stack"], int(found["layer"]) + {**HOOKS, **SIDES}[found["place"] or ""]
 
 
-def all_from_cache(cache: Mapping[Any, Any]) -> tuple[list[float], list[np.ndarray]]:
+def all_from_cache(cache: Any) -> tuple[list[float], list[np.ndarray]]:
     """All residual states of a cache in order of depth: whole times before each layer, half times for `hook_resid_mid`.
 
     Raises:
         InvalidInputError: fewer than two states, states of several stacks, or of modules that a model calls several times.
         TokenError: shapes that differ, or two states of one depth that do.
     """
+    cache = Named(cache)
     shared = next((str(key) for key in cache if _SHARED.search(str(key))), None)
     if shared is not None:
         raise InvalidInputError(
@@ -57,12 +87,12 @@ def all_from_cache(cache: Mapping[Any, Any]) -> tuple[list[float], list[np.ndarr
             "give an array (layers, tokens, dim), for example the model's hidden_states, or names such as blocks.3.hook_resid_pre"
         )
     stacks: dict[str, dict[float, tuple[str, np.ndarray]]] = {}
-    for key, value in cache.items():
+    for key in cache:
         place = _place(str(key))
         if place is None:
             continue
         stack, time = place
-        state, there = one_sequence(value, str(key)), stacks.setdefault(stack, {})
+        state, there = _state(cache[key], str(key)), stacks.setdefault(stack, {})
         if time in there:
             _compare(there[time], (str(key), state))
         else:
@@ -112,7 +142,7 @@ def _keys(cache: Mapping[Any, Any], name: str, prefix: str) -> list[Any]:
 
 
 def from_cache(
-    cache: Mapping[Any, Any],
+    cache: Any,
     layer: int,
     layer_names: Sequence[str],
     dim: int,
@@ -132,17 +162,18 @@ def from_cache(
     Raises:
         InvalidInputError: the cache does not hold them, or by the name of a module that the model calls more than once.
     """
+    cache = Named(cache)
     wanted = [f"blocks.{layer}.hook_resid_pre"] + ([f"blocks.{layer - 1}.hook_resid_post"] if layer else [])
     for name in wanted:
         for key in _keys(cache, name, prefix):
-            return one_sequence(cache[key], str(key), dim)
+            return _state(cache[key], str(key), dim)
     modules = [f"{layer_names[layer]}.input"]
     before = [layer_names[layer - 1]] if layer else list(entrances)
     modules += [name for module in before for name in (f"{module}.output", module)]
     for name in modules:
         for key in _keys(cache, name, prefix):
             _refuse_shared(str(key), name.removesuffix(".input").removesuffix(".output"), layer_names, wanted[0])
-            return one_sequence(cache[key], str(key), dim)
+            return _state(cache[key], str(key), dim)
     if layer == 0 and "hook_embed" in cache:
         return _embedded(cache, dim, words_alone, words_and_places)
     listed = ", ".join([*wanted, *modules][:4])
@@ -162,11 +193,11 @@ def _refuse_shared(key: str, module: str, layer_names: Sequence[str], instead: s
 
 def _embedded(cache: Mapping[Any, Any], dim: int, words_alone: bool, words_and_places: bool) -> np.ndarray:
     """What enters the first layer, from the embeddings of TransformerLens."""
-    words = one_sequence(cache["hook_embed"], "hook_embed", dim)
+    words = _state(cache["hook_embed"], "hook_embed", dim)
     if words_alone:
         return words
     if words_and_places and "hook_pos_embed" in cache:
-        places = one_sequence(cache["hook_pos_embed"], "hook_pos_embed", dim)
+        places = _state(cache["hook_pos_embed"], "hook_pos_embed", dim)
         if places.shape != words.shape:
             raise TokenError(f"hook_pos_embed has shape {places.shape}, but hook_embed {words.shape}")
         return words + places

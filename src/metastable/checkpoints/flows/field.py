@@ -66,7 +66,7 @@ class Field:
 
 CAPS = ("attn_logit_softcapping",)
 """Where attention modules keep the bound c of logits c tanh(logit / c) (Gemma 2)."""
-CLOSE = 1e-4
+SAME_WEIGHTS = 1e-4
 """Attention weights of a probe that agree to this are the same (float32)."""
 
 
@@ -112,11 +112,16 @@ def check_temperature(layers: Sequence[Layer], states: Sequence[Any]) -> None:
         plain, warm = (_attention_weights(layer, x, temperature) for temperature in (1.0, 2.0))
         roots = [weights.sqrt() for weights in plain]
         wanted = [root / root.sum(dim=-1, keepdim=True) for root in roots]
-        agree = all(float((w - v).abs().max()) <= CLOSE for w, v in zip(wanted, warm))
-        if not plain or len(plain) != len(warm) or not agree:
+        agree = all(float((w - v).abs().max()) <= SAME_WEIGHTS for w, v in zip(wanted, warm))
+        if not plain:
+            raise UnsupportedError(
+                f"{layer.call.name}: its attention returns no weights, so it cannot be seen whether temperature= does what it says; "
+                'call model.set_attn_implementation("eager") and make the flow again, or leave temperature= out'
+            )
+        if len(plain) != len(warm) or not agree:
             raise UnsupportedError(
                 f"{layer.call.name}: its attention shows no factor of the logits that can be changed, so temperature= is not possible; "
-                "leave it out, or load the model with attn_implementation='eager'"
+                "leave it out"
             )
 
 

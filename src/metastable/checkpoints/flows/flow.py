@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from metastable import _checks
 from metastable._progress import Report, progress_bar
@@ -110,8 +112,8 @@ class Flow:
         pass, bit for bit; the last state is the one before the final norm.
 
         Args:
-            text: a text, token ids, hidden states (tokens, dim) that enter the first chosen layer, or a cache of such (a mapping of
-                names to arrays, as TransformerLens and nnsight fill them).
+            text: a text, token ids (also a batch of one, or what a tokenizer returns), hidden states (tokens, dim) that enter the
+                first chosen layer, or a cache of such (a mapping of names to arrays, as TransformerLens and nnsight fill them).
             parts: `"all"`, `"attention"` (feed-forward part off) or `"mlp"` (attention off). Norms stay where they are.
             layers, layer: several (a range, slice or list) or one; default all.
             until: loop the chosen layers up to this time. Default: once through.
@@ -240,7 +242,7 @@ class Flow:
                 )
             array = (
                 self._cached(given, first, layers)
-                if isinstance(given, Mapping)
+                if beginnings.is_mapping(given)
                 else beginnings.one_sequence(given, "hidden states", self.dim)
             )
             array = array if max_tokens is None else array[: _checks.count(max_tokens, "max_tokens")]
@@ -248,12 +250,14 @@ class Flow:
             ids, text, special = [-1] * len(array), ("",) * len(array), []
             recording = blocks.record(self.model, layers, [self.plain_id] * len(array))
             states = torch.tensor(array[None], dtype=self.probe.last.dtype, device=self.probe.last.device)
+        # A token without a direction is refused here, not at the end of the run.
+        beginnings.lengths(solve.to_array(states).astype(np.float64)[None], [0.0])
         if plan.permute is not None:
             order = beginnings.order_of(len(ids), plan.permute, special)
             states, text, ids = states[:, order], [text[place] for place in order], [ids[place] for place in order]
         return _Beginning(states, recording.calls, tuple(text), tuple(ids))
 
-    def _cached(self, cache: Mapping[Any, Any], layer: int, layers: Sequence[tuple[str, Any]]) -> Any:
+    def _cached(self, cache: Any, layer: int, layers: Sequence[tuple[str, Any]]) -> Any:
         """The states that enter a layer, from a cache; how the first layer is reached is seen on two tokens and their swap."""
         names: dict[str, Any] = {"prefix": str(getattr(self.model, "base_model_prefix", ""))}
         if layer == 0:

@@ -227,14 +227,15 @@ def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool 
 
     Args:
         states: an array (layers, tokens, dim) or a list of arrays or tensors (tokens, dim), layer after layer, such as the
-            `hidden_states` that transformers returns; or a mapping of names to arrays, as TransformerLens (`blocks.3.hook_resid_pre`,
-            `hook_resid_mid`, `hook_resid_post`) and nnsight or hooks (`model.layers.3.output`) fill them; other names in it are passed
-            over. A batch axis of one is dropped. TransformerLens changes a model's weights unless it is loaded without processing; its
-            states are then not those of the checkpoint.
+            `hidden_states` that transformers returns; or a mapping of names to arrays (anything with `keys()` and items), as
+            TransformerLens (`blocks.3.hook_resid_pre`, `hook_resid_mid`, `hook_resid_post`) and nnsight or hooks
+            (`model.layers.3.output`) fill them; other names in it are passed over. A batch axis of one is dropped.
+            TransformerLens changes a model's weights unless it is loaded without processing; its states are then not those of the
+            checkpoint.
         text: names of the tokens.
         causal: whether tokens see only earlier ones (only for titles).
     """
-    if isinstance(states, Mapping):
+    if beginnings.is_mapping(states):
         times, found = caches.all_from_cache(states)
         array = np.stack(found)
     else:

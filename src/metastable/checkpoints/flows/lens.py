@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -162,8 +163,13 @@ def read_words(flow: Flow, hidden: Any, count: int) -> list[tuple[str, ...]]:
     return [names_of(flow.tokenizer, row) for row in best]
 
 
-def cluster_words(flow: Flow, hidden: np.ndarray, labels: Any, count: int = 3) -> list[tuple[str, ...]]:
-    """Words of each cluster: those of the mean of its hidden states (tokens, dim)."""
+def cluster_words(
+    flow: Flow, hidden: np.ndarray, labels: Any, count: int = 3, chosen: Sequence[int] | None = None
+) -> list[tuple[str, ...]]:
+    """Words of each cluster, or of the chosen ones: those of the mean of its hidden states (tokens, dim)."""
     groups = np.asarray(labels)
-    means: FloatArray = np.stack([hidden[groups == label].mean(axis=0) for label in range(int(groups.max()) + 1)])
+    wanted = range(int(groups.max()) + 1) if chosen is None else chosen
+    if not len(wanted):
+        return []
+    means: FloatArray = np.stack([hidden[groups == label].mean(axis=0) for label in wanted])
     return read_words(flow, means, count)

@@ -19,6 +19,8 @@ from metastable.errors import CheckpointError, InvalidInputError, missing_extra
 
 DTYPES = ("float32", "float64")
 PROBE_TOKENS = 5
+SAME_STATE = 1e-5
+"""Next states that agree to this fraction of their features' sizes are the same (a float32 mixture of experts: 5e-7)."""
 
 
 def flow(
@@ -140,7 +142,11 @@ def _probe_ids(model: Any) -> list[int]:
 
 
 def _is_causal(recording: blocks.Recording) -> bool:
-    """Whether a change of the last token leaves the first one's next state as it is."""
+    """Whether a change of the last token leaves the first one's next state as it is, up to rounding.
+
+    Rounding there is: which tokens a mixture of experts computes together depends on all of them. Sizes are taken feature by feature,
+    since a few may be a thousand times larger than the others.
+    """
     import torch
 
     x = recording.states[0]
@@ -148,4 +154,5 @@ def _is_causal(recording: blocks.Recording) -> bool:
     changed[:, -1] += x.abs().max()
     with torch.no_grad():
         before, after = recording.calls[0](x), recording.calls[0](changed)
-    return torch.equal(before[:, 0], after[:, 0])
+        size = torch.maximum(before.abs().flatten(end_dim=-2).amax(dim=0), before.abs().median())
+    return bool(((after - before)[0, 0].abs() <= SAME_STATE * size).all())

@@ -18,7 +18,7 @@ from metastable.checkpoints.flows.blocks import ATTENTION_NAMES, MLP_NAMES, Call
 
 Kind = Literal["sequential", "parallel", "post"]
 
-CLOSE = 1e-4
+SAME_SUM = 1e-4
 """Sums that agree to this fraction of the largest entry of each feature are the same sum (float32 rounding is 1e-7)."""
 
 
@@ -105,7 +105,7 @@ def _close(a: Any, b: Any) -> bool:
         return False
     # Feature by feature: a few of them may be a thousand times larger than the others.
     size = b.abs().flatten(end_dim=-2).amax(dim=0)
-    return bool(((a - b).abs() <= CLOSE * size).all())
+    return bool(((a - b).abs() <= SAME_SUM * size).all())
 
 
 def _nothing(items: int, dim: int) -> Any:

@@ -87,7 +87,10 @@ class Plan:
 
     def layer_of(self, number: int) -> int:
         """Which of the chosen layers moves the tokens in step `number`."""
-        return int(number * (self.step or 1.0) + OFF_GRID) % len(self.layers)
+        if len(self.layers) == 1 or self.step is None:
+            return 0
+        # Several layers have steps 1/k. In whole numbers: number * step is off by more than any slack after enough steps.
+        return number // round(1.0 / self.step) % len(self.layers)
 
     def describe(self) -> str:
         """One line: what was run."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.checkpoints.linear import haar_corner as corners
+from metastable.checkpoints.linear import haar_corner
 from metastable.checkpoints.meanings.modes import ComplexArray, eigensystem, leading, sign_score
 from metastable.checkpoints.meanings.vocabulary import Matrix, Vocabulary, project
 
@@ -124,14 +124,14 @@ def _root(gram: FloatArray, rank: int) -> FloatArray:
     return scaled @ np.swapaxes(vectors, -1, -2) if rank == 4 else scaled[..., -rank:]
 
 
-def haar_corner(dim: int, size: int, generator: np.random.Generator) -> FloatArray:
-    """F'^T F (size, size) of two independent Haar frames F, F' (dim, size).
+def one_corner(dim: int, size: int, generator: np.random.Generator) -> FloatArray:
+    """F'^T F (size, size) of two independent Haar frames F, F' (dim, size): the law of `linear.haar_corner`, without dim x size work.
 
     F' may be the first `size` unit vectors and F = G R^-1 with G Gaussian and R^T R = G^T G, of which the upper rows T of G give T^T T
     and the others a Wishart matrix A A^T, with A lower triangular (Bartlett: Gaussian below the diagonal, roots of chi-squares on it).
     """
     if dim < 2 * size:
-        return corners(generator, 1, dim, size)[0]
+        return haar_corner(generator, 1, dim, size)[0]
     upper = generator.standard_normal((size, size))
     factor = np.tril(generator.standard_normal((size, size)), -1)
     factor[np.diag_indices(size)] = np.sqrt(generator.chisquare(dim - size - np.arange(size)))
@@ -155,7 +155,7 @@ def haar_likeness(
     grams = np.zeros((heads, modes, 4, 4))
     scores = np.zeros(heads)
     for head in range(0, heads, 2):
-        corner = haar_corner(dim, size, generator)
+        corner = one_corner(dim, size, generator)
         found, right, left = eigensystem(corner * strengths)
         for shift, sign in enumerate((1.0, -1.0)):
             scores[head + shift] = sign * sign_score(found)

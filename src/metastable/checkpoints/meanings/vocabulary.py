@@ -116,9 +116,13 @@ def vocabulary_of(flow: Flow, norm: NormKind) -> Vocabulary:
         UnsupportedError: embeddings of another dimension than the hidden states.
     """
     if flow.tokenizer is None:
-        raise InvalidInputError(
-            f"{flow.source} has no tokenizer, so its directions have no words; add tokenizer.json to it"
+        in_memory = flow.source == type(flow.model).__name__
+        advice = (
+            "give meaning a flow that has one: checkpoints.flow(model, tokenizer=tokenizer)"
+            if in_memory
+            else "add its tokenizer.json (or tokenizer.model, vocab.txt) to the folder"
         )
+        raise InvalidInputError(f"{flow.source} has no tokenizer, so its directions have no words; {advice}")
     given = flow.model.get_input_embeddings().weight.detach()
     direct = direct_output(flow)
     out, writing = (given, "input embeddings") if direct is None else (direct, "output embedding")
