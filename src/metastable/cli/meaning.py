@@ -15,7 +15,11 @@ def meaning(
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     layer: Annotated[int | None, typer.Option(help="Only this layer (0 is the first).")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head.")] = None,
-    modes: Annotated[int, typer.Option(help="Eigenvalues of each head, from the largest real part on.")] = 1,
+    modes: Annotated[int, typer.Option(help="Eigenvalues of each head, the first so many in the order --which.")] = 1,
+    which: Annotated[
+        str,
+        typer.Option(help="Order of eigenvalues: largest (real part), most-negative (real part) or modulus."),
+    ] = "largest",
     words: Annotated[int, typer.Option(help="Length of the word lists.")] = 10,
     text: Annotated[
         Path | None,
@@ -36,6 +40,8 @@ def meaning(
         metastable meaning smollm2 --out page
 
         metastable meaning smollm2 --layer 29 --head 2 --modes 3
+
+        metastable meaning smollm2 --which most-negative --out repelling
     """
     from rich.console import Console
 
@@ -50,6 +56,7 @@ def meaning(
         layer,
         head,
         modes=modes,
+        which=which.replace("-", " "),
         words=words,
         text=given,
         max_tokens=max_tokens if given is not None else None,

@@ -243,7 +243,7 @@ def sign_grid_page(meanings: xr.Dataset) -> Figure:
 
 @style.styled
 def likeness_page(meanings: xr.Dataset) -> Figure:
-    """Likeness of read and written words: by kind of leading eigenvalue against the Haar null, and over depth."""
+    """Likeness of read and written words: by kind of leading (or first chosen) eigenvalue against the Haar null, and over depth."""
     lead = meanings.isel(mode=0)
     alike, null = lead["alike"].values, lead["alike_null"].values.ravel()
     value = np.asarray(lead["eigenvalue"].values, dtype=np.complex128)
@@ -277,6 +277,8 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
     axes[1].set_ylabel("alike")
     axes[1].set_ylim(-1.05, 1.5)
     axes[1].legend(fontsize="x-small", loc="upper left")
-    style.panel(axes[0], "a", "leading eigenvalue")
+    which = str(meanings.attrs.get("which", "largest"))
+    kind = {"largest": "leading", "modulus": "largest (in modulus)"}.get(which, which)
+    style.panel(axes[0], "a", f"{kind} eigenvalue")
     style.panel(axes[1], "b", "depth")
     return page

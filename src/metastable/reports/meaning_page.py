@@ -28,6 +28,18 @@ STANDING_OUT = 3
 """Standard deviations of random directions beyond which a list is counted."""
 LIST = 5
 """Words of a list in the terminal."""
+NUMBERS = ("head", "eigenvalue", "score", "alike", "p")
+"""Columns in front of the lists."""
+LISTS = ("read", "written", "suppressed")
+SHOWN_LISTS = (
+    ("read", "read_z", "reads"),
+    ("written", "write_z", "writes"),
+    ("suppressed", "suppress_z", "suppresses"),
+)
+"""Lists with their z and the names of their columns."""
+
+KINDS = {"largest": "leading", "most negative": "most negative", "modulus": "largest (in modulus)"}
+"""What the first mode is called, by the order in which modes were asked for."""
 
 TOO_FEW = "<p>Too few heads for tests over heads; the picture shows them beside their random heads.</p>"
 
@@ -38,7 +50,10 @@ GRID_CSS = """
 font:600 .75rem/1.5rem system-ui,sans-serif}
 .grid a{display:block;color:inherit;text-decoration:none}
 .grid td:hover{outline:2px solid var(--ink)}
-.words td{font-size:.9rem}.words td.w{min-width:15rem}
+.words td{font-size:.9rem}.words td.w{min-width:13rem}
+@media(max-width:36rem){.words,.words tbody,.words tr{display:block}.words tr:first-child{display:none}
+.words tr{padding:.5rem 0;border-bottom:1px solid var(--line)}.words td{display:inline-block;border:0;padding:.1rem .8rem .1rem 0}
+.words td.w{display:block;min-width:0;overflow-wrap:anywhere}.words td::before{content:attr(data-name) " ";color:var(--soft)}}
 tr:target td{background:#fff4d6}
 """
 
@@ -47,6 +62,16 @@ def _complex(value: complex) -> str:
     if np.isnan(value):
         return "none"
     return f"{value.real:+.3g}" if value.imag == 0 else f"{value.real:+.3g}±{abs(value.imag):.2g}i"
+
+
+def _number(value: float, form: str) -> str:
+    """A number, or a dash where there is none (a head that writes nothing, a mode without draws of its kind)."""
+    return format(value, form) if np.isfinite(value) else "–"
+
+
+def _kind(found: xr.Dataset) -> str:
+    """The first mode in words: "leading", "most negative" ..."""
+    return KINDS[str(found.attrs.get("which", "largest"))]
 
 
 def _places(found: xr.Dataset) -> list[tuple[int, int, int]]:
@@ -62,7 +87,7 @@ def _row(found: xr.Dataset, at: tuple[int, int, int]) -> dict[str, Any]:
     return {
         "layer": int(found["layer"].values[i]),
         "head": int(found["head"].values[j]),
-        "mode": k,
+        "mode": int(found["mode"].values[k]),
         "eigenvalue_real": value.real,
         "eigenvalue_imaginary": value.imag,
         "sign_score": float(found["sign_score"].values[i, j]),
@@ -72,8 +97,9 @@ def _row(found: xr.Dataset, at: tuple[int, int, int]) -> dict[str, Any]:
         "shared": int(found["shared"].values[at]),
         "read_z": float(found["read_z"].values[at]),
         "write_z": float(found["write_z"].values[at]),
-        "read": [str(word) for word in found["read"].values[at]],
-        "written": [str(word) for word in found["written"].values[at]],
+        "suppress_z": float(found["suppress_z"].values[at]),
+        "shared_suppressed": int(found["shared_suppressed"].values[at]),
+        **{side: [str(word) for word in found[side].values[at]] for side in LISTS},
     }
 
 
@@ -84,7 +110,13 @@ def _show(words: list[str], count: int | None = None) -> str:
 
 def _head_name(found: xr.Dataset, row: dict[str, Any]) -> str:
     """layer.head, and the number of the mode (from 1) where there are several."""
-    return f"{row['layer']}.{row['head']}" + (f" #{row['mode'] + 1}" if found.sizes["mode"] > 1 else "")
+    return f"{row['layer']}.{row['head']}" + (f" #{row['mode'] + 1}" if found.sizes["mode"] > 1 or row["mode"] else "")
+
+
+def _shown_lists(rows: list[dict[str, Any]]) -> tuple[tuple[str, str, str], ...]:
+    """Suppressed words are shown where some mode is real and negative: they are what it does to the words that it reads."""
+    repelling = any(row["eigenvalue_imaginary"] == 0 and row["eigenvalue_real"] < 0 for row in rows)
+    return SHOWN_LISTS if repelling else SHOWN_LISTS[:2]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -92,8 +124,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         _complex(complex(row["eigenvalue_real"], row["eigenvalue_imaginary"])),
         f"{row['sign_score']:+.2f}",
-        f"{row['alike']:+.2f}",
-        f"{row['alike_p']:.3f}",
+        _number(row["alike"], "+.2f"),
+        _number(row["alike_p"], ".3f"),
     )
 
 
@@ -104,29 +136,26 @@ def table(found: xr.Dataset) -> Table:
         alike = np.nan_to_num([found["alike"].values[at] for at in places], nan=0.0)
         order = np.argsort(alike, kind="stable")
         places = [places[i] for i in order[-SHOWN:][::-1]] + [places[i] for i in order[:SHOWN][::-1]]
+    rows = [_row(found, at) for at in places]
+    lists = _shown_lists(rows)
     result = Table(
-        title=f"{found.attrs['source']}: words read and written by the leading eigenvectors of V",
+        title=f"{found.attrs['source']}: words read and written by the {_kind(found)} eigenvectors of V",
         title_justify="left",
         caption=f"alike: +1 reads and writes the same words, -1 opposite ones; p: against {found.sizes['draw']} random heads with the "
-        "singular values of the head; z: how far the words stand out, in standard deviations of random directions (or planes)",
+        "singular values of the head; z: how far the words stand out, in standard deviations of random directions (or planes), "
+        "known to 3 %" + ("; suppresses: what the direction makes less likely" if len(lists) > 2 else ""),
         caption_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    for name in ("head", "eigenvalue", "score", "alike", "p", "z", "reads", "z", "writes"):
-        result.add_column(
-            name, justify="left" if name in ("reads", "writes") else "right", no_wrap=name not in ("reads", "writes")
-        )
-    for at in places:
-        row = _row(found, at)
-        result.add_row(
-            _head_name(found, row),
-            *_cells(row),
-            f"{row['read_z']:+.1f}",
-            escape(_show(row["read"], LIST)),
-            f"{row['write_z']:+.1f}",
-            escape(_show(row["written"], LIST)),
-        )
+    for name in NUMBERS:
+        result.add_column(name, justify="right", no_wrap=True)
+    for _, _, name in lists:
+        result.add_column("z", justify="right", no_wrap=True)
+        result.add_column(name)
+    for row in rows:
+        words = [part for side, z, _ in lists for part in (_number(row[z], "+.1f"), escape(_show(row[side], LIST)))]
+        result.add_row(_head_name(found, row), *_cells(row), *words)
     return result
 
 
@@ -135,7 +164,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def sentences(found: xr.Dataset) -> list[str]:
-    """What the tests over all heads say."""
+    """What the tests over all heads say; what could not be tested (one layer has no depth) is left out."""
     try:
         result = checkpoints.compare_heads(found)
     except InvalidInputError:
@@ -143,27 +172,72 @@ def sentences(found: xr.Dataset) -> list[str]:
     chance = 100 * result.level
     lead = found.isel(mode=0)
     reads, writes = (lead[name].values > STANDING_OUT for name in ("read_z", "write_z"))
-    difference = (
-        f"difference: p = {result.difference_p:.4f}, permuted"
-        if np.isfinite(result.difference_p)
-        else "too few of one kind for a test of the difference"
-    )
     lines = [
         f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
         f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
-        f"Mean likeness: {result.alike_real_positive:+.3f} in the {_counted(result.real_positive, 'head')} whose leading eigenvalue is "
-        f"real and positive, {result.alike_others:+.3f} in the others; in random "
-        f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
-        f"{result.alike_null_complex:+.3f} where it is complex. Above random heads of their own kind: "
-        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} ({difference}).",
-        f"Rank correlation of that excess with the sign score {result.sign_correlation:+.2f} (random heads: "
-        f"{result.sign_correlation_null:+.2f}, p = {result.sign_p:.1g}), with depth "
-        f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
+        _likeness_sentence(result, _kind(found)),
+        _correlation_sentence(result),
         f"The best words of the median head stand out by {float(np.nanmedian(lead['read_z'])):+.1f} (read) and "
         f"{float(np.nanmedian(lead['write_z'])):+.1f} (written) standard deviations of random directions; {reads.sum()} heads read and "
         f"{writes.sum()} write words that stand out by more than {STANDING_OUT}, {(reads & writes).sum()} do both.",
     ]
-    return lines
+    return [line for line in lines if line]
+
+
+def _listed(*parts: tuple[float, str]) -> list[str]:
+    """Numbers with their words, those that there are."""
+    return [f"{value:+.3f} {words}".rstrip() for value, words in parts if np.isfinite(value)]
+
+
+def _likeness_sentence(result: checkpoints.Comparison, kind: str) -> str:
+    """Likeness of heads whose eigenvalue is real and positive, of the others and of random heads."""
+    others = result.heads - result.real_positive
+    means = _listed(
+        (
+            result.alike_real_positive,
+            f"in the {_counted(result.real_positive, 'head')} whose {kind} eigenvalue is real and positive",
+        ),
+        (
+            result.alike_others,
+            "in the others"
+            if result.real_positive
+            else f"in all heads; in none is the {kind} eigenvalue real and positive",
+        ),
+    )
+    random = _listed(
+        (result.alike_null_real, f"where the {kind} eigenvalue is real"),
+        (result.alike_null_complex, "where it is complex"),
+    )
+    above = _listed((result.excess_real_positive, ""), (result.excess_others, ""))
+    difference = (
+        f" (difference: p = {result.difference_p:.4f}, permuted)"
+        if np.isfinite(result.difference_p)
+        else " (too few of one kind for a test of the difference)"
+        if result.real_positive and others
+        else ""
+    )
+    line = f"Mean likeness: {', '.join(means)}"
+    line += f"; in random heads with the same singular values {' and '.join(random)}." if random else "."
+    return line + (f" Above random heads of their own kind: {' and '.join(above)}{difference}." if above else "")
+
+
+def _correlation_sentence(result: checkpoints.Comparison) -> str:
+    """How the excess goes with the sign score and with depth; nothing where neither varies."""
+    said = []
+    if np.isfinite(result.sign_correlation):
+        null = (
+            f" (random heads: {result.sign_correlation_null:+.2f}, p = {result.sign_p:.1g})"
+            if np.isfinite(result.sign_p)
+            else ""
+        )
+        said.append(f"with the sign score {result.sign_correlation:+.2f}{null}")
+    if np.isfinite(result.depth_correlation):
+        said.append(f"with depth {result.depth_correlation:+.2f} (p = {result.depth_p:.1g})")
+    if not said:
+        return ""
+    return (
+        f"Rank correlation of that excess {', '.join(said)}; heads that share a value projection are not independent."
+    )
 
 
 def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
@@ -183,7 +257,7 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
             for at in _places(found):
                 row = _row(found, at)
                 # Words hold spaces, commas and bars: lists as JSON can be taken apart again.
-                lists = {side: json.dumps(row[side], ensure_ascii=False) for side in ("read", "written")}
+                lists = {side: json.dumps(row[side], ensure_ascii=False) for side in LISTS}
                 writer.writerow({**row, **lists})
         page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
     except OSError as reason:
@@ -217,8 +291,8 @@ def _grid(found: xr.Dataset) -> str:
             row = _row(found, (i, j, 0))
             background, ink = _color(row["sign_score"])
             tip = html.escape(
-                f"layer {row['layer']}, head {row['head']}: sign score {row['sign_score']:+.2f}, alike {row['alike']:+.2f} "
-                f"(p {row['alike_p']:.3f})\nreads: {_show(row['read'])}\nwrites: {_show(row['written'])}"
+                f"layer {row['layer']}, head {row['head']}: sign score {row['sign_score']:+.2f}, alike {_number(row['alike'], '+.2f')} "
+                f"(p {_number(row['alike_p'], '.3f')})\nreads: {_show(row['read'])}\nwrites: {_show(row['written'])}"
             )
             cells += (
                 f'<td style="background:{background};color:{ink}" title="{tip}"><a href="#h{row["layer"]}-{row["head"]}">'
@@ -230,17 +304,22 @@ def _grid(found: xr.Dataset) -> str:
 
 def _words(found: xr.Dataset) -> str:
     """All modes with their words."""
-    names = ("head", "eigenvalue", "score", "alike", "p", "z", "reads", "z", "writes")
+    places = _places(found)
+    rows = [_row(found, at) for at in places]
+    lists = _shown_lists(rows)
     body = ""
-    for at in _places(found):
-        row = _row(found, at)
+    for at, row in zip(places, rows):
         anchor = f' id="h{row["layer"]}-{row["head"]}"' if at[2] == 0 else ""
         cells = (_head_name(found, row) + _mark(row), *_cells(row))
-        body += f"<tr{anchor}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        for side, z in (("read", "read_z"), ("written", "write_z")):
-            body += f'<td>{row[z]:+.1f}</td><td class="w">{html.escape(_show(row[side]))}</td>'
+        # On a phone a row is a block, and its cells say what they are.
+        body += f"<tr{anchor}>" + "".join(
+            f'<td data-name="{name}">{html.escape(cell)}</td>' for name, cell in zip(NUMBERS, cells)
+        )
+        for side, z, name in lists:
+            body += f'<td data-name="{name}: z">{_number(row[z], "+.1f")}</td>'
+            body += f'<td class="w" data-name="">{html.escape(_show(row[side]))}</td>'
         body += "</tr>"
-    head = "".join(f"<th>{name}</th>" for name in names)
+    head = "".join(f"<th>{name}</th>" for name in (*NUMBERS, *(name for _, _, side in lists for name in ("z", side))))
     return f'<table class="words"><tr>{head}</tr>{body}</table>'
 
 
@@ -258,8 +337,9 @@ def _page(found: xr.Dataset, source: str, picture: str) -> str:
 <section><h2>How to read it</h2>
 <p>What a head moves from one token to another goes through its value matrix V = O W. An eigenvector of V is a direction that a head
 hands on as it is, only longer (eigenvalue above 0: it <i>attracts</i>) or turned around (below 0: it <i>repels</i>). The words of a
-head are those that excite its leading eigenvector (<b>reads</b>: {html.escape(str(found.attrs["reading"]))}) and those that the
-eigenvector makes more likely (<b>writes</b>: {html.escape(str(found.attrs["writing"]))}). <b>alike</b> is +1 when these are the same
+head are those that excite its {_kind(found)} eigenvector (<b>reads</b>: {html.escape(str(found.attrs["reading"]))}) and those that the
+eigenvector makes more likely (<b>writes</b>: {html.escape(str(found.attrs["writing"]))}) or, where heads repel, less likely
+(<b>suppresses</b>). <b>alike</b> is +1 when these are the same
 words and −1 when they are opposite ones; p compares it with {found.sizes["draw"]} random heads that have the singular values of this
 head. ● more alike, ✕ less alike than random heads (p ≤ 0.05).
 <b>z</b> says how far the words of a list stand out, in standard deviations of what

@@ -197,3 +197,42 @@ def test_commands_are_listed() -> None:
     assert {"flow", "meaning"} <= set(COMMANDS)
     for name in ("flow", "meaning"):
         assert build([name]) is not None
+
+
+def test_meaning_says_no_number_that_is_not_there(folder: Path, tmp_path: Path, capsys) -> None:
+    """One layer has no depth, and heads of one kind have no others: what cannot be tested is not said."""
+    from metastable import checkpoints
+    from metastable.reports import meaning_page
+
+    meaning(str(folder), layer=1, words=4, out=tmp_path / "out")
+    shown = capsys.readouterr().out
+    page = (tmp_path / "out" / "meaning.html").read_text(encoding="utf-8")
+    for said in (shown, re.sub(r"base64,[^\"]*", "", page)):
+        assert "Mean likeness" in said
+        assert not re.search(r"\bnan\b", said)
+        assert "with depth" not in said
+    found = checkpoints.meaning(str(folder), words=4, draws=40)
+    positive = found["is_real"].values & (found["eigenvalue"].values.real > 0)
+    # Only heads of one kind, the others silent; and draws of one kind only.
+    for kept in (positive, ~positive, np.ones_like(positive)):
+        assert kept.sum() >= 3
+        some = found.assign(alike=found["alike"].where(kept))
+        one_kind = some.assign(alike_null=some["alike_null"].where(some["null_is_real"]))
+        for data in (some, one_kind):
+            lines = meaning_page.sentences(data)
+            assert not any("nan" in line for line in lines), lines
+            assert any("Mean likeness" in line for line in lines)
+
+
+def test_meaning_of_the_most_negative_modes(folder: Path, tmp_path: Path, capsys) -> None:
+    meaning(str(folder), which="most-negative", words=4, out=tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert "most negative eigenvectors" in " ".join(shown.split())
+    assert "suppresses" in shown
+    rows = list(csv.DictReader((tmp_path / "out" / "meaning.csv").open()))
+    assert all(float(row["eigenvalue_real"]) < 0 for row in rows)
+    real = [row for row in rows if float(row["eigenvalue_imaginary"]) == 0]
+    assert real
+    assert all(len(set(json.loads(row["suppressed"])) - {""}) == 4 for row in real)
+    with pytest.raises(InvalidInputError, match="which"):
+        meaning(str(folder), which="least")

@@ -34,7 +34,7 @@ def test_modes_are_left_and_right_eigenvectors(seed: int) -> None:
     generator = np.random.default_rng(seed)
     output, value = generator.standard_normal((20, 5)), generator.standard_normal((5, 20))
     dense = output @ value
-    found = modes.modes_of(output, value, 5)
+    found = modes.modes_of(output, value, range(5))
     eigenvalues, left, right = scipy.linalg.eig(dense, left=True, right=True)
     for number, eigenvalue in enumerate(found.eigenvalue):
         place = int(np.argmin(np.abs(eigenvalues - eigenvalue)))
@@ -87,7 +87,7 @@ def test_haar_draws_have_the_law_of_whole_heads() -> None:
     generator = np.random.default_rng(1)
     dim, strengths = 14, np.array([3.0, 2.0, 1.5, 0.7, 0.2])
     words = some_words(generator, dim)
-    alike, value, _ = nulls.haar_likeness(strengths, 2, nulls.Moments.of(words), 1600, generator)
+    alike, value, _ = nulls.haar_likeness(strengths, [0, 1], nulls.Moments.of(words), 1600, generator)
     fast = alike[::4, 0], value[::4, 0]  # one of each core: independent
     slow = [slow_likeness(words, *whole_haar_head(strengths, dim, generator)) for _ in range(400)]
     likenesses, values = np.array([one for one, _ in slow]), np.array([one for _, one in slow])
@@ -196,7 +196,7 @@ def test_p_values_are_uniform_for_haar_heads() -> None:
         # A head and its negative are as likely: every other one repels.
         sign = 1 - 2 * (number % 2)
         alike, eigenvalue = slow_likeness(words, output, value)
-        null = nulls.haar_likeness(strengths, 1, moments, 200, generator)
+        null = nulls.haar_likeness(strengths, [0], moments, 200, generator)
         p, usual = found_module.p_value(sign * alike, sign * eigenvalue, null[0][:, 0], null[1][:, 0])
         assert np.sign(usual) == np.sign(sign * eigenvalue.real)
         found[eigenvalue.imag == 0].append(p)
@@ -347,7 +347,7 @@ def test_narrow_streams(shape: tuple[int, int]) -> None:
     generator = np.random.default_rng(0)
     words = some_words(generator, dim)
     strengths = np.linspace(2.0, 1.0, size)
-    alike, value, score = nulls.haar_likeness(strengths, 1, nulls.Moments.of(words), 800, generator)
+    alike, value, score = nulls.haar_likeness(strengths, [0], nulls.Moments.of(words), 800, generator)
     assert np.isfinite(alike).all()
     assert (np.abs(score) <= 1 + 1e-12).all()
     kept = strengths[:dim]
@@ -362,7 +362,7 @@ def test_an_eigenvalue_of_rounding_is_no_mode() -> None:
     generator = np.random.default_rng(3)
     direction, mixing = generator.standard_normal(20), generator.standard_normal(4)
     output, value = -np.outer(direction, mixing), np.outer(mixing, direction)
-    found = modes.modes_of(output, value, 4)
+    found = modes.modes_of(output, value, range(4))
     assert (found.eigenvalue[:-1] == 0).all()
     assert found.eigenvalue[-1].real < 0
     assert not found.read[:-1].any()
@@ -390,7 +390,7 @@ def test_states_of_post_norm_models_are_read_without_gain(tokenizer) -> None:
     z = z - z.mean(axis=0)
     folded = checkpoints.load_weights(model).layer(2).fold(center=True)
     for head in range(4):
-        mode = modes.modes_of(folded.output[head], folded.value[head], 1)
+        mode = modes.modes_of(folded.output[head], folded.value[head], [0])
         real = mode.eigenvalue[0].imag == 0
         score = z @ mode.read[0]
         ranked = [np.argsort(-side)[:3] for side in ((score.real, -score.real) if real else (np.abs(score),))]
@@ -512,3 +512,95 @@ def test_words_of_smollm2(smollm2) -> None:
     assert float(row["alike_p"]) < 0.03
     assert float(row["read_z"]) > 3
     assert float(np.quantile(np.abs(row["alike_null"].values), 0.95)) < 0.35
+
+
+@pytest.mark.parametrize("which", modes.ORDERS)
+def test_modes_are_chosen_in_an_order(which: str) -> None:
+    """Against sorting by hand; numbers pick from the same order, and what a head does not have is left out at the end."""
+    generator = np.random.default_rng(7)
+    output, value = generator.standard_normal((20, 6)), generator.standard_normal((6, 20))
+    spectrum = np.linalg.eigvals(value @ output)
+    spectrum = spectrum[spectrum.imag >= 0]
+    key = {"largest": -spectrum.real, "most negative": spectrum.real, "modulus": -np.abs(spectrum)}[which]
+    expected = spectrum[np.argsort(key)]
+    np.testing.assert_allclose(modes.modes_of(output, value, range(6), which).eigenvalue, expected, rtol=1e-9)
+    some = modes.modes_of(output, value, [1, 2, 5], which).eigenvalue
+    np.testing.assert_allclose(some, expected[[number for number in (1, 2, 5) if number < len(expected)]], rtol=1e-9)
+
+
+def test_the_most_negative_mode_of_a_repelling_head(tokenizer) -> None:
+    """The planted head that takes word 7 away is found at once, and the word is in the list of what it suppresses."""
+    flow = planted(-1.0, tokenizer)
+    found = checkpoints.meaning(flow, layer=1, which="most negative", words=3, draws=40)
+    row = found.sel(layer=1, head=0).isel(mode=0)
+    assert complex(row["eigenvalue"].values).real < 0
+    assert row["read"].values[0] == row["suppressed"].values[0] == "w7"
+    assert int(row["shared_suppressed"]) >= 1
+    assert int(row["shared"]) == 0
+    assert float(row["alike"]) < -0.8
+    assert float(row["suppress_z"]) > float(row["write_z"]) + 3
+    assert found.attrs["which"] == "most negative"
+    # The leading mode of the same head is one of its zeros, and says nothing.
+    assert np.isnan(float(checkpoints.meaning(flow, layer=1, head=0, words=3, draws=8)["alike"].values.item()))
+    everything = checkpoints.meaning(flow, layer=0, head=0, which="modulus", modes=6, words=3, draws=8)
+    size = np.abs(everything["eigenvalue"].values[0, 0])
+    assert (np.diff(size[np.isfinite(size)]) <= 1e-12).all()
+    picked = checkpoints.meaning(flow, layer=0, head=0, which="modulus", modes=[0, 2], words=3, draws=8)
+    assert picked["mode"].values.tolist() == [0, 2]
+    for name in ("eigenvalue", "alike", "read", "written", "suppressed"):
+        np.testing.assert_array_equal(picked[name].values, everything[name].sel(mode=[0, 2]).values)
+    planes = ~everything["is_real"].values
+    assert planes.any()
+    assert (everything["suppressed"].values[planes] == "").all()
+    assert np.isnan(everything["suppress_z"].values[planes]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"which": "smallest"}, "which"),
+        ({"modes": [2, 0]}, "increasing"),
+        ({"modes": [1, 1]}, "increasing"),
+        ({"modes": []}, "increasing"),
+        ({"modes": [-1]}, "modes"),
+        ({"modes": [6]}, "modes"),
+        ({"modes": 7}, "modes"),
+        ({"modes": 1.5}, "modes"),
+    ],
+    ids=str,
+)
+def test_wrong_modes_are_refused(options: dict[str, Any], words: str, tokenizer) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        checkpoints.meaning(planted(1.0, tokenizer), **options)
+
+
+def test_draws_of_the_most_negative_mode_have_the_law_of_whole_heads() -> None:
+    """Kolmogorov-Smirnov over 300 heads: the lowest mode of V is the leading one of -V, which `slow_likeness` takes from dense V."""
+    generator = np.random.default_rng(2)
+    dim, strengths = 14, np.array([3.0, 2.0, 1.5, 0.7, 0.2])
+    words = some_words(generator, dim)
+    alike, value, _ = nulls.haar_likeness(strengths, [0], nulls.Moments.of(words), 1200, generator, "most negative")
+    slow = []
+    for _ in range(300):
+        output, rows = whole_haar_head(strengths, dim, generator)
+        one, number = slow_likeness(words, -output, rows)
+        slow.append((-one, -number))
+    for kind in (True, False):
+        theirs = np.array([one for one, number in slow if (number.imag == 0) == kind])
+        ours = alike[::4, 0][(value[::4, 0].imag == 0) == kind]
+        assert min(len(ours), len(theirs)) > 50
+        assert scipy.stats.ks_2samp(ours, theirs).pvalue > 0.01
+    assert (value.real < 0).mean() > 0.9
+
+
+def test_the_deviation_of_random_directions_is_known_to_three_percent() -> None:
+    """Over 16 nulls: 512 draws leave 1/sqrt(1024) = 3 %; 128 would leave 6 %. And strengths row by row are those one by one."""
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((400, 20)).astype(np.float32)
+    found = [nulls.strength_null(rows, 8, True, generator) for _ in range(16)]
+    for deviations in ([null.line[1] for null in found], *(np.array([null.planes[:, 1] for null in found]).T)):
+        assert np.std(deviations) / np.mean(deviations) < 0.048
+    scores = rows @ generator.standard_normal((20, 30)).astype(np.float32)
+    slow = [nulls.top_strength(one, 8) for one in scores.T]
+    np.testing.assert_allclose(nulls.top_strengths(np.ascontiguousarray(scores.T), 8), slow, rtol=1e-5)
+    assert (nulls.top_strengths(np.zeros((2, 9), np.float32), 3) == 0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """One mode in words: rows of its two lists, how strongly they stand out, and how alike reading and writing are."""
+    """One mode in words: rows of its lists, how strongly they stand out, and how alike reading and writing are.
+
+    `suppressed` is empty for a complex pair: a plane has no other side.
+    """
 
     read: Any
     written: Any
+    suppressed: Any
     read_strength: float
     write_strength: float
+    suppress_strength: float
     alike: float
 
 
@@ -49,7 +55,8 @@ class Found:
     def __init__(self, shape: tuple[int, int, int], words: int, draws: int) -> None:
         self.words = words
         self.numbers = {
-            name: np.full(shape, np.nan) for name in ("alike", "alike_p", "alike_usual", "read_z", "write_z")
+            name: np.full(shape, np.nan)
+            for name in ("alike", "alike_p", "alike_usual", "read_z", "write_z", "suppress_z")
         }
         self.eigenvalue: ComplexArray = np.full(shape, complex(np.nan, np.nan), dtype=np.complex128)
         self.score = np.zeros(shape[:2])
@@ -58,13 +65,14 @@ class Found:
         self.null_score = np.full((*shape[:2], draws), np.nan)
         self.read = np.full((*shape, words), -1, dtype=np.int64)
         self.written = np.full((*shape, words), -1, dtype=np.int64)
+        self.suppressed = np.full((*shape, words), -1, dtype=np.int64)
 
     def put_null(self, at: tuple[int, int], alike: FloatArray, eigenvalue: ComplexArray, score: FloatArray) -> None:
         """Keep the Haar heads (draws, modes) of one head and their sign scores (draws,)."""
         self.null[at], self.null_eigenvalue[at], self.null_score[at] = alike.T, eigenvalue.T, score
 
     def put(
-        self, at: tuple[int, int, int], value: complex, reading: Reading, z: tuple[float, float], items: Any, words: Any
+        self, at: tuple[int, int, int], value: complex, reading: Reading, z: tuple[float, ...], items: Any, words: Any
     ) -> None:
         """Keep one mode; lists as token ids, out of those that can be read and those that can be written."""
         self.eigenvalue[at] = value
@@ -75,14 +83,19 @@ class Found:
             self.numbers[name][at] = number
         self.read[at][: len(reading.read)] = items[reading.read]
         self.written[at] = words[reading.written]
+        self.suppressed[at][: len(reading.suppressed)] = words[reading.suppressed]
 
     def dataset(
-        self, flow: Flow, vocabulary: Vocabulary, layers: list[int], heads: list[int], seed: int, reading: str
+        self,
+        flow: Flow,
+        vocabulary: Vocabulary,
+        places: tuple[Sequence[int], Sequence[int], Sequence[int]],
+        attributes: dict[str, Any],
     ) -> xr.Dataset:
-        """Everything with its nulls."""
+        """Everything with its nulls, at these layers, heads and modes."""
         import xarray as xr
 
-        shared = (self.read[..., :, None] == self.written[..., None, :]).any(axis=-1) & (self.read >= 0)
+        layers, heads, modes = places
         dims = ("layer", "head", "mode")
         return xr.Dataset(
             {
@@ -94,14 +107,16 @@ class Found:
                 "null_eigenvalue": ((*dims, "draw"), self.null_eigenvalue),
                 "null_is_real": ((*dims, "draw"), self.null_eigenvalue.imag == 0),
                 "null_sign_score": (("layer", "head", "draw"), self.null_score),
-                "shared": (dims, shared.sum(axis=-1)),
+                "shared": (dims, _shared(self.read, self.written)),
+                "shared_suppressed": (dims, _shared(self.read, self.suppressed)),
                 "read": ((*dims, "word"), _names(flow.tokenizer, self.read)),
                 "written": ((*dims, "word"), _names(flow.tokenizer, self.written)),
+                "suppressed": ((*dims, "word"), _names(flow.tokenizer, self.suppressed)),
             },
             coords={
-                "layer": layers,
-                "head": heads,
-                "mode": np.arange(self.eigenvalue.shape[2]),
+                "layer": list(layers),
+                "head": list(heads),
+                "mode": list(modes),
                 "draw": np.arange(self.null.shape[3]),
                 "word": np.arange(self.words),
             },
@@ -109,11 +124,15 @@ class Found:
                 "source": flow.source,
                 "architecture": flow.architecture,
                 "vocabulary": len(vocabulary.ids),
-                "seed": seed,
-                "reading": reading,
                 "writing": vocabulary.writing,
+                **attributes,
             },
         )
+
+
+def _shared(one: Any, other: Any) -> Any:
+    """How many of the token ids (.., words) of one list are in the other."""
+    return ((one[..., :, None] == other[..., None, :]).any(axis=-1) & (one >= 0)).sum(axis=-1)
 
 
 def _names(tokenizer: Any, ids: Any) -> Any:

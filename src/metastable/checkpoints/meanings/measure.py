@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from metastable.checkpoints.flows.beginnings import is_text
 from metastable.checkpoints.flows.flow import Flow
 from metastable.checkpoints.flows.flow_run import FlowRun
 from metastable.checkpoints.meanings.found import Found, Reading
-from metastable.checkpoints.meanings.modes import Modes, modes_of, plane_shape, singular_values
+from metastable.checkpoints.meanings.modes import ORDERS, Modes, modes_of, plane_shape, singular_values
 from metastable.checkpoints.meanings.nulls import (
+    RANDOM_DIRECTIONS,
     Moments,
     StrengthNull,
     best,
@@ -49,14 +51,36 @@ def likeness(r: Any, s: Any) -> float:
 def read_mode(r: Any, s: Any, alike: float, real: bool, count: int) -> Reading:
     """The lists of one mode from its scores: r over what can be read (words, or tokens of a text), s over the words.
 
-    A real mode ranks by signed scores. (u, v) and (-u, -v) are one mode: shown is the side on which its reading words stand out more. A
-    complex pair ranks by the length in its plane.
+    A real mode ranks by signed scores. (u, v) and (-u, -v) are one mode: shown is the side on which its reading words stand out more.
+    Its sign is in v: a repelling mode lowers what it reads, so that its read words are looked for among the suppressed ones. A
+    complex pair ranks by the length in its plane, and suppresses nothing that it does not write half a turn later.
     """
     reading, writing = (r.real, s.real) if real else (np.abs(r), np.abs(s))
     if real and top_strength(-reading, count) > top_strength(reading, count):
         reading, writing = -reading, -writing
     first, second = best(reading, min(count, len(reading))), best(writing, count)
-    return Reading(first, second, strength(reading, first), strength(writing, second), alike)
+    third = best(-writing, count) if real else np.empty(0, dtype=np.int64)
+    return Reading(
+        first,
+        second,
+        third,
+        strength(reading, first),
+        strength(writing, second),
+        strength(-writing, third) if real else float("nan"),
+        alike,
+    )
+
+
+def _check_modes(modes: Any, width: int) -> list[int]:
+    """Numbers of the modes asked for: the first so many, or a list of increasing numbers from 0 on."""
+    if not isinstance(modes, (range, list, tuple, np.ndarray)):
+        return list(range(_checks.count(modes, "modes", 1, width)))
+    numbers = [_checks.count(item, "modes", 0, width - 1) for item in modes]
+    if not numbers or any(a >= b for a, b in pairwise(numbers)):
+        raise InvalidInputError(
+            f"modes must be a number of modes or increasing numbers from 0 on, such as [0, 3], not {list(modes)}"
+        )
+    return numbers
 
 
 def _chosen(value: Any, check: Any, count: int) -> list[int]:
@@ -76,7 +100,8 @@ def meaning(
     layer: int | Sequence[int] | None = None,
     head: int | Sequence[int] | None = None,
     *,
-    modes: int = 1,
+    modes: int | Sequence[int] = 1,
+    which: str = "largest",
     words: int = 10,
     text: Any = None,
     max_tokens: int | None = None,
@@ -85,14 +110,17 @@ def meaning(
     revision: str | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
-    """What the leading eigenvectors of value matrices V_h = O_h W_h G say in words.
+    """What the leading, or chosen, eigenvectors of value matrices V_h = O_h W_h G say in words.
 
     A mode of V_h reads with its left eigenvector u and writes its right one v. Written words: logits of v through the unembedding
     with the final norm folded in. Read words: those whose embeddings, passed through a norm without gain, excite u; with `text`,
-    the tokens of the text whose states at that layer do. A complex pair is a plane; its words are those that reach furthest into it.
+    the tokens of the text whose states at that layer do. Suppressed words: those whose logits v lowers most, where the words that a
+    mode with a negative eigenvalue takes away are found (its leading modes are the weakest: ask for `which="most negative"`).
+    A complex pair is a plane; its words are those that reach furthest into it.
 
     Two nulls. Random directions, or for a complex pair random planes of its shape: how much do the best words stand out when a
-    direction means nothing (`read_z`, `write_z`; over the tokens of the text where one is given)? Haar heads with the singular values
+    direction means nothing (`read_z`, `write_z`, `suppress_z`; over the tokens of the text where one is given)?
+    Mean and deviation come from 512 of them, so every z is uncertain by 3 % of itself, and by 0.04. Haar heads with the singular values
     of the head and random frames, `draws` of them for each head, from a child of `seed` that belongs to its layer and head: how alike
     are read and written words there (`alike_null`, `alike_p`)? They are needed: u^T v = lambda ties the two sides of any leading mode
     together a little. A real mode is compared with the real ones among its draws, a plane with planes.
@@ -100,7 +128,8 @@ def meaning(
     Args:
         source: as in `checkpoints.flow`, or a `Flow`. Its architecture needs an adapter (`known_architectures`).
         layer, head: one, several, or None for all.
-        modes: how many modes of largest real part of each head; a complex pair is one.
+        modes: how many modes of each head in the order `which`, or their numbers in it, increasing from 0 on; a complex pair is one.
+        which: `"largest"` (real part, from the largest down), `"most negative"` (real part, from the lowest up) or `"modulus"`.
         words: length of the lists.
         text: None, or a text whose tokens take the place of the vocabulary on the reading side.
         draws: Haar heads for each head; the smallest p is about 2/`draws`.
@@ -108,15 +137,18 @@ def meaning(
 
     Returns:
         Dataset over (layer, head, mode): `eigenvalue`, `is_real`, `alike` (-1..1), `alike_p`, `alike_usual` (median likeness of its
-        Haar heads), `shared` (words in both lists), `read_z`, `write_z` (how far the lists stand out, in standard deviations of random
-        directions), `read`, `written` (.., word), `alike_null`, `null_eigenvalue`,
+        Haar heads), `shared` and `shared_suppressed` (read words that are also written, suppressed), `read_z`, `write_z`, `suppress_z`
+        (how far the lists stand out, in standard deviations of random directions), `read`, `written`, `suppressed` (.., word; the last
+        is empty for complex pairs), `alike_null`, `null_eigenvalue`,
         `null_is_real` (.., draw); over (layer, head): `sign_score`, and `null_sign_score` (.., draw). A head
         with fewer modes than asked for (pairs count once) has NaN there, `is_real` False and no words.
     """
     from metastable.checkpoints.flows.opening import flow as open_flow
     from metastable.checkpoints.sources import load_weights
 
-    count, length = _checks.count(modes, "modes"), _checks.count(words, "words", 1, 1000)
+    _check_modes(modes, 2**31)  # before anything is loaded
+    _checks.choice(which, "which", ORDERS)
+    length = _checks.count(words, "words", 1, 1000)
     _checks.progress(progress)
     root, samples = _checks.seed(seed), _checks.count(draws, "draws", 1, 1_000_000)
     if text is not None and not is_text(text):
@@ -125,19 +157,20 @@ def meaning(
     weights = load_weights(flow.model)
     layers = _chosen(layer, weights.check_layer, weights.layer_count)
     heads = _chosen(head, weights.check_head, weights.head_count)
-    count = _checks.count(count, "modes", 1, weights.head_dim)
+    numbers = _check_modes(modes, weights.head_dim)
     vocabulary = vocabulary_of(flow, weights.norm_kind)
     length = min(length, len(vocabulary.ids))
     tokens = None if text is None else flow.run(text, max_tokens=max_tokens, progress=False)
     if tokens is not None and len(tokens.start) < 3:
         raise InvalidInputError("text must have at least three tokens: the first is a sink and is not read")
-    study = _Study(vocabulary, Moments.of(vocabulary), tokens, length, samples, root)
-    found = Found((len(layers), len(heads), count), length, samples)
+    study = _Study(vocabulary, Moments.of(vocabulary), tokens, length, samples, root, numbers, which)
+    found = Found((len(layers), len(heads), len(numbers)), length, samples)
     with progress_bar("meaning", len(layers), progress) as report:
         for place, number in enumerate(layers):
             study.measure_layer(found, place, number, weights, heads)
             report(place + 1.0)
-    return found.dataset(flow, vocabulary, layers, heads, root, study.reading)
+    attributes = {"seed": root, "reading": study.reading, "which": which, "random_directions": RANDOM_DIRECTIONS}
+    return found.dataset(flow, vocabulary, (layers, heads, numbers), attributes)
 
 
 @dataclass(frozen=True)
@@ -153,10 +186,19 @@ class _Study:
     """What all layers share: the words, what random directions find among them, and how heads are measured."""
 
     def __init__(
-        self, vocabulary: Vocabulary, moments: Moments, tokens: FlowRun | None, length: int, draws: int, root: int
+        self,
+        vocabulary: Vocabulary,
+        moments: Moments,
+        tokens: FlowRun | None,
+        length: int,
+        draws: int,
+        root: int,
+        numbers: Sequence[int],
+        which: str,
     ) -> None:
         self.vocabulary, self.moments, self.tokens = vocabulary, moments, tokens
         self.length, self.draws, self.root = length, draws, root
+        self.numbers, self.which = numbers, which
         self.write_null = strength_null(vocabulary.outputs, length, False, self._generator(DIRECTIONS_KEY))
         self.words = (
             _Items(vocabulary.inputs, vocabulary.ids, self._null(vocabulary.inputs, DIRECTIONS_KEY + 1))
@@ -193,9 +235,8 @@ class _Study:
         layer = weights.layer(number)
         folded = layer.fold(center=weights.norm_kind == "layer")
         items = self._items(number, layer.norm)
-        count = found.eigenvalue.shape[2]
         factors = [(folded.output[head], folded.value[folded.kv_head(head)]) for head in heads]
-        trained = [modes_of(*pair, count) for pair in factors]
+        trained = [modes_of(*pair, self.numbers, self.which) for pair in factors]
         reading, writing = (np.concatenate([getattr(one, side) for one in trained]) for side in ("read", "write"))
         r, s = project(self.vocabulary.inputs, reading), project(self.vocabulary.outputs, writing)
         over_items = r if self.tokens is None else project(items.directions, reading)
@@ -203,7 +244,8 @@ class _Study:
         for column, (head, modes) in enumerate(zip(heads, trained)):
             found.score[place, column] = modes.sign_score
             generator = self._generator(number, head)
-            null = haar_likeness(singular_values(*factors[column]), count, self.moments, self.draws, generator)
+            values = singular_values(*factors[column])
+            null = haar_likeness(values, self.numbers, self.moments, self.draws, generator, self.which)
             found.put_null((place, column), *null)
             rows = slice(first, first + len(modes.eigenvalue))
             self._measure_head(found, (place, column), modes, over_items[:, rows], r[:, rows], s[:, rows], items)
@@ -222,5 +264,6 @@ class _Study:
             z = (
                 items.null.standardize(one.read_strength, read_shape),
                 self.write_null.standardize(one.write_strength, write_shape),
+                self.write_null.standardize(one.suppress_strength, write_shape),
             )
             found.put((*at, mode), complex(value), one, z, items.ids, self.vocabulary.ids)

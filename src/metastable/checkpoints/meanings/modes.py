@@ -8,6 +8,7 @@ spans a plane.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +22,13 @@ ROUNDING = 1e-12
 """Eigenvalues below this fraction of the size of their matrix are zero."""
 
 
+ORDERS = ("largest", "most negative", "modulus")
+"""Orders in which modes are counted: by real part from the largest down, by real part from the lowest up, by |eigenvalue|."""
+
+
 @dataclass(frozen=True)
 class Modes:
-    """The leading modes of one value matrix. `eigenvalue` (modes,), `write` and `read` (modes, dim), complex; real modes have no
+    """The chosen modes of one value matrix. `eigenvalue` (modes,), `write` and `read` (modes, dim), complex; real modes have no
     imaginary part; `spectrum`: all eigenvalues that are not the kernel's.
     """
 
@@ -55,14 +60,18 @@ def eigensystem(core: FloatArray) -> tuple[ComplexArray, ComplexArray, ComplexAr
     return values, right, left.astype(np.complex128)
 
 
-def leading(values: ComplexArray, count: int) -> list[int]:
-    """Places of the `count` eigenvalues of largest real part, a complex pair once (so there may be fewer)."""
-    order = np.lexsort((-values.imag, -values.real))
-    return [int(index) for index in order if values[index].imag >= 0][:count]
+def chosen(values: ComplexArray, numbers: Sequence[int], which: str = "largest") -> list[int]:
+    """Places of the eigenvalues with these increasing numbers in the order `which` of `ORDERS`.
+
+    A complex pair counts once, so there may be fewer; those that are missing are the last.
+    """
+    key = {"largest": -values.real, "most negative": values.real, "modulus": -np.abs(values)}[which]
+    order = [int(index) for index in np.lexsort((-values.imag, key)) if values[index].imag >= 0]
+    return [order[number] for number in numbers if number < len(order)]
 
 
-def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
-    """The `count` modes of largest real part of V = output @ value, for factors (dim, k) and (k, dim).
+def modes_of(output: FloatArray, value: FloatArray, numbers: Sequence[int], which: str = "largest") -> Modes:
+    """The modes of V = output @ value with these numbers (see `chosen`), for factors (dim, k) and (k, dim).
 
     An eigenvalue that is zero up to rounding (`ROUNDING` of |output| |value|: a head of low rank has such) is zero, and its mode
     neither reads nor writes.
@@ -70,7 +79,7 @@ def modes_of(output: FloatArray, value: FloatArray, count: int) -> Modes:
     values, right, left = eigensystem(value @ output)
     there = np.abs(values) > ROUNDING * np.linalg.norm(output) * np.linalg.norm(value)
     values = np.where(there, values, 0.0)
-    kept = leading(values, count)
+    kept = chosen(values, numbers, which)
     write, read = (output @ right[:, kept]).T, left[kept] @ value
     write[~there[kept]], read[~there[kept]] = 0.0, 0.0
     return Modes(values[kept], write, read, values)
