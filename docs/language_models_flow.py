@@ -251,6 +251,40 @@ def tables(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def repelling(lowest: Any, leading: Any) -> dict[str, Any]:
+    """Do heads take back what they read? Counts over the most negative modes of all heads, and of heads whose leading mode repels.
+
+    Of heads that mean nothing 2.5 % are more opposite than their Haar heads at p <= 0.05 (two-sided); `p` is the binomial tail.
+    """
+    from scipy.stats import binomtest
+
+    mode = lowest.isel(mode=0)
+    value, alike = mode["eigenvalue"].values, mode["alike"].values
+    significant = mode["alike_p"].values <= 0.05
+    opposite, alike_more = (
+        significant & side for side in (alike < mode["alike_usual"].values, alike > mode["alike_usual"].values)
+    )
+    real = (value.imag == 0) & (value.real < 0)
+    stands_out = (mode["read_z"].values > 3) & (mode["suppress_z"].values > 3)
+    found = {}
+    for name, heads in (
+        ("real negative", real),
+        ("leading negative", leading.isel(mode=0)["eigenvalue"].values.real < 0),
+    ):
+        count, k = int(heads.sum()), int((heads & opposite).sum())
+        found[name] = {
+            "heads": count,
+            "opposite": k,
+            "p": float(binomtest(k, count, 0.025, alternative="greater").pvalue) if count else float("nan"),
+            "less opposite": int((heads & alike_more).sum()),
+            "alike": float(alike[heads].mean()),
+            "alike usual": float(mode["alike_usual"].values[heads].mean()),
+            "a read word suppressed": int((heads & (mode["shared_suppressed"].values > 0)).sum()),
+            "lists stand out": int((heads & stands_out).sum()),
+        }
+    return found
+
+
 def pictures(folder: Path, found: Any) -> None:
     """What-if curves of SmolLM2 on the prose, and what its heads read and write."""
     from metastable.figures import flow_view, style
@@ -274,6 +308,8 @@ def main() -> None:
             loops(results, model, flow, name, text)
         found = checkpoints.meaning(flow)
         results.add(f"{model}/meaning", lambda found=found: checkpoints.compare_heads(found).to_dict())
+        lowest = checkpoints.meaning(flow, which="most negative")
+        results.add(f"{model}/repelling", lambda found=found, lowest=lowest: repelling(lowest, found))
         if model == "smollm2":
             pictures(results.path.parent, found)
     if len(chosen) == 2:

@@ -47,6 +47,24 @@ def test_a_page_fits_the_screen(name: str, size: str, pages: dict[str, Path], br
     images = page.evaluate("Array.from(document.images).map(image => [image.naturalWidth > 0, image.clientWidth])")
     assert images
     assert all(there and wide >= min(width, 640) - 40 for there, wide in images)
+    # Boxes that scroll reach their ends: the right-hand panel of a picture can be seen.
+    reached = page.evaluate(
+        "Array.from(document.querySelectorAll('.scroll')).map(box => { box.scrollLeft = 1e5;"
+        " const inner = box.firstElementChild.getBoundingClientRect(), outer = box.getBoundingClientRect();"
+        " return inner.right - outer.right; })"
+    )
+    assert reached
+    assert max(reached) <= 1
+    if name == "meaning":
+        # The words of a head are read without scrolling: on a phone they are below one another.
+        wide = page.evaluate(
+            "(box => box.scrollWidth - box.clientWidth)(document.querySelector('.words').parentElement)"
+        )
+        assert wide <= (0 if size == "phone" else 400)
+        lists = page.evaluate(
+            "Array.from(document.querySelectorAll('.words td.w')).map(e => e.getBoundingClientRect().right)"
+        )
+        assert size == "desktop" or max(lists) <= width
     # Keys beside the picture are for the phone, where only a part of it is seen at a time.
     if name == "flow":
         assert page.locator(".key").first.is_visible() == (size == "phone")

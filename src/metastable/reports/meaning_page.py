@@ -53,6 +53,7 @@ font:600 .75rem/1.5rem system-ui,sans-serif}
 .words td{font-size:.9rem}.words td.w{min-width:13rem}
 @media(max-width:36rem){.words,.words tbody,.words tr{display:block}.words tr:first-child{display:none}
 .words tr{padding:.5rem 0;border-bottom:1px solid var(--line)}.words td{display:inline-block;border:0;padding:.1rem .8rem .1rem 0}
+.words td.z{display:block}
 .words td.w{display:block;min-width:0;overflow-wrap:anywhere}.words td::before{content:attr(data-name) " ";color:var(--soft)}}
 tr:target td{background:#fff4d6}
 """
@@ -316,7 +317,7 @@ def _words(found: xr.Dataset) -> str:
             f'<td data-name="{name}">{html.escape(cell)}</td>' for name, cell in zip(NUMBERS, cells)
         )
         for side, z, name in lists:
-            body += f'<td data-name="{name}: z">{_number(row[z], "+.1f")}</td>'
+            body += f'<td class="z" data-name="{name}: z">{_number(row[z], "+.1f")}</td>'
             body += f'<td class="w" data-name="">{html.escape(_show(row[side]))}</td>'
         body += "</tr>"
     head = "".join(f"<th>{name}</th>" for name in (*NUMBERS, *(name for _, _, side in lists for name in ("z", side))))
