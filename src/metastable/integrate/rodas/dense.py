@@ -147,6 +147,10 @@ class DenseSystem:
         result[diagonal, :, diagonal, :] = own
         return result
 
+    def stage_slopes(self, i: int, slope: FloatArray) -> None:
+        """Chart velocities of the leading rows at stage i, into `slope` (first, d - 1)."""
+        _velocity_block(self.place, i, slope)
+
     def begin(self, h: float) -> None:
         """Charts at the current tokens for a step of size h."""
         _begin(self.place, h)
@@ -169,7 +173,7 @@ class DenseSystem:
         slope = np.array(system.velocity[:first])
         for i in range(STAGES):
             if i > 0:
-                _velocity_block(self.place, i, slope)
+                self.stage_slopes(i, slope)
                 slope += np.einsum("j,jkb->kb", C[i, :i] / h, system.increments[:i, :first])
             solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)

@@ -17,6 +17,7 @@ from metastable.model.values import leading_frame, scalar_multiple
 
 if TYPE_CHECKING:
     from metastable.integrate.rodas.circle_system import CircleSystem
+    from metastable.integrate.rodas.dense import DenseSystem
     from metastable.integrate.rodas.sphere_system import SphereSystem
 
 JORDAN = 5e-3
@@ -43,7 +44,9 @@ class Prepared:
 
 
 def dense_tokens(model: Attention, tokens: int) -> int:
-    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention."""
+    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention and unnormalised weights."""
+    if model.weighting.kind == "unnormalized":
+        return tokens
     if isinstance(model.mask, Causal):
         return 0
     ranges = model.mask.intervals(tokens)
@@ -88,7 +91,7 @@ def _runs(row: np.ndarray) -> list[tuple[int, int]]:
 
 def on_circle(model: Attention, tokens: int) -> bool:
     """True when the system is integrated in angles."""
-    return model.dim == 2 and model.is_identity and dense_tokens(model, tokens) == 0
+    return model.dim == 2 and model.is_identity and model.weights == "softmax" and dense_tokens(model, tokens) == 0
 
 
 def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
@@ -185,6 +188,17 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
     )
 
 
+def dense_system(model: Attention, system: SphereSystem) -> DenseSystem:
+    """A system with a dense block, at the pace of the model's weights."""
+    if model.weighting.kind == "unnormalized":
+        from metastable.integrate.rodas.unnormalized import UnnormalizedSystem
+
+        return UnnormalizedSystem(system, model.mask.matrix(system.charts.origin.shape[0]), _anchors(model)[1])
+    from metastable.integrate.rodas.dense import DenseSystem
+
+    return DenseSystem(system)
+
+
 def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     """The system in angles."""
     from metastable.integrate.rodas.circle_system import make
@@ -221,7 +235,5 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         return frame.back(charts.origin)
 
     if system.first > 0:
-        from metastable.integrate.rodas.dense import DenseSystem
-
-        system, march = DenseSystem(system), control.march_plain
+        system, march = dense_system(model, system), control.march_plain
     return Prepared(system, march, "ambient", dim, first_step, current, back=frame.back)
