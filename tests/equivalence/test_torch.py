@@ -80,19 +80,45 @@ def test_blocks_of_rows_change_nothing_and_bound_memory(monkeypatch):
         return made, fixed
 
     monkeypatch.setattr(inside.Velocity, "_logits", watched)
-    monkeypatch.setattr(inside, "FEWEST", 2)
+    kind = inside.choose_device("float64").type
+    usual = inside.HELD[kind]
+    monkeypatch.setitem(inside.FEWEST, kind, 2)
     monkeypatch.setattr(inside.Velocity, "_is_fused", lambda self, group: False)
     for seed in range(14):
         model, x, radius = variants.wide_model(seed)
         truth = packed_velocity(engine, model, x, radius)
-        monkeypatch.setitem(inside.HELD, "cpu", 1)
+        monkeypatch.setitem(inside.HELD, kind, 1)
         first = len(x) // 3
         held.clear()
         small = packed_velocity(engine, model, x, radius, first=first)
         assert max(held) <= 2
         np.testing.assert_allclose(small[first:], truth[first:], rtol=1e-12, atol=1e-12)
         assert not small[:first].any()
-        monkeypatch.setitem(inside.HELD, "cpu", 2**17)
+        monkeypatch.setitem(inside.HELD, kind, usual)
+
+
+def test_evaluated_again_and_again_it_is_the_same():
+    """On a GPU what is asked for often is recorded and launched as a whole; other states, depths and rows then give what they must."""
+    import torch
+
+    from metastable.kernels.torch import engine as inside
+
+    for seed in range(12):
+        model, x, radius = variants.wide_model(seed)
+        first = min(seed % 3, len(x) - 1)
+        rng = np.random.default_rng(seed)
+        velocity = inside.Velocity(model, len(x), first, None, "float64")
+        for number in range(inside.RECORD_AFTER + 3):
+            packed = variants.tokens(rng, *x.shape)
+            if radius is not None:
+                packed = np.column_stack([packed, radius])
+            depth = 0.3 * number
+            y = torch.tensor(packed, device=velocity.home)
+            found, truth = torch.full_like(y, 7.0), torch.full_like(y, 7.0)
+            velocity.evaluate(depth, y, found)
+            velocity.compute(depth, y, truth)
+            np.testing.assert_allclose(found.cpu(), truth.cpu(), rtol=1e-13, atol=1e-13)
+            assert (found[:first] == 7.0).all()
 
 
 @pytest.mark.parametrize("norm", variants.NORMS, ids=repr)
