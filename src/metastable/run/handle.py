@@ -33,7 +33,7 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wis
 
     segments = solution.notes.get("segments", [])
     attributes = {
-        "method": "+".join(segment["method"] for segment in segments) or plan.method,
+        "method": "+".join(dict.fromkeys(segment["method"] for segment in segments)) or plan.method,
         **asdict(plan.accuracy),
         "engine": plan.backend.engine,
         "interaction": plan.backend.interaction,

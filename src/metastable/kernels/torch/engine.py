@@ -25,9 +25,10 @@ from metastable.model import ALiBi, Attention, Causal, FeedForward, Full, Law, L
 REAL = {"float64": torch.float64, "float32": torch.float32}
 LOG_MAX = {"float64": 709.0, "float32": 88.0}
 """exp of anything larger leaves the precision."""
-HELD = {"cpu": 2**17, "cuda": 2**24, "mps": 2**24}
+HELD = {"cpu": 2**17, "cuda": 2**23, "mps": 2**23}
 """Weights that are held at a time, of all heads of a group: on the CPU what stays in the cache, on a GPU what keeps it busy. (More
-blocks save more of the work under a causal mask, up to half of it; each costs its launches.)"""
+blocks save more of the work under a causal mask, up to half of it; each costs its launches. Measured on an H200: see
+docs/performance-gpu.md.)"""
 FEWEST = {"cpu": 16, "cuda": 256, "mps": 256}
 """Rows of a block, at least."""
 FUSED_RANK = 128
