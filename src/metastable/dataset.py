@@ -92,11 +92,14 @@ def readonly(dataset: xr.Dataset) -> xr.Dataset:
 
     (The arrays are shared, not copied; whoever holds the given ones can still write to them.)
     """
-    result = dataset.copy()
-    for name, variable in dataset.variables.items():
-        if name not in dataset.indexes:
-            result[name] = (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
-    return result
+    # All at once: xarray compares a new variable with all others.
+    return dataset.assign(
+        {
+            name: (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
+            for name, variable in dataset.variables.items()
+            if name not in dataset.indexes
+        }
+    )
 
 
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:

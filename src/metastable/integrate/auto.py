@@ -1,7 +1,7 @@
 """`method="auto"`: whatever is cheaper, explicit or implicit steps, found out on the way.
 
-An explicit step costs six right-hand sides. An implicit one costs `cost` (a table, measured once) times as much: two on the circle,
-a hundred in dimension 64. While accuracy decides about steps the explicit method wins; once clusters have formed its steps are limited by
+An explicit step costs six right-hand sides. An implicit one costs `work.price` as much: twice as much on the circle, a hundred times in
+dimension 64. While accuracy decides about steps the explicit method wins; once clusters have formed its steps are limited by
 stability at about 3 over the size of V, while the implicit one lengthens them by decades. The rule:
 
 - horizons up to `plan.SHORT` (in units of the inverse size of V) never come here: they are explicit all the way;
@@ -9,11 +9,11 @@ stability at about 3 over the size of V, while the implicit one lengthens them b
 - else explicit in stretches of doubling length until the mean step of a stretch comes near its stability limit, at the latest
   after `LAST_STRETCH`;
 - where explicit steps of that length cannot reach the end (too many, or later than `LATEST`), implicit from there on;
-- else both are tried (`TRIAL` implicit steps, if the rest is worth them) and the one that gets further for the same work goes on, in rounds
-  of doubling length. After each the slower one has another trial, unless it was slower by `DECISIVE`.
+- else both are tried (`TRIAL` implicit steps, if the rest is worth them) and the one that gets further for the same work goes on, in
+  rounds of doubling length. After each the slower one has another trial, unless it was slower by `DECISIVE`.
 
-Work is counted in steps, not in seconds, so that a run is the same wherever and however often it is made. A trial is no loss of its own:
-its steps are part of the run. All trials together cost at most a fourth of the rest.
+Work is counted (`integrate.work`), not timed, so that a run is the same wherever and however often it is made. The steps of a trial are
+part of the run, and all trials together cost at most a fourth of the rest.
 
 `Solution.notes["segments"]` lists the methods with the times between which they worked.
 """
@@ -28,7 +28,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
-from metastable.integrate import explicit, rodas
+from metastable.integrate import explicit, rodas, work
 from metastable.integrate.plan import Plan, size_of_value
 from metastable.integrate.solution import (
     DEGREE,
@@ -54,26 +54,10 @@ TRIAL = 8
 """Implicit steps of a trial: they may grow by a factor of ten each."""
 PAYS = 4.0
 """A round is so many times as long as the trial after it."""
+LOSING = 0.7
+"""An implicit round is lost when it got less far than this much of what explicit steps would have: its steps tend to grow."""
 DECISIVE = 8.0
 """Who is behind by this factor has no further trial, until the other slows down."""
-
-
-# ---------------------------------------------------------------------------------------------------------- the cost of a step
-
-CIRCLE_COST = 1.8
-"""Implicit over explicit step on the circle with Q = K = V = I."""
-CHART_COST = 1.6
-"""The same in charts, for each dimension: derivatives by d - 1 directions, and d columns to each sum."""
-FACTOR_COST = 0.02
-"""What factoring a dense block of order m adds: this times m^3 over the n^2 d h numbers of an explicit sum."""
-
-
-def cost(model: Attention, tokens: int) -> float:
-    """What an attempted implicit step costs, in explicit ones (see the table in docs/performance.md)."""
-    if rodas.on_circle(model, tokens):
-        return CIRCLE_COST
-    dense = rodas.dense_tokens(model, tokens) * (model.dim - 1)
-    return CHART_COST * model.dim + FACTOR_COST * dense**3 / (tokens**2 * model.dim * len(model.all_heads))
 
 
 # ------------------------------------------------------------------------------------------------------------------ the course
@@ -81,7 +65,7 @@ def cost(model: Attention, tokens: int) -> float:
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch made by one method. Explicit ones have a clock of their own, which starts at `begin`; implicit ones keep that of the run."""
+    """A stretch made by one method. Explicit ones have a clock of their own, which starts at `begin`; implicit ones that of the run."""
 
     method: str
     begin: float
@@ -165,9 +149,9 @@ class _Course:
             first_step=(before.end - before.begin) / max(1, before.work.accepted) if resume is None else None,
             resume=resume,
         )
-        work, here = solution.statistics - done, solution.resume
-        more = solution.status == "max_steps" and work.accepted + work.rejected == budget < self.left
-        part = _Part("rodas", begin, solution.notes["reached"], solution, work, done)
+        spent, here = solution.statistics - done, solution.resume
+        more = solution.status == "max_steps" and spent.accepted + spent.rejected == budget < self.left
+        part = _Part("rodas", begin, solution.notes["reached"], solution, spent, done)
         self._add(part, None if here is None else here.state)
         return more, (part.end - part.begin) / max(1, part.steps)
 
@@ -192,7 +176,7 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
         if plan.save.settled or not _within_reach(course, unit):
             course.implicit(course.left)
         else:
-            _alternate(course, cost(model, len(start)))
+            _alternate(course, work.price(model, len(start)))
     return _join(course)
 
 
@@ -216,16 +200,18 @@ def _within_reach(course: _Course, unit: float) -> bool:
 def _alternate(course: _Course, price: float) -> None:
     """The rest of the way, by whichever method gets further for its work; an implicit step costs `price` explicit ones."""
     trial = TRIAL * price
-    length = PAYS * trial  # of a round, in explicit steps
+    length = PAYS * trial  # of an explicit round, in steps
     while course.t < course.until:
         if course.until - course.t < length * course.pace:
             course.explicit(course.until)
             return
-        more, gain = course.implicit(TRIAL)
-        while more and gain > course.pace * price:
-            more, gain = course.implicit(int(length / price))
-            length *= 2.0
-            close = course.pace * price < gain < DECISIVE * course.pace * price
+        steps = TRIAL
+        more, gain = course.implicit(steps)
+        while more and gain > LOSING * course.pace * price:
+            more, gain = course.implicit(steps)
+            steps *= 2
+            # Explicit steps may have become longer since they were last seen; not by more than stability allows.
+            close = gain < DECISIVE * course.pace * price and steps >= PAYS * TRIAL
             if more and close and not course.explicit(min(course.until, course.t + trial * course.pace)):
                 return
         if not more or not course.explicit(min(course.until, course.t + length * course.pace)):

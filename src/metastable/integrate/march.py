@@ -95,7 +95,7 @@ def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
     """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h."""
     coefficients = np.empty((DEGREE + 1, *y.shape))
     coefficients[0] = y
-    np.einsum("ip,i...->p...", h * TSIT5.dense, stages, out=coefficients[1:])
+    np.dot(h * TSIT5.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
     return coefficients
 
 

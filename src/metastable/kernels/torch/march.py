@@ -63,7 +63,8 @@ class DeviceSystem:
     def accept(self, t: float, step: float, end: float, recorder: Any) -> None:
         self.new[:, : self.dim] /= torch.linalg.vector_norm(self.new[:, : self.dim], dim=1, keepdim=True)
         if recorder.wants(end):
-            y, new, slopes = (item.cpu().numpy().copy() for item in (self.y, self.new, self.slopes))
+            # Nobody writes to y and new, and the slopes are read within: what is on the CPU need not be copied.
+            y, new, slopes = (item.cpu().numpy() for item in (self.y, self.new, self.slopes))
             recorder.step(t, step, end, new, lambda: self.polynomial(y, step, slopes))
         self.y = self.new
         self.slopes[0] = self.slopes[-1]
