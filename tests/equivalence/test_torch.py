@@ -16,6 +16,8 @@ from metastable.kernels import torch as engine
 from metastable.model import Bias, declare
 from tests import variants
 from tests.equivalence.test_heads import MODELS, TIME, packed_velocity, slow_packed
+from tests.unit import test_extend
+from tests.unit.test_model_arrays import stored_and_extended
 
 TOLERANCE = {"float64": 1e-12, "float32": 3e-5}
 
@@ -141,6 +143,21 @@ def test_marches_equal_the_numpy_march(norm):
         np.testing.assert_allclose(ours.radius, plain.radius, atol=1e-10)
     single = ms.simulate(model, x, engine="torch", dtype="float32", **{**options, "rtol": 1e-5})
     np.testing.assert_allclose(single.final, plain.final, atol=1e-3)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize("norm", test_extend.NORMS, ids=repr)
+def test_runs_are_extended(norm, every):
+    """States live on the device; where they are taken up comes back from it."""
+    model = ms.Attention(dim=3, beta=6.0, norm=norm)
+    half, end = test_extend.HALF, test_extend.END
+    options = {"method": "tsit5", "engine": "torch", "n": 8, **test_extend.kept(every)}
+    test_extend.agree(*test_extend.pair(model, half, end, **options), test_extend.ROUNDING)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+def test_stored_runs_are_extended(tmp_path, every):
+    stored_and_extended(tmp_path, "torch", every)
 
 
 def test_ends_early_as_the_readable_march_does():
