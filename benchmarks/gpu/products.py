@@ -144,7 +144,14 @@ def compare(model: Attention, x: np.ndarray, truth: np.ndarray, dtype: str, vari
 def whole_run(model: Attention, x: np.ndarray) -> None:
     """`simulate` to t = 1 at rtol 1e-4, both precisions."""
     for dtype in ("float64", "float32"):
-        options = {"times": [1.0], "rtol": 1e-4, "engine": "torch", "method": "tsit5", "dtype": dtype, "progress": False}
+        options = {
+            "times": [1.0],
+            "rtol": 1e-4,
+            "engine": "torch",
+            "method": "tsit5",
+            "dtype": dtype,
+            "progress": False,
+        }
         run = ms.simulate(model, x, **options)
         took = min(seconds(lambda options=options: ms.simulate(model, x, **options)) for _ in range(3))
         print(f"  simulate to t = 1, {dtype}: {took:.3f} s, {run.stats.evaluations} right-hand sides", flush=True)

@@ -103,7 +103,7 @@ def test_stored_runs_are_extended_with_their_arrays(tmp_path, every):
     stored_and_extended(tmp_path, "reference", every)
 
 
-def test_a_layer_of_smollm2_is_small_and_quickly_stored(tmp_path):
+def test_a_layer_as_large_as_smollm2s_is_stored_once(tmp_path):
     """d = 576, nine heads of rank 64 on three keys and values, MLP of 1536: as many numbers as one layer has, each of them once."""
     rng = np.random.default_rng(0)
 
