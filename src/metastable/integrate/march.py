@@ -61,7 +61,7 @@ class Recorder:
     times: FloatArray | None
     chart: Chart = "ambient"
     saved_times: list[float] = field(default_factory=list)
-    saved_states: list[FloatArray] = field(default_factory=list)
+    saved_states: Stack = field(default_factory=Stack)
     start: list[float] = field(default_factory=list)
     width: list[float] = field(default_factory=list)
     pieces: Stack = field(default_factory=Stack)
@@ -269,7 +269,7 @@ def integrate(
             march.restart()
     return Solution(
         np.array(recorder.saved_times, dtype=float),
-        np.array(recorder.saved_states).reshape(-1, len(start), max(start.shape[1], recorder.dim)),
+        recorder.saved_states.array().reshape(-1, len(start), max(start.shape[1], recorder.dim)),
         status,
         Statistics(march.accepted, march.rejected, march.evaluations),
         recorder.dense(),
