@@ -90,16 +90,23 @@ def from_solution(
 def readonly(dataset: xr.Dataset) -> xr.Dataset:
     """The same dataset with arrays that cannot be written to: what users get from a run is what was computed.
 
-    (The arrays are shared, not copied; whoever holds the given ones can still write to them.)
+    (The arrays are shared, not copied; whoever holds the given ones can still write to them. Coordinates with an index are copied:
+    pandas, which keeps them, would lend out its own array.)
     """
-    # All at once: xarray compares a new variable with all others.
-    return dataset.assign(
-        {
-            name: (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
-            for name, variable in dataset.variables.items()
-            if name not in dataset.indexes
-        }
-    )
+    import pandas as pd
+
+    locked: dict[Any, Any] = {}
+    for name, variable in dataset.variables.items():
+        values: Any = variable.values
+        if values.dtype.kind not in "biuf":
+            continue
+        if name in dataset.indexes:
+            values = pd.Index(_checks.readonly(np.array(values)), copy=False, name=name)
+        else:
+            values = _checks.readonly(values)
+        locked[name] = (variable.dims, values, variable.attrs, variable.encoding)
+    # All at once: xarray compares every new variable with all the others.
+    return dataset.assign(locked)
 
 
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:

@@ -4,9 +4,10 @@
 - `parts`: which of their submodules add the attention's and the feed-forward part's share to the residual stream
 - `field`: a layer as a map and as a velocity, with parts switched off, logits scaled, weights replaced
 - `nulls`: random weights of the same shapes
-- `beginnings`: from a text, token ids, an array or a cache of hidden states to the states that a run starts from
+- `beginnings`: from a text, token ids or an array of hidden states to the states that a run starts from; `caches`: from a mapping
+  of names to arrays that another library filled
 - `solve`: the stack, fixed steps, adaptive steps
-- `handle`: the result, in the schema of every other run
+- `flow_run`: the result, in the schema of every other run
 - `decompose`: what attention and feed-forward part each do in every layer
 - `flow`: what users hold; `plan`: what they asked for, checked
 - `opening`: from a source to a `Flow`
