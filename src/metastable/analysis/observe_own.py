@@ -46,6 +46,11 @@ class Own:
     whole: bool
     """True for f(states, times, model), False for f(x)."""
 
+    @property
+    def follows_model(self) -> bool:
+        """A function that is given the model gets the one of each time."""
+        return self.whole
+
     def __repr__(self) -> str:
         return f"own({name_of(self.function)}, {'f(states, times, model)' if self.whole else 'f(x)'})"
 
@@ -76,7 +81,8 @@ def own(function: Callable[..., Any], *, dims: Sequence[str] | None = None, name
 
     Args:
         function: `f(x) -> number or array` for one state x (n, d), called for every time; or `f(states, times, model) -> array` of
-            shape (times, ...) for all states (times, n, d) at once. Which of them it is is told by how many arguments it needs.
+            shape (times, ...) for all states (times, n, d) at once. Which of them it is is told by how many arguments it needs. In a
+            run with several models (a `Schedule`, layers) the second is called once for each, with the times at which it holds.
         dims: names of the dimensions of what it returns for one time, for example ("token",); None: `NAME_0`, `NAME_1`, ...
         name: of the result; None: that of the function.
 

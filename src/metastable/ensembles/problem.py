@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OVERLAPPING_BATCH = 1024
 """Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
+COMPILED_DRAWS = 2**18
+"""Numbers from which drawing starts is worth compiling: NumPy draws fewer in less than a tenth of a second."""
 Start = Callable[..., Any]
 """A function of a `numpy.random.Generator` (or of generator, tokens and dim) that returns unit tokens."""
 DrawModel = Callable[[np.random.Generator], Attention]
@@ -101,6 +103,13 @@ class Problem:
         fits = self.memory // (8 * self.times.size * self.tokens * self.model.dim)
         return max(1, min(fits // 2, OVERLAPPING_BATCH) if self.overlap else fits)
 
+    @property
+    def device_batch(self) -> int:
+        """Members per batch that is measured on the GPU, which leaves no states here, only starts."""
+        from metastable.kernels.cuda.support import MOST_MEMBERS
+
+        return max(1, min(self.memory // (8 * self.tokens * self.model.dim), MOST_MEMBERS))
+
     @cached_property
     def on_device(self) -> dict[str, Any]:
         """The observables as the GPU measures them, if it can measure them all; else empty."""
@@ -117,6 +126,15 @@ class Problem:
             return {}
         translated = {name: _device_observable(item) for name, item in self.observables.items()}
         return translated if all(item is not None for item in translated.values()) else {}
+
+    def uniform_starts(self, members: range) -> FloatArray:
+        """Uniform starts (members, tokens, dim): those of `start`, many of them in one compiled call."""
+        if len(members) * self.tokens * self.model.dim < COMPILED_DRAWS:
+            return np.stack([self.start(member) for member in members])
+        from metastable.kernels.cpu import starts
+
+        threads = self.plan.backend.threads
+        return starts.uniform(self.seed, members.start, len(members), self.tokens, self.model.dim, threads)
 
     def named(self, member: int) -> str:
         """A member, for messages."""

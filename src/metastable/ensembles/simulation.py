@@ -120,14 +120,23 @@ def _shortfall(result: xr.Dataset, members: int, failure: str) -> str:
 
 
 def _run_batches(problem: Problem, record: Record, report: Report) -> None:
-    """Batch after batch; with threads to spare, one is measured while the next is simulated."""
+    """All members, in batches."""
+    if not problem.on_device:
+        _measure_here(problem, record, range(problem.members), report)
+        return
+    for first in range(0, problem.members, problem.device_batch):
+        numbers = range(first, min(first + problem.device_batch, problem.members))
+        if not _measure_on_device(problem, record, numbers):
+            _measure_here(problem, record, numbers, report)
+        report(numbers.stop)
+
+
+def _measure_here(problem: Problem, record: Record, numbers: range, report: Report) -> None:
+    """Members batch after batch; with threads to spare, one is measured while the next is simulated."""
     measured: Future[None] | None = None
     with ThreadPoolExecutor(1, "metastable-measure") as measuring:
-        for first in range(0, problem.members, problem.batch):
-            starts, undrawn = _starts(problem, range(first, min(first + problem.batch, problem.members)))
-            if problem.on_device and not undrawn and _measure_on_device(problem, record, first, starts):
-                report(first + len(starts))
-                continue
+        for first in range(numbers.start, numbers.stop, problem.batch):
+            starts, undrawn = _starts(problem, range(first, min(first + problem.batch, numbers.stop)))
             plan = _plan(problem, record, first)
             if plan is None:
                 continue
@@ -153,6 +162,8 @@ def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, Own
 
     (Members of a batch are numbered through, so none can be left out; what became of those is not looked at.)
     """
+    if problem.draw is None:
+        return problem.uniform_starts(members), {}
     starts, undrawn = [], {}
     for member in members:
         try:
@@ -205,14 +216,17 @@ def _measure(
             record.fail(member, reason)
 
 
-def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:
-    """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
+def _measure_on_device(problem: Problem, record: Record, numbers: range) -> bool:
+    """Measure members on the GPU, without copying states back; False when one failed and they must be looked at closely."""
     from metastable.integrate.fused import cuda as fused_cuda
 
+    starts, undrawn = _starts(problem, numbers)
+    if undrawn:
+        return False
     values, statistics, status = fused_cuda.observe_members(problem.plan, starts, problem.on_device)
     if (status != SUCCESS).any():
         return False
-    part = slice(first, first + len(starts))
+    part = slice(numbers.start, numbers.stop)
     for name, measured in values.items():
         record.values.setdefault(name, np.full((problem.members, problem.times.size), np.nan))[part] = measured
     record.statistics[part], record.status[part] = statistics, status

@@ -1,6 +1,6 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
-from metastable.integrate.rodas.prepare import dense_tokens
+from metastable.integrate.rodas.prepare import dense_tokens, on_circle
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
     LOGIT_SPREAD,
@@ -22,6 +22,7 @@ __all__ = [
     "check_range",
     "dense_tokens",
     "horizon_refusal",
+    "on_circle",
     "refusal",
     "solve",
 ]

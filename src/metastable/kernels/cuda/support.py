@@ -24,6 +24,9 @@ FUSED_DIM = 8
 FUSED_THREADS = 1024
 """Largest thread block; each thread owns two tokens."""
 
+MOST_MEMBERS = 2**15
+"""Members per launch: enough to fill any GPU, few enough to report progress."""
+
 PAIRS_PER_SECOND = {"cpu": 8e8, "cuda": 5e11}
 """Float64 rates on the circle of one core and of a data centre GPU (see docs/performance-gpu.md)."""
 
