@@ -31,12 +31,24 @@ class ObservableError(InvalidInputError):
     """An observable returned something that is not one entry per time; the message names it."""
 
 
+class OwnFunctionError(MetastableError, RuntimeError):
+    """A function of your own (observable, start, random model) raised; the message names it, and `__cause__` is what it raised."""
+
+
 class UnsupportedError(MetastableError, NotImplementedError):
     """A method or an engine cannot do this variant; the message names one that can."""
 
 
 class NumericalRangeError(MetastableError, ArithmeticError):
     """The requested quantity leaves the range of double precision."""
+
+
+class ResolutionError(MetastableError, ArithmeticError):
+    """A density has more detail than the modes that it may have can hold."""
+
+
+class ConvergenceError(MetastableError, ArithmeticError):
+    """An iteration did not arrive; the message says how far it came and what to start from instead."""
 
 
 class DeviceMemoryError(MetastableError, MemoryError):
@@ -105,3 +117,9 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package!r}, which is not installed; install it with: "
         f'pip install "metastable[{extra}]"'
     )
+
+
+def own_function(what: str, where: str, reason: Exception) -> OwnFunctionError:
+    """The error for an exception inside a function of the user's own: `what` it is, and `where` it was called ("": unknown)."""
+    place = f" for {where}" if where else ""
+    return OwnFunctionError(f"{what} raised {type(reason).__name__}{place}: {reason}")

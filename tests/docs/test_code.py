@@ -148,3 +148,16 @@ def test_every_how_to_page_is_listed():
     listed = (folder / "index.md").read_text(encoding="utf-8")
     for page in folder.glob("*.md"):
         assert page.stem == "index" or page.stem in listed
+
+
+WRITTEN = re.compile(r"""(?:save|animate|savefig|save_ensemble)\([^)"'\n]*["']([\w./-]+)["']""")
+
+
+def test_no_two_how_tos_write_the_same_file():
+    """So they run in any order in one folder: `keep` after `continue` was refused, as both saved run.zarr."""
+    writers: dict[str, str] = {}
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        for block in blocks_of(page):
+            for name in set(WRITTEN.findall(block.text)):
+                assert writers.setdefault(name, page.stem) == page.stem, f"{name} is written by {writers[name]}, too"
+    assert {"kept.zarr", "run.zarr", "stats.zarr", "ball"} <= set(writers)

@@ -29,6 +29,7 @@ from metastable.analysis import _balls
 from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.observe_density import density, energy
 from metastable.analysis.observe_own import as_observable, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
 from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
@@ -44,7 +45,9 @@ __all__ = [
     "clusters",
     "consumed",
     "cosine_quantiles",
+    "density",
     "distance_to",
+    "energy",
     "mean_cosine",
     "order_parameter",
     "own",
