@@ -35,7 +35,7 @@ def figure_3() -> dict[str, Any]:
     """The ensemble of Figure 3: device time, distance to the floor, accuracy, capture curves."""
     from metastable.analysis import _balls
     from metastable.integrate.fused import cuda as fused_cuda
-    from metastable.kernels.cuda.measure import Capture
+    from metastable.kernels.cuda.observables import Capture
     from metastable.model import Attention
 
     starts, times = common.figure_3()

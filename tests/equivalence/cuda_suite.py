@@ -317,7 +317,7 @@ def test_models_that_do_not_fit_into_a_block_go_launch_by_launch():
 def test_observables_on_the_device():
     from metastable import observe
     from metastable.analysis import _balls
-    from metastable.kernels.cuda.measure import Capture, Components
+    from metastable.kernels.cuda.observables import Capture, Components
 
     model, delta = Attention(dim=2, beta=16.0), 1.0
     tokens = 200 if REAL else 6

@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 
 from metastable import sphere
 from metastable.integrate import fused, march, tsit5
-from metastable.integrate.fused import members as fused_members
+from metastable.integrate.fused import queue
 from metastable.integrate.solution import STATUSES, UNFINISHED
 from metastable.kernels import reference
 from metastable.kernels.cpu import system
@@ -150,7 +150,7 @@ def test_max_steps_keeps_what_was_computed():
     assert 1 <= len(solution.times) < len(TIMES)
     assert len(solution.states) == len(solution.times)
     states, statistics, status = fused.solve_members(model, np.stack([x, x]), TIMES, max_steps=5, rtol=1e-9)
-    assert (status == fused_members.MAX_STEPS).all()
+    assert (status == queue.MAX_STEPS).all()
     assert (statistics[:, 0] + statistics[:, 1] == 5).all()
     assert np.isfinite(states[:, 0]).all()
     assert np.isnan(states[:, -1]).all()
@@ -160,7 +160,7 @@ def test_a_member_that_leaves_double_precision_stops_alone():
     starts = np.stack([sphere.uniform(6, dim=3, seed=seed) for seed in range(3)])
     starts[1, 3] = np.nan
     states, _, status = fused.solve_members(Attention(dim=3, beta=4.0), starts, TIMES)
-    assert list(status) == [fused_members.SUCCESS, fused_members.DIVERGED, fused_members.SUCCESS]
+    assert list(status) == [queue.SUCCESS, queue.DIVERGED, queue.SUCCESS]
     assert np.isfinite(states[[0, 2]]).all()
     assert np.isnan(states[1, -1]).any()
     single = fused.solve(Attention(dim=3, beta=4.0), starts[1], TIMES, 5.0)
@@ -218,9 +218,9 @@ def test_what_is_supported():
 
 
 def test_status_codes_are_in_step():
-    assert STATUSES[fused_members.MAX_STEPS] == "max_steps"
-    assert STATUSES[fused_members.DIVERGED] == "diverged"
-    assert STATUSES[fused_members.SUCCESS] == "success"
+    assert STATUSES[queue.MAX_STEPS] == "max_steps"
+    assert STATUSES[queue.DIVERGED] == "diverged"
+    assert STATUSES[queue.SUCCESS] == "success"
 
 
 def test_cached_code_runs_in_a_fresh_process():

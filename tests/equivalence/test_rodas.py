@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable.errors import NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
-from metastable.integrate.rodas import circle as rodas_circle
+from metastable.integrate.rodas import circle_system as rodas_circle
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
 from metastable.integrate.solution import unchart

@@ -8,9 +8,9 @@ from metastable.kernels.cpu import system
 
 def test_every_cached_function_carries_the_stamp_of_the_package():
     from metastable.analysis import _kernels
-    from metastable.integrate.fused import members as fused_members
+    from metastable.integrate.fused import queue
 
-    for function in (system.evaluate, _kernels.compiled(lambda x: x), fused_members.work):
+    for function in (system.evaluate, _kernels.compiled(lambda x: x), queue.work):
         store = getattr(function._cache, "_cache_file", None)
         assert store is not None, "this version of Numba keeps its cache elsewhere: look at metastable._jit again"
         assert store._source_stamp == _jit.source_stamp()

@@ -9,8 +9,8 @@ from .dynamics import UnitTokens as UnitTokens
 from .dynamics import as_model as as_model
 from .dynamics import unit_tokens as unit_tokens
 from .flows.flow import Flow as Flow
-from .flows.handle import FlowRun as FlowRun
-from .flows.handle import from_states as from_states
+from .flows.flow_run import FlowRun as FlowRun
+from .flows.flow_run import from_states as from_states
 from .flows.opening import flow as flow
 from .geometry import capture_curves as capture_curves
 from .geometry import effective_rank as effective_rank

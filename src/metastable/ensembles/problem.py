@@ -223,7 +223,7 @@ def _start(start: str | Start) -> Draw | None:
 def _device_observable(observable: Observable) -> Any:
     """What the GPU measures in place of an observable, or None."""
     from metastable.analysis import observe as known
-    from metastable.kernels.cuda.measure import Capture, Components
+    from metastable.kernels.cuda.observables import Capture, Components
 
     if isinstance(observable, known.Consumed):
         assert observable.delta is not None  # both were filled in by `_observables`

@@ -38,8 +38,8 @@ def _torch(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     from metastable.kernels import torch
 
     require(plan.model, torch.SUPPORT[plan.backend.dtype], len(start))
+    from metastable.kernels.torch.device_system import DeviceSystem
     from metastable.kernels.torch.engine import Velocity
-    from metastable.kernels.torch.march import DeviceSystem
 
     velocity = Velocity(plan.model, len(start), 0, plan.backend.threads, plan.backend.dtype)
     start = np.ascontiguousarray(start, dtype=np.float64)

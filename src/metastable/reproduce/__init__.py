@@ -12,8 +12,8 @@
 
 from metastable.reproduce.recipe import Finding, Recipe, Settings
 from metastable.reproduce.report import write_report
+from metastable.reproduce.result_store import Result
 from metastable.reproduce.runner import choose, run_recipes, with_earlier
-from metastable.reproduce.store import Result
 
 __all__ = [
     "Finding",

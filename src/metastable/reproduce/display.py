@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from metastable.reproduce.recipe import Recipe, Report
+from metastable.reproduce.result_store import Result
 from metastable.reproduce.runner import Watch
-from metastable.reproduce.store import Result
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ from typing import Any
 from metastable import __version__, _checks
 from metastable.reproduce.display import format_seconds
 from metastable.reproduce.recipe import VERDICTS, Finding
-from metastable.reproduce.store import Result, explain_disk_errors
+from metastable.reproduce.result_store import Result, explain_disk_errors
 from metastable.reproduce.typeset import typeset
 from metastable.stores import write_file
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from metastable._checks import instance, instances, path
 from metastable.errors import InvalidInputError, MetastableError, StoreError
-from metastable.reproduce import store
+from metastable.reproduce import result_store
 from metastable.reproduce.recipe import Recipe, Report, Settings
-from metastable.reproduce.store import Result
+from metastable.reproduce.result_store import Result
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -67,7 +67,7 @@ def run_recipes(
     recipes = instances(recipes, Recipe, "recipes")
     instance(settings, Settings, "settings")
     display = Watch() if watch is None else instance(watch, Watch, "watch")
-    folder = store.prepare(path(out, "out"))
+    folder = result_store.prepare(path(out, "out"))
     results = []
     for number, recipe in enumerate(recipes, start=1):
         report = display.started(recipe, number, len(recipes))
@@ -78,19 +78,19 @@ def run_recipes(
 
 
 def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...], report: Report) -> Result:
-    done = store.finished(recipe, settings, folder)
+    done = result_store.finished(recipe, settings, folder)
     if done is not None:
         return _complete_formats(recipe, done, kinds)
     begun = time.perf_counter()
     try:
         dataset = recipe.measure(recipe.parameters, settings, report)
-        return store.store(recipe, settings, dataset, time.perf_counter() - begun, folder, kinds)
+        return result_store.store(recipe, settings, dataset, time.perf_counter() - begun, folder, kinds)
     except StoreError:
         raise
     except MetastableError as reason:
-        return store.failure(recipe, settings, str(reason), time.perf_counter() - begun)
+        return result_store.failure(recipe, settings, str(reason), time.perf_counter() - begun)
     except Exception as reason:  # one broken item must not cost the others their results; the report shows it as failed
-        return store.failure(recipe, settings, f"{type(reason).__name__}: {reason}", time.perf_counter() - begun)
+        return result_store.failure(recipe, settings, f"{type(reason).__name__}: {reason}", time.perf_counter() - begun)
 
 
 def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> Result:
@@ -100,10 +100,10 @@ def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> R
     missing = [kind for kind in ("png", *kinds) if kind not in whole]
     if not missing:
         return done
-    with store.explain_disk_errors(done.folder):
-        store.draw(recipe, store.read_data(done.folder), done.folder, missing)
+    with result_store.explain_disk_errors(done.folder):
+        result_store.draw(recipe, result_store.read_data(done.folder), done.folder, missing)
         result = replace(done, formats=tuple(dict.fromkeys((*done.formats, *missing))))
-        store.write_marker(result, done.folder)
+        result_store.write_marker(result, done.folder)
     return result
 
 
@@ -114,5 +114,5 @@ def with_earlier(
     fresh = {result.name: result for result in instances(results, Result, "results")}
     recipes, folder = instances(recipes, Recipe, "recipes"), path(out, "out")
     instance(settings, Settings, "settings")
-    found = [fresh.get(recipe.name) or store.finished(recipe, settings, folder) for recipe in recipes]
+    found = [fresh.get(recipe.name) or result_store.finished(recipe, settings, folder) for recipe in recipes]
     return [result for result in found if result is not None]

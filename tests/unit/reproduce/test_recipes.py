@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from metastable.reproduce import Settings, catalogue
-from metastable.reproduce import store as storage
+from metastable.reproduce import result_store as storage
 
 SMALL = {
     "figure-5": {"dim": 96, "heads": 4, "layers": 1, "deviation": 0.02},

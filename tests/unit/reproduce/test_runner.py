@@ -11,7 +11,7 @@ import xarray as xr
 from metastable.errors import InvalidInputError, StoreError, UnsupportedError
 from metastable.figures import statements
 from metastable.reproduce import Finding, Recipe, Settings, catalogue, choose, run_recipes, with_earlier, write_report
-from metastable.reproduce import store as storage
+from metastable.reproduce import result_store as storage
 from metastable.reproduce.recipe import overall
 from metastable.reproduce.runner import Watch
 

@@ -6,7 +6,7 @@
 - `nulls`: random weights of the same shapes
 - `beginnings`: from a text, token ids, an array or a cache of hidden states to the states that a run starts from
 - `solve`: the stack, fixed steps, adaptive steps
-- `handle`: the result, in the schema of every other run
+- `flow_run`: the result, in the schema of every other run
 - `decompose`: what attention and feed-forward part each do in every layer
 - `flow`: what users hold; `plan`: what they asked for, checked
 - `opening`: from a source to a `Flow`

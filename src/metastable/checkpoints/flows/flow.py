@@ -10,7 +10,7 @@ from metastable import _checks
 from metastable._progress import Report, progress_bar
 from metastable.checkpoints.flows import beginnings, blocks, nulls, solve
 from metastable.checkpoints.flows.field import Field, Layer, check_temperature, prepared
-from metastable.checkpoints.flows.handle import FlowRun, make
+from metastable.checkpoints.flows.flow_run import FlowRun, make
 from metastable.checkpoints.flows.parts import Parts
 from metastable.checkpoints.flows.plan import RTOL, Plan, Wish, check_plan
 from metastable.checkpoints.models import encode

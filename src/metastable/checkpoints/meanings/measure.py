@@ -12,7 +12,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.checkpoints.flows.flow import Flow
-from metastable.checkpoints.flows.handle import FlowRun
+from metastable.checkpoints.flows.flow_run import FlowRun
 from metastable.checkpoints.meanings.found import Found, Reading
 from metastable.checkpoints.meanings.modes import Modes, modes_of, plane_shape, singular_values
 from metastable.checkpoints.meanings.nulls import (

@@ -23,8 +23,8 @@ from metastable.model import require
 
 if TYPE_CHECKING:
     from metastable.kernels.cuda.batch import MemberBatch
-    from metastable.kernels.cuda.measure import Capture, Components
     from metastable.kernels.cuda.members import Scheme
+    from metastable.kernels.cuda.observables import Capture, Components
 
 
 def tsit5_scheme() -> Scheme:
@@ -85,7 +85,7 @@ def observe_members(
 
     Only for models that fit into a thread block (`kernels.cuda.support.fused_refusal`).
     """
-    from metastable.kernels.cuda.measure import measure
+    from metastable.kernels.cuda.observables import measure
 
     times, tokens = plan.save.times, starts.shape[1]
     assert times is not None
@@ -105,7 +105,7 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     start = np.ascontiguousarray(start, dtype=np.float64)
     _check(plan, len(start))
     from metastable.kernels.cuda import engine
-    from metastable.kernels.cuda.march import DeviceSystem
+    from metastable.kernels.cuda.device_system import DeviceSystem
 
     velocity = engine.make(plan.model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
     return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)

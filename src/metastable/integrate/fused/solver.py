@@ -90,7 +90,7 @@ def solve_members(
     (after Ctrl-C, which is not raised here). States that were not reached are NaN. `progress` is called with the number of
     members finished. A member's numbers do not depend on the other members, nor on the number of threads.
     """
-    from metastable.integrate.fused import members as loop
+    from metastable.integrate.fused import queue as loop
     from metastable.kernels.cpu import members as kernels
     from metastable.kernels.cpu.memory import Reference
     from metastable.kernels.cpu.problem import prepare

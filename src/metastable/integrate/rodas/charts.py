@@ -1,4 +1,4 @@
-"""Gnomonic charts: x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), E_k a basis of the tangent space (see `sphere`);
+"""Gnomonic charts: x_k(y) = (x_k0 + E_k y)/r, r = sqrt(1 + |y|^2), E_k a basis of the tangent space (see `sphere_system`);
 and small dense matrices inside compiled loops."""
 
 from __future__ import annotations

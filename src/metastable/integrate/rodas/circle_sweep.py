@@ -1,4 +1,4 @@
-"""One attempted step on the circle: a sweep over the rows, by blocks (see `circle`)."""
+"""One attempted step on the circle: a sweep over the rows, by blocks (see `circle_system`)."""
 
 from __future__ import annotations
 

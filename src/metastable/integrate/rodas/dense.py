@@ -1,7 +1,7 @@
 """Rodas5P with a dense leading block: full attention, and the prefix of a prefix mask.
 
 Tokens below `system.first` see each other in any direction, so their stages are solved together by LU factors of one dense
-matrix; the tokens behind them see only earlier ones and are swept row by row as in `sphere`.
+matrix; the tokens behind them see only earlier ones and are swept row by row as in `sphere_system`.
 
 A dense factorisation mixes fast and slow modes and leaves errors of 1e-16 in eigenvalues that the triangular sweep gets exactly,
 which is why a dense block limits the horizon (see `rodas.DENSE_HORIZON`).
@@ -18,7 +18,7 @@ from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.charts import Charts, from_chart, stage_place, to_chart
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
-from metastable.integrate.rodas.sphere import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
+from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
 from metastable.kernels.cpu.compiled import compiled
 

@@ -16,8 +16,8 @@ from metastable.model import Attention, Causal
 from metastable.model.values import leading_frame, scalar_multiple
 
 if TYPE_CHECKING:
-    from metastable.integrate.rodas.circle import CircleSystem
-    from metastable.integrate.rodas.sphere import SphereSystem
+    from metastable.integrate.rodas.circle_system import CircleSystem
+    from metastable.integrate.rodas.sphere_system import SphereSystem
 
 JORDAN = 5e-3
 """Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
@@ -162,7 +162,7 @@ def own_coordinates(model: Attention) -> Frame:
 
 def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame | None = None) -> SphereSystem:
     """The system of any dimension with a dense block of `first` tokens; `frame` None: in the coordinates of `start`."""
-    from metastable.integrate.rodas import sphere
+    from metastable.integrate.rodas.sphere_system import Model, make
 
     frame = own_coordinates(model) if frame is None else frame
     heads = model.all_heads
@@ -172,9 +172,9 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
     def stacked(matrices: list[FloatArray | None]) -> FloatArray:
         return np.array([identity if matrix is None else frame.matrix(matrix) for matrix in matrices])
 
-    return sphere.make(
+    return make(
         frame.into(start),
-        sphere.Model(
+        Model(
             values=stacked([head.value for head in heads]),
             forms=stacked([head.bilinear for head in heads]),
             betas=np.array([head.beta for head in heads], dtype=float),
@@ -190,12 +190,12 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
 
 def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     """The system in angles."""
-    from metastable.integrate.rodas import circle
+    from metastable.integrate.rodas.circle_system import make
 
     anchors, mass = _anchors(model)
     slope = model.slopes[0]
     plain = isinstance(model.mask, Causal) and model.mask.sees_self(len(start)) and slope == 0.0
-    return circle.make(
+    return make(
         np.arctan2(start[:, 1], start[:, 0]),
         model.all_heads[0].beta,
         frozen=(np.arctan2(anchors[:, 1], anchors[:, 0]), mass),

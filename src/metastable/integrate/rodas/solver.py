@@ -4,8 +4,8 @@ Under a causal mask token k depends on tokens 1..k only. The Jacobian is block l
 eigenvalues, linear systems are solved by substitution, and no rounding error of a fast token reaches a slow one: the whole
 cascade of merges down to one cluster is a matter of some hundred steps. Three systems stand behind `solve`:
 
-- the circle with Q = K = V = I, in angles (`circle`);
-- any dimension, heads, Q, K, V, in gnomonic charts (`sphere`);
+- the circle with Q = K = V = I, in angles (`circle_system`);
+- any dimension, heads, Q, K, V, in gnomonic charts (`sphere_system`);
 - a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only.
 
 The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`control`). Range: differences of

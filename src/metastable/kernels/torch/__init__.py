@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metastable.kernels.torch.support import SUPPORT, installed, library, refusal, series_refusal, series_wins
+from metastable.kernels.torch.limits import SUPPORT, installed, library, refusal, series_refusal, series_wins
 from metastable.model import Attention, require
 
 if TYPE_CHECKING:
