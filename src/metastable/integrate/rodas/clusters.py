@@ -110,10 +110,11 @@ def loosening(field: Field, places: FloatArray, sizes: FloatArray) -> FloatArray
 
 
 def hidden(field: Field, places: FloatArray, sizes: FloatArray) -> bool:
-    """True when no force can be told from the rounding of what it is the sum of."""
+    """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits."""
     for k, x in enumerate(places):
         p, gaps, mean = field.attention(k, places, sizes)
-        if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ np.linalg.norm(gaps, axis=1)):
+        doubt = 1.0 + field.beta * np.abs(gaps @ (field.form.T @ x))
+        if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
             return False
     return True
 
@@ -335,8 +336,8 @@ class Flow:
         return self.places[self.point_of]
 
     def resting(self, threshold: float) -> float:
-        """When one point is left: the time at which its tokens are within `threshold` of it (they contract at rate one)."""
-        return self.t + max(0.0, self.clusters[0].spread - math.log(threshold))
+        """When one point is left: how long it takes until its tokens are within `threshold` of it (they contract at rate one)."""
+        return max(0.0, self.clusters[0].spread - math.log(threshold))
 
 
 def make_flow(

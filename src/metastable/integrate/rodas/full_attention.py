@@ -77,12 +77,12 @@ class Record:
             self.pieces.append((part.dense.start, part.dense.width, part.dense.coefficients))
             self.bytes += part.dense.coefficients.nbytes
 
-    def rest(self, state: FloatArray, begin: float, end: float) -> None:
-        """Nothing moves from `begin` to `end`."""
-        if end > begin:
+    def rest(self, state: FloatArray, begin: float, width: float) -> None:
+        """Nothing moves for so long from `begin` on (which may be too short to move the clock)."""
+        if width > 0.0:
             piece = np.zeros((1, 5, *state.shape))
             piece[0, 0] = state
-            self.add(np.array([begin]), np.array([end - begin]), piece, end)
+            self.add(np.array([begin]), np.array([width]), piece, begin + width)
 
     def solution(self, status: Status, message: str, statistics: Statistics, notes: dict[str, Any]) -> Solution:
         """Everything as one `Solution`."""
@@ -167,7 +167,8 @@ def _follow(
 ) -> Solution:
     """Points to the goal, or to one point."""
     until, last = goal.until, flow.state()
-    code, notes = clusters.FILLED, {}
+    code = clusters.FILLED
+    notes: dict[str, float] = {}
     while True:
         if len(flow.clusters) == 1 or code == clusters.STILL:
             code = clusters.STILL
@@ -188,13 +189,15 @@ def _follow(
     status, message = _verdict(code, flow, goal, record)
     reached = flow.t
     if code == clusters.STILL and status == "success":
-        reached = flow.resting(goal.settle) if goal.settle > 0.0 and len(flow.clusters) == 1 else reached
-        reached = min(until, reached)
-        record.rest(flow.state(), flow.t, until if goal.settle == 0.0 or record.requested is not None else reached)
+        width = until - reached
         if goal.settle > 0.0:
-            notes["settled"] = reached
+            width = min(width, flow.resting(goal.settle)) if len(flow.clusters) == 1 else 0.0
+            reached = notes["settled"] = reached + width
+            # Later output times hold the state at rest.
+            width = width if record.requested is None else until - flow.t
         else:
             reached = until
+        record.rest(flow.state(), flow.t, width)
     tries = flow.attempts
     statistics = done + Statistics(flow.accepted, tries - flow.accepted, 8 * tries, tries)
     solution = record.solution(status, message, statistics, {"reached": reached, **notes})
