@@ -286,7 +286,9 @@ class Flow:
     def advance(self, until: float) -> tuple[FloatArray, FloatArray, FloatArray, int]:
         """Some steps: begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they ended; then joins and releases."""
         m, d = self.places.shape
-        begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
+        # Clusters that may come apart are looked at after every step.
+        room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
+        begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
         together = m * (d - 1)
         surroundings = Surroundings(
             self.field.masses(self.sizes), self.field.form, self.field.beta, together, REACH * self.tolerance
@@ -307,27 +309,23 @@ class Flow:
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)
         tokens = pieces[:count][:, :, self.point_of]
-        self._stretch(pieces[:count, 0], widths[:count])
         self.places = work.x.copy()
+        self._stretch(pieces[:count, 0], widths[:count])
         self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
         self.join()
         return begins[:count], widths[:count], tokens, int(code)
 
     def _stretch(self, places: FloatArray, widths: FloatArray) -> None:
-        """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d)."""
-        sizes = self.sizes
-        wide = [cluster.spread >= VANISHED for cluster in self.clusters]
-        if not any(wide):
+        """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d) to where the points are."""
+        wide = np.array([cluster.spread >= VANISHED for cluster in self.clusters])
+        if not wide.any():
             return
         spread = np.array([cluster.spread for cluster in self.clusters])
-        ends = [*places[1:], None]
-        rates = loosening(self.field, places[0], sizes) if len(places) else np.zeros(len(sizes))
-        for width, end in zip(widths, ends):
-            later = rates if end is None else loosening(self.field, end, sizes)
-            spread = np.where(wide, spread + width * np.maximum(rates, later), spread)
-            rates = later
+        rates = [loosening(self.field, here, self.sizes) for here in (*places, self.places)]
+        for width, before, after in zip(widths, rates, rates[1:]):
+            spread[wide] += width * np.maximum(before, after)[wide]
         self.clusters = [
-            cluster._replace(spread=float(size) if size >= VANISHED else -math.inf, parts=cluster.parts)
+            cluster._replace(spread=float(size) if size >= VANISHED else -math.inf)
             for cluster, size in zip(self.clusters, spread)
         ]
 
