@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 from scipy.integrate import LSODA
@@ -62,7 +63,7 @@ def main() -> None:
         x, times = ms.sphere.uniform(given.tokens, dim=2, seed=draw), []
         for rtol in (1e-6, 1e-8):
             begin = time.perf_counter()
-            run = ms.simulate(model, x, until="settled", rtol=rtol, atol=0.0, progress=False)
+            run: Any = ms.simulate(model, x, until="settled", rtol=rtol, atol=0.0, progress=False)
             seconds = time.perf_counter() - begin
             tree = ms.merge_tree(run)
             times.append(run.notes.get("settled", np.nan))

@@ -39,6 +39,7 @@ class Record:
 
     def __init__(self, start: FloatArray, begin: float, times: FloatArray | None, keep_dense: bool) -> None:
         self.requested, self.keep_dense, self.dim = times, keep_dense and times is None, start.shape[1]
+        self.nothing = np.empty((0, *start.shape))
         self.times: list[FloatArray] = []
         self.states: list[FloatArray] = []
         self.pieces: list[tuple[FloatArray, FloatArray, FloatArray]] = []
@@ -87,7 +88,7 @@ class Record:
     def solution(self, status: Status, message: str, statistics: Statistics, notes: dict[str, Any]) -> Solution:
         """Everything as one `Solution`."""
         times = np.concatenate(self.times) if self.times else np.empty(0)
-        states = np.concatenate(self.states) if self.states else np.empty((0, 0, self.dim))
+        states = np.concatenate([self.nothing, *self.states])
         if self.requested is None:
             # Steps that are too short to move the clock end at the same time: the last one counts.
             last = np.append(times[1:] > times[:-1], True)
