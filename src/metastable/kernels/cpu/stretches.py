@@ -81,8 +81,9 @@ def _gather(problem, buffers, y, group, stretch):
     """Unit tokens of a group of stretches into lanes, filled up beyond the last token (what has no mass moves nobody); no sums."""
     components = problem.components
     first, end = _range(problem, buffers, group)
-    for lane in range(LANES):
-        for i in range(stretch.length):
+    # Lanes inside: what is written lies together, and what is read are as many streams as there are lanes.
+    for i in range(stretch.length):
+        for lane in range(LANES):
             k = first + lane * stretch.length + i
             for a in range(components):
                 value = y[k * components + a] if k < end else (1.0 if a == 0 else 0.0)
@@ -131,8 +132,8 @@ def _scatter(problem, buffers, group, stretch, out):
     """Velocities of a group of stretches, which stand in `mean`, to their tokens."""
     length = stretch.length
     first, end = _range(problem, buffers, group)
-    for lane in range(LANES):
-        for i in range(length):
+    for i in range(length):
+        for lane in range(LANES):
             k = first + lane * length + i
             if problem.first <= k < end:
                 at = i * LANES + lane
