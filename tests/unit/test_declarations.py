@@ -245,8 +245,7 @@ def test_every_declaration_refuses_a_new_variant(name):
         lists: list[Support] = [
             cpu_support.DIRECT,
             cpu_support.FUSED,
-            cpu_support.CIRCLE_SERIES,
-            cpu_support.SPHERE_SERIES,
+            *cpu_support.SERIES.values(),
         ]
         lists += [
             *cuda_support.DIRECT.values(),
@@ -353,8 +352,7 @@ def test_lists_name_known_kinds_and_parts():
         reference.SUPPORT,
         reference.JACOBIAN,
         cpu_support.DIRECT,
-        cpu_support.CIRCLE_SERIES,
-        cpu_support.SPHERE_SERIES,
+        *cpu_support.SERIES.values(),
     ]
     found += [
         *cuda_support.DIRECT.values(),
@@ -362,6 +360,7 @@ def test_lists_name_known_kinds_and_parts():
         cuda_support.SERIES,
         cuda_support.TOTAL,
         rodas.SUPPORT,
+        rodas.JOINED,
     ]
     found += [energy.SUPPORT, layers.SUPPORT, methods.TSIT5, methods.SDE]
     for item in found:

@@ -91,6 +91,7 @@ def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
 
 
 SERIES_MASKS = frozenset({"causal", "full", "prefix"})
+"""Full attention never comes to the lists of prefix sums; it stands there for the sentence that says which masks there are."""
 
 CIRCLE_SERIES = Support(
     "interaction='series'",
@@ -161,6 +162,7 @@ def _plain_rule(model: Attention, tokens: int | None) -> str | None:
 
 CIRCLE_TOTAL = replace(
     CIRCLE_SERIES,
+    masks=frozenset({"full"}),
     weights=frozenset({"softmax", "unnormalized"}),
     parts=CIRCLE_SERIES.parts | {"repulsion", "masses", "blind"},
     rules=(Rule("plain", _plain_rule), Rule("accuracy", _total_accuracy_rule)),

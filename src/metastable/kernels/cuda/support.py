@@ -82,7 +82,12 @@ SERIES = Support(
 )
 """Fourier series on the circle, by prefix sums."""
 
-TOTAL = replace(SERIES, weights=frozenset({"softmax", "unnormalized"}), parts=SERIES.parts | {"frozen"})
+TOTAL = replace(
+    SERIES,
+    masks=frozenset({"full"}),
+    weights=frozenset({"softmax", "unnormalized"}),
+    parts=SERIES.parts | {"frozen"},
+)
 """The same under full attention: one total."""
 
 
