@@ -2,6 +2,7 @@ from . import analysis as analysis
 from . import checkpoints as checkpoints
 from . import errors as errors
 from . import figures as figures
+from . import meanfield as meanfield
 from . import reproduce as reproduce
 from . import sphere as sphere
 from . import starts as starts

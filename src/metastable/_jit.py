@@ -46,24 +46,10 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
     store = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if store is not None and hasattr(store, "_source_stamp"):
         store._source_stamp = source_stamp()
-    if store is not None and hasattr(store, "_load_index"):
-        store._load_index = _forgiving(store._load_index)
+        # Numba compares the version before it reads the rest, and the stamp after. The rest names our modules: read from the cache of a
+        # release in which one of them had another name, it would not be out of date but an ImportError.
+        store._version = (store._version, *source_stamp())
     return dispatcher
-
-
-def _forgiving(load_index: Callable[[], dict]) -> Callable[[], dict]:
-    """`load_index`, with nothing cached where what is on disk cannot be read.
-
-    Numba unpickles an index before it compares stamps. Written by another version of the package, it may name modules that have moved.
-    """
-
-    def load() -> dict:
-        try:
-            return load_index()
-        except Exception:
-            return {}
-
-    return load
 
 
 compile_listeners: list[Callable[[bool], None]] = []

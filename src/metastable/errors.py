@@ -43,6 +43,14 @@ class NumericalRangeError(MetastableError, ArithmeticError):
     """The requested quantity leaves the range of double precision."""
 
 
+class ResolutionError(MetastableError, ArithmeticError):
+    """A density has more detail than the modes that it may have can hold."""
+
+
+class ConvergenceError(MetastableError, ArithmeticError):
+    """An iteration did not arrive; the message says how far it came and what to start from instead."""
+
+
 class DeviceMemoryError(MetastableError, MemoryError):
     """A computation does not fit into the memory of the GPU; nothing was computed and the GPU stays usable."""
 

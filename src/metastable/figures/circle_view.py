@@ -163,22 +163,38 @@ def draw_world_density(ax: Axes, times: Any, points: Any, *, log: bool = False, 
     One column of `cells` cells of angle for each moment, coloured by the logarithm of the number of tokens in it
     (cells without any stay blank). Returns the image, for a colour bar.
     """
+    cells = _checks.count(cells, "cells", minimum=2, maximum=8192)
+    counts = np.array([angle_counts(row, cells) for row in _checks.real_array(points, "points")])
+    return draw_world_counts(ax, times, counts, log=log)
+
+
+def angle_counts(points: Any, cells: int) -> np.ndarray:
+    """How many of the points (tokens, 2) are in each of `cells` arcs, from -pi on."""
+    return np.histogram(angles_of(points), cells, (-np.pi, np.pi))[0].astype(float)
+
+
+@drawing
+def draw_world_counts(ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False) -> Any:
+    """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
+
+    Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
+    Returns the image, for a colour bar.
+    """
     from matplotlib.colors import LogNorm
 
-    cells = _checks.count(cells, "cells", minimum=2, maximum=8192)
-    t = np.asarray(times, dtype=float)
-    angles = angles_of(points)
+    t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
     if log:
-        angles, t = angles[t > 0], t[t > 0]
-    counts = np.array([np.histogram(row, cells, (-np.pi, np.pi))[0] for row in angles], dtype=float)
+        numbers, t = numbers[t > 0], t[t > 0]
     middle = np.sqrt(t[1:] * t[:-1]) if log else 0.5 * (t[1:] + t[:-1])
     edges = np.concatenate([t[:1], middle, t[-1:]])
+    top = float(numbers.max())
+    norm = LogNorm(min(0.1, 0.5 * top), max(1.5, top), clip=True) if relative else LogNorm(1.0, max(2.0, top))
     image = ax.pcolormesh(
         edges,
-        np.linspace(-np.pi, np.pi, cells + 1),
-        np.ma.masked_equal(counts.T, 0.0),
+        np.linspace(-np.pi, np.pi, numbers.shape[1] + 1),
+        np.ma.masked_less_equal(numbers.T, 0.0),
         cmap=style.density_map(),
-        norm=LogNorm(1.0, max(2.0, counts.max())),
+        norm=norm,
         rasterized=True,
     )
     _axes_of_angle_and_time(ax, t, log)

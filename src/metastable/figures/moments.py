@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +62,17 @@ def sample(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.
     except (TimeError, UnsupportedError):  # no dense output between the saved times
         return _saved(run)
     return moments, states
+
+
+def walk(run: RunLike, count: int = 300, log: bool | None = None) -> Iterator[tuple[float, np.ndarray]]:
+    """The moments of `sample`, one after the other: (time, state (tokens, dim)), for more tokens than memory holds moments of."""
+    moments = _even(run, count, log, kept=False)
+    if getattr(run, "dense", True) is None:  # no dense output between the saved times
+        times, states = _saved(run)
+        yield from zip(times.tolist(), states)
+        return
+    for t in moments:
+        yield float(t), np.asarray(run.at(float(t)))
 
 
 def trace(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -140,12 +152,13 @@ def _way(states: np.ndarray) -> np.ndarray:
     return np.array([np.linalg.norm(b - a, axis=1).max() for a, b in pairwise(states)])
 
 
-def _even(run: RunLike, count: int, log: bool | None) -> np.ndarray:
-    """Checked arguments as times evenly spaced in time or log time, the start in front."""
+def _even(run: RunLike, count: int, log: bool | None, kept: bool = True) -> np.ndarray:
+    """Checked arguments as times evenly spaced in time or log time, the start in front; `kept`: all states at once need room."""
     if not all(hasattr(run, name) for name in ("times", "states", "start", "at")):
         raise InvalidInputError(f"run must be what metastable.simulate or metastable.load returns, not {run!r}")
     count = _checks.count(count, "count", minimum=2)
-    _checks.room((count, *np.shape(run.start)), "the moments")
+    if kept:
+        _checks.room((count, *np.shape(run.start)), "the moments")
     if log is not None:
         _checks.flag(log, "log")
     last = float(run.times[-1])

@@ -9,7 +9,7 @@ with M = Q^T K, V = I, and m_kj the mass that point k sees at point j (m_kk at i
 The method is that of the other systems (gnomonic charts, G_k = D_k because V = I), written for few points with a matrix of
 masses. Linear systems are solved block by block: single points when the order of the points is that of their influence (no
 rounding error of a fast one reaches a slow one), all points at once otherwise. `clusters` follows tokens under full
-attention with it, `leaders` predicts merges.
+attention with it, `analysis.leaders` predicts merges.
 """
 
 from __future__ import annotations

@@ -1,0 +1,164 @@
+"""The flow of the leaders of clusters: few points with masses, Rodas5P, any horizon.
+
+When the tokens of every cluster sit on its leader (its first token), the leaders move among themselves as
+
+    dx_k/dt = P_{x_k} D_k,     D_k = sum_j p_kj (x_j - x_k),     p_kj = m_kj exp(beta x_k^T M (x_j - x_k)) / Z_k,
+
+with M = Q^T K, V = I, and m_kj the number of tokens of cluster j that leader k sees (m_kk its own ones). Under a
+causal mask m is lower triangular and m_kk = 1: each leader is one token among the places and masses of those before
+it. Under full attention m_kj is the size of cluster j.
+
+The method is that of `integrate.rodas.points`: single points are solved one after the other when the order of the leaders is that of
+their influence, all at once otherwise.
+
+A leader that has come within `reach` of another is one with it from then on: its mass moves over, and it leaves the
+system. What is still pulled elsewhere follows later, as tokens of one cluster do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.integrate.rodas.control import (
+    CAP,
+    OVERSHOOT,
+    accept,
+    break_cap,
+    first_control,
+    propose,
+    refuse,
+)
+from metastable.integrate.rodas.points import (
+    Surroundings,
+    fastest,
+    grown,
+    linearise,
+    make_work,
+    set_frames,
+    take_step,
+    write_piece,
+)
+from metastable.kernels.cpu.compiled import compiled, inner
+
+FIRST_STEP = 1e-2
+ROOM = 512
+"""Steps for which memory is made at first; it grows as needed."""
+
+# How a march ended.
+ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST = range(5)
+
+
+class Path(NamedTuple):
+    """Where the leaders went: s steps of m leaders.
+
+    begin, width : (s,) each step; pieces : (s, 5, m, d) coefficients of powers of the fraction u of a step, to be
+    normalised;
+    owner : (s, m) the leader that each one is one with during the step (itself while it moves alone); code : how it
+        ended; end : the last time.
+    """
+
+    begin: FloatArray
+    width: FloatArray
+    pieces: FloatArray
+    owner: np.ndarray
+    code: int
+    end: float
+
+
+@inner
+def _absorb(surroundings, work):
+    """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""
+    x, masses = work.x, surroundings.masses
+    m, d = x.shape
+    left = 0
+    for k in range(m):
+        if not work.alone[k]:
+            continue
+        left += 1
+        for j in range(k):
+            if not work.alone[j]:
+                continue
+            square = 0.0
+            for a in range(d):
+                square += (x[k, a] - x[j, a]) ** 2
+            if not square < surroundings.reach**2:
+                continue
+            fraction = masses[j, k] / (masses[j, k] + masses[j, j])  # 0 where the earlier one does not see the other
+            for a in range(d):
+                x[j, a] += fraction * (x[k, a] - x[j, a])
+            for i in range(m):
+                masses[i, j] += masses[i, k]
+                masses[i, k] = 0.0
+                if work.owner[i] == k:
+                    work.owner[i] = j
+            work.alone[k] = False
+            left -= 1
+            break
+    return left
+
+
+@compiled
+def _march(surroundings, work, control, until, tolerance, max_steps):
+    """Steps to the end: their begins, widths, polynomials and owners, and how it ended."""
+    m, d = work.x.shape
+    begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
+    owners = np.zeros((ROOM, m), dtype=np.int64)
+    steps, tries, rate, fresh = 0, 0, 0.0, True
+    left = _absorb(surroundings, work)
+    while True:
+        code = ONE_LEFT if left == 1 else REACHED if control[0] >= until else EXHAUSTED if tries >= max_steps else -1
+        if code >= 0:
+            break
+        if fresh:
+            set_frames(work)
+            linearise(surroundings, work)
+            rate, fresh = fastest(work), False
+            if not work.velocity.any():
+                code = STILL
+                break
+        h = propose(control, until)
+        tries += 1
+        if not h > 0.0:
+            code = LOST
+            break
+        if rate * h > CAP * OVERSHOOT:
+            break_cap(control, rate)
+            continue
+        error, extent = take_step(surroundings, work, h)
+        error /= tolerance
+        if not (error <= 1.0 and extent < 1.0):
+            refuse(control, h, error, extent, rate)
+            continue
+        if steps == len(begins):
+            begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
+        begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
+        write_piece(work, pieces[steps])
+        accept(control, h, error, rate, steps == 0)
+        if until - control[0] <= 1e-15 * until:
+            control[0] = until
+        steps += 1
+        left = _absorb(surroundings, work)
+        fresh = True
+    return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code
+
+
+def solve(
+    places: FloatArray,
+    surroundings: Surroundings,
+    *,
+    begin: float,
+    until: float,
+    tolerance: float,
+    max_steps: int,
+) -> Path:
+    """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`)."""
+    surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
+    control = first_control(float(begin), FIRST_STEP)
+    work = make_work(places, surroundings.together)
+    begins, widths, pieces, owners, code = _march(
+        surroundings, work, control, float(until), float(tolerance), max_steps
+    )
+    return Path(begins, widths, pieces, owners, int(code), float(control[0]))

@@ -1,0 +1,213 @@
+"""`CausalDensity`: infinitely many tokens in an order, a law for every position u in (0, 1] of the sequence.
+
+Under a causal mask a token at position u sees those before it, so its velocity comes from the average of the laws below u,
+
+    m(u) = (1/u) integral_0^u mu(s) ds.
+
+A polynomial in u stays one under this average, so the laws are kept at Gauss's nodes in u and everything is spectral in u, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import legendre
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.meanfield import bases
+from metastable.meanfield.bases import Basis, Circle, resized
+from metastable.meanfield.density import NEGATIVE, Density
+from metastable.meanfield.making import (
+    angles_of_shares,
+    check_axis,
+    check_degree,
+    degree_of,
+    evaluated,
+    kind_of,
+    out_of_frame,
+    projected,
+)
+
+POSITIONS = 12
+MOST_POSITIONS = 96
+GOLDEN = 0.5 * (5.0**0.5 - 1.0)
+
+
+@lru_cache(maxsize=32)
+def nodes_of(count: int) -> tuple[FloatArray, FloatArray]:
+    """Gauss's nodes u in (0, 1), ascending, and their weights (sum one)."""
+    z, weights = legendre.leggauss(count)
+    return 0.5 * (z + 1.0), 0.5 * weights
+
+
+def interpolation(count: int, u: FloatArray) -> FloatArray:
+    """Matrix (m, count) from values at the nodes to those of their polynomial at u."""
+    return _functions(u, count) @ _analysis(count)
+
+
+@lru_cache(maxsize=32)
+def _analysis(count: int) -> FloatArray:
+    """From values at the nodes to coefficients of shifted Legendre polynomials P_n(2 u - 1)."""
+    u, weights = nodes_of(count)
+    return (2.0 * np.arange(count) + 1.0)[:, None] * (_functions(u, count) * weights[:, None]).T
+
+
+def _functions(u: FloatArray, count: int) -> FloatArray:
+    return np.asarray(legendre.legvander(2.0 * np.asarray(u) - 1.0, count - 1), dtype=np.float64)
+
+
+def averages(count: int, u: FloatArray) -> FloatArray:
+    """Matrix (m, count) from values at the nodes to (1/u) integral_0^u of their polynomial; its value at 0 for u = 0."""
+    u = np.asarray(u, dtype=float)
+    value = legendre.legvander(2.0 * u - 1.0, count)
+    integral = np.empty((u.size, count))
+    integral[:, 0] = u
+    for n in range(1, count):  # (2 n + 1) times the integral of P_n is P_(n+1) - P_(n-1)
+        integral[:, n] = 0.5 * (value[:, n + 1] - value[:, n - 1]) / (2.0 * n + 1.0)
+    mean = np.where(u[:, None] > 0, integral / np.where(u > 0, u, 1.0)[:, None], value[:, :count])
+    return mean @ _analysis(count)
+
+
+def tail_of_positions(values: FloatArray) -> float:
+    """Part of laws (positions, size) in the last quarter of their polynomials in u."""
+    count = len(values)
+    if count == 1:
+        return 0.0
+    found = _analysis(count) @ values / np.sqrt(2.0 * np.arange(count) + 1.0)[:, None]
+    size = float(np.linalg.norm(found))
+    return float(np.linalg.norm(found[-max(1, count // 4) :])) / size if size > 0 else 0.0
+
+
+def checked_position(u: Any) -> float:
+    """`u` as a position of the sequence."""
+    return _checks.number(u, "u", 0.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CausalDensity:
+    """Laws of tokens by their position u in (0, 1] of a sequence.
+
+    Fields
+    ------
+    dim : dimension of the space.
+    coefficients : (positions, size), those of `Density` at Gauss's nodes in u (`positions`).
+    axis : None, or the axis of zonal laws.
+
+    Made by `CausalDensity.from_function` and `CausalDensity.alike`.
+    """
+
+    dim: int
+    coefficients: FloatArray
+    axis: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        dim = _checks.count(self.dim, "dim", minimum=2, maximum=10_000)
+        axis = check_axis(self.axis, dim)
+        kind = kind_of(dim, axis)
+        coefficients = _checks.matrix(self.coefficients, "coefficients")
+        check_degree(degree_of(kind, coefficients.shape[1]), kind, "the degree of coefficients")
+        if not 1 <= len(coefficients) <= MOST_POSITIONS:
+            raise InvalidInputError(f"coefficients must have 1 to {MOST_POSITIONS} rows, not {len(coefficients)}")
+        if np.abs(coefficients[:, 0] - 1.0).max() > 1e-9:
+            raise InvalidInputError("the mass at every position, the first coefficient, is 1")
+        object.__setattr__(self, "dim", dim)
+        object.__setattr__(self, "axis", None if axis is None else _checks.readonly(axis))
+        object.__setattr__(self, "coefficients", _checks.readonly(coefficients))
+        values = self.basis.values(coefficients)
+        if values.min() < -NEGATIVE * values.max():
+            raise InvalidInputError(f"a density is not negative, but this series goes down to {values.min():.3g}")
+
+    def __repr__(self) -> str:
+        return f"<CausalDensity on the sphere of R^{self.dim}, {len(self.coefficients)} positions, degree {self.basis.degree}>"
+
+    @staticmethod
+    def alike(density: Density, positions: int = POSITIONS) -> CausalDensity:
+        """The same law at every position."""
+        _checks.instance(density, Density, "density")
+        count = _checks.count(positions, "positions", maximum=MOST_POSITIONS)
+        return CausalDensity(density.dim, np.tile(density.coefficients, (count, 1)), density.axis)
+
+    @staticmethod
+    def from_function(
+        function: Callable[[float, FloatArray], Any],
+        dim: int,
+        positions: int = POSITIONS,
+        degree: int | None = None,
+        axis: Any = None,
+    ) -> CausalDensity:
+        """Laws proportional to `function(u, points)`, of a position and unit vectors (m, dim) to m numbers >= 0."""
+        dim = _checks.count(dim, "dim", minimum=2, maximum=10_000)
+        axis = check_axis(axis, dim)
+        if not callable(function):
+            raise InvalidInputError(f"function must take a position and unit vectors (m, dim), not be {function!r}")
+        places = nodes_of(_checks.count(positions, "positions", maximum=MOST_POSITIONS))[0]
+        coefficients = projected(
+            lambda nodes: np.array(
+                [evaluated(lambda x, u=u: function(float(u), x), out_of_frame(nodes, axis)) for u in places]
+            ),
+            kind_of(dim, axis),
+            dim,
+            degree,
+        )
+        if not (coefficients[:, 0] > 0).all():
+            raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
+        return CausalDensity(dim, coefficients / coefficients[:, :1], axis)
+
+    @property
+    def basis(self) -> Basis:
+        """The functions of the series."""
+        kind = kind_of(self.dim, self.axis)
+        return bases.make(kind, self.dim, degree_of(kind, self.coefficients.shape[1]))
+
+    @property
+    def positions(self) -> FloatArray:
+        """The positions u (p,) at which the laws are kept."""
+        return _checks.readonly(nodes_of(len(self.coefficients))[0].copy())
+
+    def at(self, u: float) -> Density:
+        """The law at position u."""
+        row = interpolation(len(self.coefficients), np.array([checked_position(u)]))[0]
+        return self._density(row)
+
+    def mean(self, u: float = 1.0) -> Density:
+        """The average of the laws below position u: that of all tokens for u = 1, that at 0 for u = 0."""
+        return self._density(averages(len(self.coefficients), np.array([checked_position(u)]))[0])
+
+    def _density(self, row: FloatArray) -> Density:
+        mixed = row @ self.coefficients
+        return Density(self.dim, mixed / mixed[0], self.axis)
+
+    def with_degree(self, degree: int) -> CausalDensity:
+        """The same laws with more modes, or cut to fewer."""
+        basis = self.basis.with_degree(check_degree(degree, type(self.basis)))
+        return CausalDensity(self.dim, resized(self.coefficients, basis.size), self.axis)
+
+    def sequence(self, tokens: int, seed: int | None = None) -> FloatArray:
+        """Tokens (tokens, 2) of the circle in order, token k of the law at (k - 1/2)/tokens.
+
+        With a seed they are independent; without, the mass below token k is the k-th number of Kronecker's sequence of the golden
+        ratio, so that every beginning of the sequence is spread as evenly as can be.
+        """
+        tokens = _checks.count(tokens, "tokens")
+        _checks.room((tokens, 2), "the tokens")
+        basis = self.basis
+        if not isinstance(basis, Circle):
+            raise UnsupportedError("sequences exist on the circle (dim=2, no axis)")
+        k = np.arange(tokens)
+        if seed is None:
+            shares = np.mod((k + 0.5) * GOLDEN, 1.0)
+        else:
+            shares = np.random.default_rng(_checks.seed(seed)).random(tokens)
+        angles = np.empty(tokens)
+        rows = 20_000
+        for first in range(0, tokens, rows):
+            part = slice(first, first + rows)
+            laws = interpolation(len(self.coefficients), (k[part] + 0.5) / tokens) @ self.coefficients
+            angles[part] = angles_of_shares(basis, laws, shares[part])
+        return sphere.from_angle(angles)
