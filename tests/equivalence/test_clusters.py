@@ -83,13 +83,17 @@ def test_collapse_agrees_with_lsoda_and_between_tolerances(seed):
 
 def test_the_goal_of_two_hundred_tokens():
     """n = 200, beta = 64: from random tokens to one cluster at 1e50 or later, with the tree, in a thousand steps."""
-    run = settle(ms.Attention(dim=2, beta=64.0, mask=FULL), ms.sphere.uniform(200, dim=2, seed=0))
+    model = ms.Attention(dim=2, beta=64.0, mask=FULL)
+    run = settle(model, ms.sphere.uniform(200, dim=2, seed=0))
     assert run.status == "success"
     assert run.notes["settled"] > 1e50
     assert np.abs(run.final - run.final[0]).max() == 0.0
     tree = ms.merge_tree(run)
     assert tree.complete
     assert run.stats.accepted + run.stats.rejected < 2500
+    # What the clusters at t = 100 predict, to the end.
+    guess = ms.analysis.predict_merges(run.at(100.0), model, 100.0)
+    np.testing.assert_allclose(guess.time[-4:], tree.time[-4:], rtol=1e-3)
     # Between merges the clusters of the tree are those of the state.
     for before, after in zip(tree.time[-6:-1], tree.time[-5:]):
         t = math.sqrt(before * after)
