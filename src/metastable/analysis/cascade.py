@@ -90,8 +90,7 @@ def predict_merges(
 
     Under the causal mask point k is the leader (first token) of its cluster and m_kj the number of tokens of cluster
     j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
-    attention a cluster is its mean direction and m_kj the size of cluster j; the horizon is then 1e20, as for
-    `method="rodas"`, and what has not merged by then is left unmerged.
+    attention a cluster is its mean direction and m_kj the size of cluster j.
 
     The tree is that of a run from this moment on as far as the tokens of each cluster sit on its leader. It is wrong
     where a leader is so near the middle between two clusters that less than `blur` decides which one wins, and the
@@ -202,17 +201,15 @@ class _Clusters:
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
         from metastable.analysis import leaders
-        from metastable.integrate import rodas
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
         surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, ARRIVED * self.radius)
-        latest = LATEST if self.together == self.model.dim - 1 else rodas.DENSE_HORIZON
         path = leaders.solve(
             places,
             surroundings,
             begin=0.0,
-            until=latest,
+            until=LATEST,
             tolerance=TOLERANCE,
             max_steps=MAX_STEPS,
         )

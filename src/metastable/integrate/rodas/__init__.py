@@ -3,6 +3,7 @@
 from metastable.integrate.rodas.prepare import dense_tokens, on_circle
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
+    JOINED,
     LOGIT_SPREAD,
     SETTLED,
     SUPPORT,
@@ -15,6 +16,7 @@ from metastable.integrate.rodas.solver import (
 
 __all__ = [
     "DENSE_HORIZON",
+    "JOINED",
     "LOGIT_SPREAD",
     "SETTLED",
     "SUPPORT",
