@@ -63,10 +63,10 @@ def test_settled_is_the_default_way_to_the_end():
 
 def test_what_the_implicit_method_refuses_stays_explicit_and_says_why():
     x = ms.sphere.uniform(5, dim=2, seed=0)
-    model = ms.Attention(dim=2, beta=1.0, weights="unnormalized")
+    model = ms.Attention(dim=2, beta=1.0, norm=ms.SqrtScaling())
     run = ms.simulate(model, x, until=2e3)
     assert run.method == "tsit5"
-    assert "softmax" in run.notes["explicit because"]
+    assert "PostLN" in run.notes["explicit because"]
 
 
 def test_max_steps_is_shared_by_both_methods():

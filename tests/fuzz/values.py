@@ -157,6 +157,33 @@ def sweeps() -> list[Any]:
 
 
 @functools.cache
+def densities() -> list[Any]:
+    return [
+        ms.meanfield.Density.perturbed(2, {1: 0.5}, degree=8),
+        ms.meanfield.Density.perturbed(3, {2: 0.5}, degree=4),
+        ms.meanfield.Density.perturbed(4, {1: 0.5}, degree=8, axis=[1, 0, 0, 0]),
+        ms.meanfield.CausalDensity.alike(ms.meanfield.Density.uniform(2, degree=8), 3),
+    ]
+
+
+@functools.cache
+def balances() -> list[Any]:
+    """Models with noise for which densities exist."""
+    full = ms.Attention(dim=2, beta=1.0, mask=ms.Full(), noise=1.2)
+    return [full, full.replace(weights="unnormalized"), ms.Attention(dim=3, beta=2.0, mask=ms.Full(), noise=0.9)]
+
+
+@functools.cache
+def evolutions() -> list[Any]:
+    return [ms.meanfield.evolve(balances()[0], densities()[0], [0.0, 0.5])]
+
+
+@functools.cache
+def branch_list() -> list[Any]:
+    return [ms.meanfield.branch(balances()[1], limits=(1.5, 1.9))]
+
+
+@functools.cache
 def figure_axes() -> list[Any]:
     from matplotlib.figure import Figure
 
@@ -248,7 +275,23 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
         ms.observe.own(len),
         np.mean,
     ],
-    "model": lambda: [*models(), models()[:2], {"dim": 2, "beta": 1.0}],
+    "model": lambda: [*models(), *balances(), models()[:2], {"dim": 2, "beta": 1.0}],
+    "density": densities,
+    "amplitudes": ({}, {1: 0.1}, {2: -0.3, 1: 0.1}),
+    "axis": (None, [1.0, 0.0], [0.0, 0.6, 0.8]),
+    "degree": (None, 4, 16),
+    "modes": (None, 1, 8),
+    "mode": (1, 2),
+    "positions": (2, 5),
+    "u": (0.0, 0.3, 1.0),
+    "bandwidth": (None, 0.3, 1.0),
+    "masses": (None, [1.0, 2.0, 1.0, 4.0]),
+    "coefficients": (array([1.0, 0.1, 0.0]), array([[1.0, 0.1, 0.0], [1.0, 0.0, 0.2]])),
+    "parameter": ("kappa", "beta"),
+    "limits": ((1.0, 3.0), [0.5, 2.5]),
+    "evolution": evolutions,
+    "branches": branch_list,
+    "cells": (2, 36),
     "run": runs,
     "tree": lambda: [ms.merge_tree(run, 0.5) for run in runs()[:2]],
     "settings": lambda: [ms.reproduce.Settings(), ms.reproduce.Settings(seed=1, members=2)],
@@ -340,7 +383,9 @@ def specimens(owner: type) -> list[Any]:
         *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
     )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
+    known += (*densities(), *evolutions(), *branch_list(), ms.meanfield.onset(balances()[1]))
     known += (
+        branch_list()[0].states[0],
         ms.reproduce.Settings(),
         ms.reproduce.catalogue()[0],
         ms.reproduce.all_papers()[0],

@@ -6,7 +6,7 @@ Functions of arrays and of runs (anything with the attributes of `Trajectory`); 
 - clusters: `cluster_labels`, `cluster_count`, `cluster_sizes`, `cluster_leaders`, `cluster_means`, `cluster_spread`
 - merges: `merge_tree` of a run, `predict_merges` from the clusters at one moment -> `MergeTree`
 - lengths that a model sets by default: `cluster_radius`, `center_separation`
-- energies: `token_energies`, `energy_gradients`, `gradient_flow_defect`, `global_energy`
+- energies: `token_energies`, `energy_gradients`, `gradient_flow_defect`, `global_energy`, `attention_energy`
 - atlas: `predict`, `predict_value` -> `Prediction`; `classify` -> `Classification`, made of `features`, `group`, `match`;
   `leading_eigenvalue` -> `LeadingEigenvalue`
 - observables for runs and ensembles: `observe`
@@ -36,7 +36,13 @@ from metastable.analysis.clusters import (
     cluster_sizes,
     cluster_spread,
 )
-from metastable.analysis.energy import energy_gradients, global_energy, gradient_flow_defect, token_energies
+from metastable.analysis.energy import (
+    attention_energy,
+    energy_gradients,
+    global_energy,
+    gradient_flow_defect,
+    token_energies,
+)
 from metastable.analysis.merging import MergeTree, merge_tree
 from metastable.analysis.scales import center_separation, cluster_radius
 from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
@@ -51,6 +57,7 @@ __all__ = [
     "MergeTree",
     "Prediction",
     "Trajectory",
+    "attention_energy",
     "center_separation",
     "classify",
     "cluster_count",

@@ -116,6 +116,91 @@ def gradient_flow_defect(model: Attention, x: ArrayLike) -> FloatArray:
     return np.linalg.norm(velocity(model, tokens, engine="reference") - descent, axis=1)
 
 
+def _symmetric_rule(model: Attention, tokens: int | None) -> str | None:
+    """Only where Q^T K = V is symmetric the attention sum is the gradient of one function."""
+    head = model.all_heads[0]
+    identity = np.eye(model.dim)
+    form = identity if head.bilinear is None else head.bilinear
+    value = identity if head.value is None else head.value
+    size = 1e-12 * max(float(np.abs(form).max()), float(np.abs(value).max()))
+    if np.abs(form - form.T).max() <= size and np.abs(form - value).max() <= size:
+        return None
+    return "needs Q^T K = V, a symmetric matrix"
+
+
+GLOBAL_SUPPORT = Support(
+    "the energy of full attention",
+    norms=None,
+    masks=frozenset({"full"}),
+    weights=frozenset({"softmax", "unnormalized"}),
+    parts=frozenset(
+        {"bilinear", "value", "frozen", "masses", "noise", "repulsion", "blind", "radius", "depth", "jumps"}
+    ),
+    use="use token_energies, one energy for each token, under other masks",
+    rules=(
+        Rule("beta", lambda model, tokens: None if model.all_heads[0].beta else "needs beta other than 0"),
+        Rule("symmetric", _symmetric_rule, "use a model that is a gradient flow"),
+    ),
+)
+"""The models that climb one energy: every norm but turns the speed of a token up or down."""
+
+
+def attention_energy(model: Attention, x: ArrayLike) -> float:
+    """Energy of all tokens together under full attention with Q^T K = V symmetric (the identity is one such).
+
+        E = (1/(2 beta N^2)) ( sum_{i,j} m_i m_j e(x_i, x_j) + 2 sum_{i,a} m_i w_a e(x_i, theta_a) ),
+        e(x, y) = exp(beta <x, V y> - |beta| |V|),    N = sum m_i,
+
+    m the masses of the tokens (1 unless the model has some), theta_a frozen tokens of weight w_a; pairs i = j are left out where
+    tokens do not see themselves. grad_i E = (m_i/N^2) sum_j m_j e(x_i, x_j) V x_j, so along a run without noise it never falls: USA
+    climbs its gradient, SA its gradient divided by Z_i, and norms change the pace of a token only. For Q = K = V = I it is
+    `global_energy`. Memory O(n).
+
+    Raises:
+        UnsupportedError: the model is not a gradient flow.
+
+    Reference: arXiv:2312.10794, section 3 (there without the factor exp(-beta)).
+    """
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {type(model).__name__}")
+    require(model, GLOBAL_SUPPORT)
+    tokens = model.check_tokens(x, "x")
+    head = model.all_heads[0]
+    form, beta = head.value, head.beta
+    mass = np.ones(len(tokens)) if model.masses is None else model.masses
+    mass = mass / mass.max()
+    share = 1.0 if model.masses is None else 1.0 / float(model.masses.max())
+    own = model.mask.sees_self(len(tokens))
+    total = _pair_sum(tokens, mass, form, beta, own)
+    anchors, weights = _anchors(model)
+    if len(anchors):
+        top = abs(beta) * (1.0 if form is None else float(np.linalg.norm(form, 2)))
+        turned = anchors if form is None else anchors @ form.T
+        with np.errstate(under="ignore"):
+            total += 2.0 * float(mass @ np.exp(np.minimum(beta * (tokens @ turned.T) - top, 0.0)) @ (weights * share))
+    return total / beta / (2.0 * float(mass.sum()) ** 2)
+
+
+def _pair_sum(x: FloatArray, mass: FloatArray, form: FloatArray | None, beta: float, own: bool) -> float:
+    """sum_{i,j} m_i m_j exp(beta <x_i, V x_j> - |beta| |V|), in blocks of rows; `own`: with the pairs i = j."""
+    size = 1.0 if form is None else float(np.linalg.norm(form, 2))
+    turned = x if form is None else x @ form.T
+    rows = max(1, 2**20 // len(x))
+    total = 0.0
+    for first in range(0, len(x), rows):
+        block = x[first : first + rows]
+        place = np.arange(len(block)), first + np.arange(len(block))
+        gap = np.maximum(size - np.sign(beta) * (block @ turned.T), 0.0)
+        if form is None and beta > 0:
+            gap[place] = 0.0  # exactly: a large beta shows the rounding
+        with np.errstate(over="ignore", under="ignore"):  # exp(-infinity) is 0
+            pulls = np.exp(-abs(beta) * gap)
+        if not own:
+            pulls[place] = 0.0
+        total += float(mass[first : first + rows] @ pulls @ mass)
+    return total
+
+
 def global_energy(x: ArrayLike, beta: float) -> float:
     """Energy of full attention, (1/(2 beta n^2)) sum_{i,j} exp(beta (<x_i, x_j> - 1)).
 
@@ -130,12 +215,4 @@ def global_energy(x: ArrayLike, beta: float) -> float:
     """
     tokens = _checks.tokens(x, "x")
     beta = _checks.number(beta, "beta", 0.0, strict=True)
-    rows = max(1, 2**20 // len(tokens))
-    total = 0.0
-    for first in range(0, len(tokens), rows):
-        block = tokens[first : first + rows]
-        gap = np.maximum(1.0 - block @ tokens.T, 0.0)
-        gap[np.arange(len(block)), first + np.arange(len(block))] = 0.0  # exactly: a large beta shows the rounding
-        with np.errstate(over="ignore"):  # exp(-infinity) is 0
-            total += float(np.exp(-beta * gap).sum())
-    return total / beta / (2.0 * len(tokens) ** 2)
+    return _pair_sum(tokens, np.ones(len(tokens)), None, beta, True) / beta / (2.0 * len(tokens) ** 2)

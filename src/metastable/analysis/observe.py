@@ -29,6 +29,7 @@ from metastable.analysis import _balls
 from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
+from metastable.analysis.observe_density import density, energy
 from metastable.analysis.observe_own import as_observable, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
 from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
@@ -44,7 +45,9 @@ __all__ = [
     "clusters",
     "consumed",
     "cosine_quantiles",
+    "density",
     "distance_to",
+    "energy",
     "mean_cosine",
     "order_parameter",
     "own",
@@ -57,9 +60,13 @@ class Observable(Protocol):
     """What `Run.observe` and `ensemble` measure."""
 
     @property
-    def dims(self) -> tuple[str, ...]: ...
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes that one moment of it has: none for a number."""
+        ...
 
-    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        """Values (times, ...) of `states` (times, tokens, dim) at `times`, of a run that began at `start` (tokens, dim)."""
+        ...
 
 
 def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:

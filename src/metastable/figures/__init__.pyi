@@ -1,5 +1,6 @@
 from . import circle_view as circle_view
 from . import curves as curves
+from . import density_view as density_view
 from . import figure_1 as figure_1
 from . import figure_2 as figure_2
 from . import figure_3 as figure_3
@@ -15,6 +16,7 @@ from .animation import animate as animate
 from .circle_view import draw_centers as draw_centers
 from .circle_view import draw_circle as draw_circle
 from .circle_view import draw_tokens as draw_tokens
+from .circle_view import draw_world_counts as draw_world_counts
 from .circle_view import draw_world_density as draw_world_density
 from .circle_view import draw_world_lines as draw_world_lines
 from .curves import draw_attention as draw_attention
@@ -22,6 +24,10 @@ from .curves import draw_band as draw_band
 from .curves import draw_dendrogram as draw_dendrogram
 from .curves import draw_error_points as draw_error_points
 from .curves import draw_spectrum as draw_spectrum
+from .density_view import draw_branches as draw_branches
+from .density_view import draw_evolution as draw_evolution
+from .density_view import draw_ring as draw_ring
+from .density_view import draw_sphere_density as draw_sphere_density
 from .ensemble_view import plot_ensemble as plot_ensemble
 from .interactive import plotly_run as plotly_run
 from .long_runs import draw_tree as draw_tree

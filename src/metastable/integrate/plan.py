@@ -8,6 +8,7 @@ else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.integrate.solution import Resume
 from metastable.kernels import select
-from metastable.model import Attention
+from metastable.model import Attention, Head
 
 RTOL = 1e-6
 ATOL = 1e-9
@@ -24,6 +25,8 @@ SDE_STEP = 0.01
 """Default step of `method="sde"`; shorter for strong noise in high dimension (`sde.default_step`)."""
 SHORT = 1e3
 """Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
+SHORT_DENSE = 3e4
+"""The same for unnormalised weights, whose implicit steps factor a matrix of all tokens (and whose speed is exp(beta))."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,22 @@ class Wishes:
 
 
 def size_of_value(model: Attention) -> float:
-    """Sum over the heads of the norms of V: the inverse of the shortest time scale."""
-    return sum(head.value_size for head in model.all_heads)
+    """Sum over the heads of the largest speeds, the inverse of the shortest time scale: the norm of V, for unnormalised weights times
+    the largest weight exp(beta |Q^T K|)."""
+    if model.weighting.kind != "unnormalized":
+        return sum(head.value_size for head in model.all_heads)
+    return sum(head.value_size * math.exp(min(_largest_logit(head), 700.0)) for head in model.all_heads)
+
+
+def _largest_logit(head: Head) -> float:
+    if head.is_bilinear:
+        form = head.bilinear
+        return abs(head.beta) * (1.0 if form is None else float(np.linalg.norm(form, 2)))
+    sizes = [1.0 if part is None else float(np.linalg.norm(part)) for part in (head.query, head.key)]
+    return abs(head.beta) * sizes[0] * sizes[1]
 
 
 def short(model: Attention, until: float) -> bool:
     """True for horizons that explicit steps reach easily."""
-    return until * size_of_value(model) <= SHORT
+    limit = SHORT_DENSE if model.weighting.kind == "unnormalized" else SHORT
+    return until * size_of_value(model) <= limit

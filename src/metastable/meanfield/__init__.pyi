@@ -1,7 +1,7 @@
+from .balance import StationaryState as StationaryState
+from .balance import stationary as stationary
 from .branches import Branch as Branch
-from .branches import Onset as Onset
 from .branches import branch as branch
-from .branches import onset as onset
 from .branches import uniform_branch as uniform_branch
 from .density import Density as Density
 from .evolution import Evolution as Evolution
@@ -10,6 +10,6 @@ from .interaction import critical_kappa as critical_kappa
 from .interaction import fastest_mode as fastest_mode
 from .interaction import growth_rates as growth_rates
 from .interaction import tricritical_beta as tricritical_beta
+from .onsets import Onset as Onset
+from .onsets import onset as onset
 from .positions import CausalDensity as CausalDensity
-from .stationary import StationaryState as StationaryState
-from .stationary import stationary as stationary

@@ -13,15 +13,20 @@ axes go along; a longer series begins with the shorter one, so refining is paddi
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
+from numpy.fft import irfft, rfft
+from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
 from metastable._checks import FloatArray
+
+ComplexArray = NDArray[np.complex128]
+IntArray = NDArray[np.int64]
 
 SQRT2 = float(np.sqrt(2.0))
 
@@ -94,6 +99,12 @@ def make(kind: type[Basis], dim: int, degree: int) -> Basis:
     return kind(dim, degree)
 
 
+def fast_length(least: int) -> int:
+    """The smallest 2^a 3^b that is not below `least`: lengths that fast Fourier transforms like."""
+    powers = [3**b for b in range(12)]
+    return min(power * 2 ** max(0, math.ceil(math.log2(least / power))) for power in powers)
+
+
 def resized(coefficients: FloatArray, size: int) -> FloatArray:
     """Coefficients (..., any) cut or padded with zeros to `size`."""
     result = np.zeros((*coefficients.shape[:-1], size))
@@ -115,7 +126,7 @@ class Circle(Basis):
 
     @cached_property
     def _count(self) -> int:
-        return int(next_fast_len(max(8, 4 * self.degree), real=True))
+        return fast_length(max(8, 4 * self.degree))
 
     @cached_property
     def angles(self) -> FloatArray:
@@ -134,14 +145,14 @@ class Circle(Basis):
     def weights(self) -> FloatArray:
         return np.full(self._count, 1.0 / self._count)
 
-    def complex_modes(self, coefficients: FloatArray) -> np.ndarray:
+    def complex_modes(self, coefficients: FloatArray) -> ComplexArray:
         """integral e^(-i k theta) f ds for k = 0..degree."""
         modes = np.empty((*coefficients.shape[:-1], self.degree + 1), dtype=complex)
         modes[..., 0] = coefficients[..., 0]
         modes[..., 1:] = (coefficients[..., 1::2] - 1j * coefficients[..., 2::2]) / SQRT2
         return modes
 
-    def _real(self, modes: np.ndarray) -> FloatArray:
+    def _real(self, modes: ComplexArray) -> FloatArray:
         result = np.empty((*modes.shape[:-1], 2 * self.degree + 1))
         result[..., 0] = modes[..., 0].real
         result[..., 1::2] = SQRT2 * modes[..., 1 : self.degree + 1].real
@@ -198,7 +209,7 @@ def gauss_rule(dim: int, count: int) -> tuple[FloatArray, FloatArray]:
     if dim == 2:
         z = np.cos(np.pi * (np.arange(count)[::-1] + 0.5) / count)
         return z, np.full(count, 1.0 / count)
-    z = eigh_tridiagonal(np.zeros(count), _recurrence(dim, count)[: count - 1], eigvals_only=True)
+    z = np.asarray(eigh_tridiagonal(np.zeros(count), _recurrence(dim, count)[: count - 1], eigvals_only=True))
     z = 0.5 * (z - z[::-1])
     value, _ = zonal_polynomials(dim, count - 1, z)
     weights = 1.0 / np.einsum("ql,ql->q", value, value)
@@ -281,7 +292,7 @@ def legendre_table(degree: int, z: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Sphere(Basis):
-    """Real spherical harmonics of S^2 with mean square one, index l^2 + l + m (m < 0: sines); Gauss's nodes in x_3, even ones around."""
+    """Real spherical harmonics of S^2 with mean square one, index l^2 + l + m (m < 0: sines); Gauss's nodes in x_3."""
 
     @cached_property
     def degrees(self) -> FloatArray:
@@ -290,7 +301,7 @@ class Sphere(Basis):
 
     @cached_property
     def _sizes(self) -> tuple[int, int]:
-        return 3 * self.degree // 2 + 4, int(next_fast_len(max(8, 3 * self.degree + 1), real=True))
+        return 3 * self.degree // 2 + 4, fast_length(max(8, 3 * self.degree + 1))
 
     @cached_property
     def _heights(self) -> tuple[FloatArray, FloatArray]:
@@ -332,13 +343,13 @@ class Sphere(Basis):
         return table, (l * z * table - factor * lower) / across, m * table / across
 
     @cached_property
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _places(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """m and l of the pairs 0 <= m <= l, and the places of their cosines and sines among the coefficients."""
         m, l = np.meshgrid(np.arange(self.degree + 1), np.arange(self.degree + 1), indexing="ij")
         m, l = m[l >= m], l[l >= m]
         return m, l, l * l + l + m, l * l + l - m
 
-    def _packed(self, coefficients: FloatArray) -> np.ndarray:
+    def _packed(self, coefficients: FloatArray) -> ComplexArray:
         """Coefficients as complex amplitudes (..., m, l) of e^(i m phi), m >= 0."""
         m, l, cosine, sine = self._places
         result = np.zeros((*coefficients.shape[:-1], self.degree + 1, self.degree + 1), dtype=complex)
@@ -346,7 +357,7 @@ class Sphere(Basis):
         result[..., m, l] -= np.where(m == 0, 0.0, 1j / SQRT2) * coefficients[..., sine]
         return result
 
-    def _unpacked(self, packed: np.ndarray) -> FloatArray:
+    def _unpacked(self, packed: ComplexArray) -> FloatArray:
         m, l, cosine, sine = self._places
         result = np.zeros((*packed.shape[:-2], (self.degree + 1) ** 2))
         chosen = packed[..., m, l]
@@ -355,13 +366,13 @@ class Sphere(Basis):
         result[..., cosine] = np.where(m == 0, 1.0, SQRT2) * chosen.real
         return result
 
-    def _around(self, packed: np.ndarray, table: FloatArray) -> FloatArray:
+    def _around(self, packed: ComplexArray, table: FloatArray) -> FloatArray:
         """sum_m e^(i m phi) sum_l table packed at the nodes."""
         rings = np.matmul(packed[..., :, None, :], table)[..., 0, :]
         fields = irfft(np.moveaxis(rings, -2, -1), self._sizes[1], axis=-1) * self._sizes[1]
         return fields.reshape(*fields.shape[:-2], -1)
 
-    def _rings(self, values: FloatArray) -> np.ndarray:
+    def _rings(self, values: FloatArray) -> ComplexArray:
         """Integrals around, times the weights in x_3: (..., q) -> (..., m, heights)."""
         heights, turns = self._sizes
         field = values.reshape(*values.shape[:-1], heights, turns)
@@ -369,7 +380,7 @@ class Sphere(Basis):
         return np.moveaxis(modes * self._heights[1][:, None], -1, -2)
 
     @staticmethod
-    def _gather(rings: np.ndarray, table: FloatArray) -> np.ndarray:
+    def _gather(rings: ComplexArray, table: FloatArray) -> ComplexArray:
         return np.matmul(table, rings[..., None])[..., 0]
 
     def values(self, coefficients: FloatArray) -> FloatArray:
@@ -390,6 +401,6 @@ class Sphere(Basis):
 
     def functions(self, points: FloatArray) -> FloatArray:
         table = legendre_table(self.degree, np.clip(points[:, 2], -1.0, 1.0))
-        turns = np.exp(-1j * np.arange(self.degree + 1)[:, None] * np.arctan2(points[:, 1], points[:, 0]))
-        packed = np.moveaxis(table * turns[:, None, :], -1, 0)
+        turns: ComplexArray = np.exp(-1j * np.arange(self.degree + 1)[:, None] * np.arctan2(points[:, 1], points[:, 0]))
+        packed: ComplexArray = np.moveaxis(table * turns[:, None, :], -1, 0)
         return self._unpacked(packed)

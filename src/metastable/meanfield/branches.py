@@ -1,25 +1,24 @@
 """Branches of stationary states: how they change with kappa or beta, by continuation in arclength, with the stability of each point.
 
-A branch is a curve (mu(s), p(s)) with p = kappa or beta. From one point the next is predicted along the tangent and corrected by Newton's
-method across it, so that the curve may turn back (folds). Branches leave the uniform state where one of its modes becomes neutral.
+A branch is a curve (mu(s), p(s)) with p = kappa or beta. From one point the next is predicted along the tangent and corrected by
+Newton's method across it, so that the curve may turn back (folds). Branches leave the uniform state where one of its modes becomes
+neutral.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy import optimize
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import ConvergenceError, InvalidInputError, MetastableError, NumericalRangeError
+from metastable.errors import ConvergenceError, InvalidInputError, MetastableError
 from metastable.meanfield import interaction
-from metastable.meanfield.bases import resized
-from metastable.meanfield.density import Density, tail_of
-from metastable.meanfield.stationary import (
+from metastable.meanfield.balance import (
     DEGREE,
     LARGEST_DEGREE,
     RESIDUAL,
@@ -34,6 +33,9 @@ from metastable.meanfield.stationary import (
     state_of,
     zonal_start,
 )
+from metastable.meanfield.bases import resized
+from metastable.meanfield.density import Density
+from metastable.meanfield.making import tail_of
 from metastable.model import Attention
 
 PARAMETERS = ("kappa", "beta")
@@ -42,8 +44,6 @@ STEP = 0.05
 SMALLEST_STEP = 1e-6
 DIFFERENCE = 1e-6
 """Relative step of the derivative of the equations in the parameter (central differences)."""
-ONSET = 0.08
-"""Amplitude at which the bending of a branch at its onset is measured first (then at a half and at a quarter of it)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +92,7 @@ def _branch(parameter: str, states: list[StationaryState], values: list[float], 
 
 
 @dataclass
-class _Curve:
+class Curve:
     """The equations of one branch: unknown are the coefficients of degree 1.. and the parameter over `unit`."""
 
     model: Attention
@@ -160,9 +160,14 @@ class _Curve:
         return np.append(resized(unknown[:-1], self.degree), unknown[-1])
 
 
+def root(function: Callable[[float], float], low: float, high: float) -> float:
+    """The zero of a function between two points at which it has different signs."""
+    return float(optimize.root_scalar(function, bracket=(low, high), method="brentq", xtol=1e-14).root)
+
+
 def onset_value(model: Attention, parameter: str, mode: int, limits: tuple[float, float], axis: FloatArray) -> float:
     """The parameter between the limits at which mode `mode` of the uniform state becomes neutral, from the linearised equation."""
-    curve = _Curve(model, axis, parameter, _kappa(model), interaction.beta_of(model), max(DEGREE, 2 * mode))
+    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 2 * mode))
 
     def rate(value: float) -> float:
         system = curve.system(value / curve.unit)
@@ -178,15 +183,15 @@ def onset_value(model: Attention, parameter: str, mode: int, limits: tuple[float
             "widen limits"
         )
     first = int(changes[0])
-    return float(brentq(rate, float(marks[first]), float(marks[first + 1]), xtol=1e-14, rtol=1e-14))
+    return root(rate, float(marks[first]), float(marks[first + 1]))
 
 
-def _kappa(model: Attention) -> float:
+def kappa_of(model: Attention) -> float:
     """kappa of the model; 1 where it has no noise (then it is the parameter)."""
     return noisy(model) if model.noise > 0 else 1.0
 
 
-def _check(model: Attention, parameter: str, limits: Any) -> tuple[Attention, str, tuple[float, float]]:
+def checked_range(model: Attention, parameter: str, limits: Any) -> tuple[Attention, str, tuple[float, float]]:
     model = interaction.checked(model)
     parameter = _checks.choice(parameter, "parameter", PARAMETERS)
     low, high = (float(value) for value in _checks.vector(limits, "limits", 2))
@@ -205,9 +210,9 @@ def uniform_branch(
     model: Attention, parameter: str = "kappa", limits: tuple[float, float] = (0.1, 10.0), points: int = 61
 ) -> Branch:
     """The uniform state over a range of kappa or beta: its stability, and where its modes 1..8 become neutral."""
-    model, parameter, limits = _check(model, parameter, limits)
+    model, parameter, limits = checked_range(model, parameter, limits)
     points = _checks.count(points, "points", minimum=2, maximum=10_000)
-    _refuse_anchors(model)
+    refuse_anchors(model)
     axis = np.eye(1, model.dim)[0]
     found = []
     for mode in range(1, 9):
@@ -217,7 +222,7 @@ def uniform_branch(
             continue
     marks = np.geomspace(*limits, points) if limits[0] > 0 else np.linspace(*limits, points)
     marks = np.unique(np.concatenate([marks, found]))
-    curve = _Curve(model, axis, parameter, _kappa(model), interaction.beta_of(model), DEGREE)
+    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), DEGREE)
     states = []
     for value in marks:
         system = curve.system(float(value) / curve.unit)
@@ -226,7 +231,7 @@ def uniform_branch(
     return _branch(parameter, states, marks.tolist(), bifurcations=tuple(sorted(found)), mode=0, message=ended)
 
 
-def _refuse_anchors(model: Attention) -> None:
+def refuse_anchors(model: Attention) -> None:
     if model.frozen is not None:
         raise InvalidInputError("with frozen tokens the uniform law is not stationary; give start= a StationaryState")
 
@@ -255,21 +260,23 @@ def branch(
     Returns:
         A `Branch`; every point knows whether it is stable, `folds` where it turns.
     """
-    model, parameter, limits = _check(model, parameter, limits)
+    model, parameter, limits = checked_range(model, parameter, limits)
     mode = _checks.count(mode, "mode", maximum=64)
     step = _checks.number(step, "step", 1e-4, 1.0)
     points = _checks.count(points, "points", minimum=2, maximum=20_000)
     if start is not None:
         return _both_ways(model, parameter, limits, start, step, points)
-    _refuse_anchors(model)
+    refuse_anchors(model)
     axis = np.eye(1, model.dim)[0]
     value = onset_value(model, parameter, mode, limits, axis)
-    curve = _Curve(model, axis, parameter, _kappa(model), interaction.beta_of(model), max(DEGREE, 4 * mode))
+    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 4 * mode))
     point = np.append(np.zeros(curve.degree), value / curve.unit)
     along = np.zeros(point.size)
     along[mode - 1] = 1.0
     followed = _follow(curve, point, along, limits, step, points)
-    return _branch(parameter, followed.states, followed.values, folds=tuple(followed.folds), mode=mode, message=followed.message)
+    return _branch(
+        parameter, followed.states, followed.values, folds=tuple(followed.folds), mode=mode, message=followed.message
+    )
 
 
 def _both_ways(
@@ -283,7 +290,7 @@ def _both_ways(
     sides = []
     for sign in (-1.0, 1.0):
         degree = max(DEGREE, min(density.basis.degree, LARGEST_DEGREE))
-        curve = _Curve(model, density.axis, parameter, kappa, beta, degree)
+        curve = Curve(model, density.axis, parameter, kappa, beta, degree)
         value = kappa if parameter == "kappa" else beta
         if not limits[0] <= value <= limits[1]:
             raise InvalidInputError(f"the start has {parameter} = {value:g}, which is not between the limits {limits}")
@@ -309,14 +316,14 @@ class _Followed:
     folds: list[float] = field(default_factory=list)
     message: str = ""
 
-    def add(self, curve: _Curve, point: FloatArray) -> None:
+    def add(self, curve: Curve, point: FloatArray) -> None:
         system = curve.system(float(point[-1]))
         self.states.append(state_of(curve.model, system, curve.whole(point), curve.axis))
         self.values.append(float(point[-1]) * curve.unit)
 
 
 def _follow(
-    curve: _Curve, point: FloatArray, along: FloatArray, limits: tuple[float, float], step: float, points: int
+    curve: Curve, point: FloatArray, along: FloatArray, limits: tuple[float, float], step: float, points: int
 ) -> _Followed:
     """From a point in the direction `along` until the parameter leaves the limits, or no further."""
     found = _Followed()
@@ -339,21 +346,21 @@ def _follow(
             turned = curve.tangent(new, tangent)
             if turned @ tangent < 0.9:
                 raise ConvergenceError("the branch bends too much")
-            here = Density(curve.model.dim, curve.whole(new), curve.axis)
+            Density(curve.model.dim, curve.whole(new), curve.axis)  # refuses what is negative somewhere
         except (MetastableError, np.linalg.LinAlgError) as reason:
             h *= 0.5
             if h < SMALLEST_STEP:
                 found.message = f"stopped at {found.values[-1]:.6g}: {reason}"
                 return found
             continue
+        if new[:-1] @ point[:-1] < 0:
+            found.message = f"back at the uniform state near {curve.parameter} = {float(new[-1]) * curve.unit:.6g}"
+            return found
         if turned[-1] * tangent[-1] < 0 and point[:-1].any():
             found.folds.append(_fold(curve, point, tangent, length) * curve.unit)
         value = float(new[-1]) * curve.unit
         if not limits[0] <= value <= limits[1]:
-            found.message = f"{curve.parameter} = {value:.6g} is beyond the limits"
-            return found
-        if len(found.values) > 2 and here.order_parameter < 1e-7 and not (np.abs(new[:-1]) > 1e-7).any():
-            found.message = f"back at the uniform state at {value:.6g}"
+            _add_last(found, curve, point, new, limits[0] if value < limits[0] else limits[1])
             return found
         point, tangent = new, turned
         found.add(curve, point)
@@ -362,7 +369,20 @@ def _follow(
     return found
 
 
-def _fold(curve: _Curve, point: FloatArray, tangent: FloatArray, step: float) -> float:
+def _add_last(found: _Followed, curve: Curve, point: FloatArray, new: FloatArray, limit: float) -> None:
+    """The state where the branch leaves the limits, between a point and the next one."""
+    found.message = f"left the limits at {curve.parameter} = {limit:.6g}"
+    share = (limit / curve.unit - point[-1]) / (new[-1] - point[-1])
+    row = np.eye(1, new.size, new.size - 1)[0]
+    guess = point + share * (new - point)
+    guess[-1] = limit / curve.unit
+    try:
+        found.add(curve, curve.correct(guess, row)[0])
+    except (MetastableError, np.linalg.LinAlgError):
+        found.message += " (the state there was not found)"
+
+
+def _fold(curve: Curve, point: FloatArray, tangent: FloatArray, step: float) -> float:
     """The parameter where the branch turns, between a point and the next one."""
 
     def pace(length: float) -> float:
@@ -370,57 +390,7 @@ def _fold(curve: _Curve, point: FloatArray, tangent: FloatArray, step: float) ->
         return float(curve.tangent(there, tangent)[-1])
 
     try:
-        length = float(brentq(pace, 0.0, step, xtol=1e-13, rtol=1e-12))
+        length = root(pace, 0.0, step)
     except ValueError:  # rounding at the ends
         length = step
     return float(curve.correct(point + length * tangent, tangent)[0][-1])
-
-
-@dataclass(frozen=True)
-class Onset:
-    """Where a branch leaves the uniform state, and how it bends there: parameter = value + curvature amplitude^2 + ...
-
-    The amplitude is |mean token| for mode 1 (of any mode: that of a density's `amplitudes`). `continuous`: the branch bends towards
-    larger parameters, so the state changes without a jump; else there is one, and hysteresis.
-    """
-
-    parameter: str
-    mode: int
-    value: float
-    curvature: float
-
-    @property
-    def continuous(self) -> bool:
-        return self.curvature > 0
-
-
-def onset(
-    model: Attention, parameter: str = "kappa", limits: tuple[float, float] = (1e-3, 1e3), *, mode: int = 1
-) -> Onset:
-    """Where the branch of a mode begins and how it bends there, by continuation: no formula is used.
-
-    >>> import metastable as ms
-    >>> found = ms.meanfield.onset(ms.Attention(dim=2, beta=1.0, mask=ms.Full(), weights="unnormalized"))
-    >>> round(found.value, 6), found.continuous
-    (1.769413, True)
-    """
-    model, parameter, limits = _check(model, parameter, limits)
-    mode = _checks.count(mode, "mode", maximum=64)
-    _refuse_anchors(model)
-    axis = np.eye(1, model.dim)[0]
-    value = onset_value(model, parameter, mode, limits, axis)
-    curve = _Curve(model, axis, parameter, _kappa(model), interaction.beta_of(model), max(DEGREE, 4 * mode))
-    pole = curve.system(value / curve.unit).basis.functions(np.eye(1, model.dim))[0][mode]
-    row = np.zeros(curve.degree + 1)
-    row[mode - 1] = 1.0
-    bends = []
-    for amplitude in (ONSET, ONSET / 2, ONSET / 4):
-        guess = np.append(np.zeros(curve.degree), value / curve.unit)
-        guess[mode - 1] = amplitude * pole
-        point, _ = curve.correct(guess, row)
-        bends.append((float(point[-1]) * curve.unit - value) / amplitude**2)
-    once = [(4.0 * bends[1] - bends[0]) / 3.0, (4.0 * bends[2] - bends[1]) / 3.0]
-    curvature = (16.0 * once[1] - once[0]) / 15.0
-    if not math.isfinite(curvature):
-        raise NumericalRangeError("the bending of the branch leaves double precision")
-    return Onset(parameter, mode, value, curvature)

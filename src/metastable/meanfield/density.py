@@ -15,114 +15,26 @@ from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
+from metastable.meanfield.making import (
+    BLOCK,
+    DEGREE,
+    LARGEST_DEGREE,
+    TAIL,
+    angles_of_shares,
+    check_axis,
+    check_degree,
+    degree_of,
+    evaluated,
+    in_frame,
+    kind_of,
+    out_of_frame,
+    projected,
+)
 
-DEGREE = 32
-"""Degree that a density starts with where nothing asks for more."""
-LARGEST_DEGREE: dict[type[Basis], int] = {Circle: 4096, Zonal: 1024, Sphere: 128}
-"""Degrees beyond which tables and steps take too long."""
-TAIL = 1e-13
-"""Part of a function (in mean square) that may be left in the last tenth of its modes."""
 NEGATIVE = 1e-9
 """How far below zero, against its largest value, a density may go: what a truncated series leaves."""
-BLOCK = 2**22
-"""Numbers in a table of functions at points, at most."""
 REJECTIONS = 10**8
 """Points that are drawn in vain, at most."""
-
-
-def kind_of(dim: int, axis: Any) -> type[Basis]:
-    """The basis for a dimension; `axis` not None: zonal."""
-    if axis is not None:
-        return Zonal
-    if dim in (2, 3):
-        return Circle if dim == 2 else Sphere
-    raise UnsupportedError(
-        f"densities exist on the circle, on S^2, and zonal in any dimension; for dim={dim} give the axis of symmetry: axis=[1, 0, ...]"
-    )
-
-
-def degree_of(kind: type[Basis], size: int) -> int:
-    """The degree of a series of so many coefficients."""
-    degree = {Circle: (size - 1) // 2, Zonal: size - 1, Sphere: math.isqrt(size) - 1}[kind]
-    if degree < 0 or {Circle: 2 * degree + 1, Zonal: degree + 1, Sphere: (degree + 1) ** 2}[kind] != size:
-        raise InvalidInputError(f"{size} coefficients are no full set of degrees on the {kind.__name__.lower()}")
-    return degree
-
-
-def tail_of(basis: Basis, coefficients: FloatArray) -> float:
-    """Part of the series (root mean square) in the last tenth of the degrees."""
-    last = basis.degrees > 0.9 * basis.degree
-    size = float(np.linalg.norm(coefficients))
-    return float(np.linalg.norm(coefficients[..., last])) / size if size > 0 else 0.0
-
-
-def check_degree(degree: Any, kind: type[Basis], name: str = "degree") -> int:
-    """`degree` as the degree of a series of this kind."""
-    return _checks.count(degree, name, minimum=1, maximum=LARGEST_DEGREE[kind])
-
-
-def check_axis(axis: Any, dim: int) -> FloatArray | None:
-    """`axis` as a unit vector of R^dim."""
-    if axis is None:
-        return None
-    return _checks.tokens(_checks.vector(axis, "axis", dim)[None, :], "axis", dim=dim)[0]
-
-
-def in_frame(points: FloatArray, axis: FloatArray | None) -> FloatArray:
-    """Points as a basis sees them: a zonal one looks at the height along the axis only, in the first coordinate."""
-    if axis is None:
-        return points
-    height = np.clip(points @ axis, -1.0, 1.0)
-    flat = np.zeros_like(points)
-    flat[:, 0], flat[:, 1] = height, np.sqrt(1.0 - height**2)
-    return flat
-
-
-def out_of_frame(points: FloatArray, axis: FloatArray | None) -> FloatArray:
-    """Points of the space for nodes of a basis: on the meridian towards some direction across the axis."""
-    if axis is None:
-        return points
-    across = np.zeros_like(axis)
-    across[int(np.argmin(np.abs(axis)))] = 1.0
-    across -= (across @ axis) * axis
-    return points[:, :1] * axis + points[:, 1:2] * (across / np.linalg.norm(across))
-
-
-def evaluated(function: Callable[[FloatArray], Any], points: FloatArray) -> FloatArray:
-    """A user's function at points (m, dim): finite, not negative, one number each."""
-    if not callable(function):
-        raise InvalidInputError(f"function must take unit vectors (m, dim) and return m numbers, not be {function!r}")
-    try:
-        answer = function(_checks.readonly(points.copy()))
-    except Exception as reason:
-        raise InvalidInputError(f"function failed at unit vectors (m, dim): {type(reason).__name__}: {reason}") from reason
-    values = _checks.real_array(answer, "what function returns")
-    if values.shape != (len(points),):
-        raise InvalidInputError(f"function must return one number for each of {len(points)} points, not {values.shape}")
-    if (values < 0).any():
-        raise InvalidInputError(f"a density is not negative, but function returns {values.min():g}")
-    if not values.max() > 0:
-        raise InvalidInputError("function is zero everywhere: that is no density")
-    return values / values.max()
-
-
-def projected(function: Callable[[FloatArray], FloatArray], kind: type[Basis], dim: int, degree: int | None) -> FloatArray:
-    """Coefficients (..., size) of a function of nodes (q, dim) to (..., q), of so high a degree as it needs where none is given."""
-    if degree is not None:
-        basis = bases.make(kind, dim, check_degree(degree, kind))
-        return basis.project(function(basis.nodes))
-    degree = DEGREE
-    while True:
-        basis = bases.make(kind, dim, degree)
-        coefficients = basis.project(function(basis.nodes))
-        if tail_of(basis, coefficients) <= TAIL:
-            return coefficients
-        if 2 * degree > LARGEST_DEGREE[kind]:
-            raise ResolutionError(
-                f"function has more detail than {degree} modes hold (the last tenth has {tail_of(basis, coefficients):.1e} of it); "
-                "smooth it, or say degree= to take what there is"
-            )
-        degree *= 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -302,7 +214,9 @@ class Density:
     def at_angle(self, theta: Any) -> FloatArray:
         """The density at angles of the circle, against the uniform law; over 2 pi it is the density in the angle."""
         if self.dim != 2:
-            raise UnsupportedError(f"only the circle has angles, not dimension {self.dim}; call the density at unit vectors")
+            raise UnsupportedError(
+                f"only the circle has angles, not dimension {self.dim}; call the density at unit vectors"
+            )
         angles = np.atleast_1d(_checks.real_array(theta, "theta"))
         return self(sphere.from_angle(angles.ravel())).reshape(angles.shape)
 
@@ -387,46 +301,8 @@ class Density:
         tokens = _checks.count(tokens, "tokens")
         _checks.room((tokens, 2), "the tokens")
         if not isinstance(self.basis, Circle):
-            raise UnsupportedError("quantiles exist on the circle (dim=2, no axis); elsewhere use nodes with masses weights * values")
+            raise UnsupportedError(
+                "quantiles exist on the circle (dim=2, no axis); elsewhere use nodes with masses weights * values"
+            )
         shares = (np.arange(tokens) + 0.5) / tokens
         return sphere.from_angle(angles_of_shares(self.basis, self.coefficients[None, :], shares))
-
-
-def angles_of_shares(basis: Circle, coefficients: FloatArray, shares: FloatArray) -> FloatArray:
-    """Angles t (m,) at which the law of each row (m or 1, size) has mass `shares` between 0 and t."""
-    k = np.arange(1.0, basis.degree + 1.0)
-    modes = basis.complex_modes(coefficients)[:, 1:]
-    grid = np.linspace(0.0, 2.0 * np.pi, 4 * basis.degree + 65)
-
-    def law(at: FloatArray, rows: np.ndarray) -> tuple[FloatArray, FloatArray]:
-        """Mass up to `at`, and the density in the angle there."""
-        waves = np.exp(1j * at[:, None] * k) * rows
-        mass = at + 2.0 * ((waves - rows) / (1j * k)).sum(axis=1).real
-        return mass / (2.0 * np.pi), (1.0 + 2.0 * waves.sum(axis=1).real) / (2.0 * np.pi)
-
-    table = (np.exp(1j * grid[:, None] * k) - 1.0) / (1j * k)
-    rows = max(1, BLOCK // (8 * grid.size))
-    found = np.empty(shares.size)
-    for first in range(0, shares.size, rows):
-        part = slice(first, first + rows)
-        own = modes if len(modes) == 1 else modes[part]
-        known = (grid + 2.0 * (own @ table.T).real) / (2.0 * np.pi)
-        wanted = shares[part]
-        left = np.array(
-            [np.searchsorted(known[0 if len(known) == 1 else i], share) for i, share in enumerate(wanted)], dtype=int
-        )
-        low, high = grid[np.clip(left - 1, 0, None)], grid[np.clip(left, 1, grid.size - 1)]
-        at = 0.5 * (low + high)
-        for _ in range(60):  # Newton's method, kept between what is known to be below and above
-            share, height = law(at, own)
-            low, high = np.where(share < wanted, at, low), np.where(share < wanted, high, at)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                better = at - (share - wanted) / height
-            inside = (better > low) & (better < high)
-            better = np.where(inside, better, 0.5 * (low + high))
-            moved = np.abs(better - at).max()
-            at = better
-            if moved < 1e-14:
-                break
-        found[part] = at
-    return found

@@ -25,7 +25,8 @@ from metastable.integrate import control
 from metastable.integrate.tableau import TSIT5
 from metastable.meanfield import interaction
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
-from metastable.meanfield.density import Density, check_degree, in_frame, tail_of
+from metastable.meanfield.density import Density
+from metastable.meanfield.making import check_degree, tail_of
 from metastable.meanfield.positions import (
     MOST_POSITIONS,
     CausalDensity,
@@ -60,7 +61,8 @@ class Field:
         self.scale = interaction.growth_scale(model) / (1.0 + anchors.total)
         self.anchors = None
         if anchors.weights.size:
-            tokens = in_frame(anchors.tokens, axis)
+            # On the axis itself: a rounding error of 1e-16 in the height would be one of 1e-8 across.
+            tokens = anchors.tokens if axis is None else np.sign(anchors.tokens @ axis)[:, None] * np.eye(1, dim)
             pull = anchors.weights * np.exp(beta * (basis.nodes @ tokens.T) - abs(beta))
             # Force is the gradient over beta, so beta = 0 is no special case: sum of weights times tokens, in the tangent directions.
             self.anchors = pull.sum(axis=1), np.einsum("cqd,qd->cq", basis.frames, pull @ tokens)
@@ -153,8 +155,8 @@ def evolve(
 ) -> Evolution:
     """The density of infinitely many tokens at the given times.
 
-    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same law at
-    every position, it does what full attention does (early tokens see the same law as late ones). Frozen tokens count by their
+    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same law
+    at every position, it does what full attention does (early tokens see the same law as late ones). Frozen tokens count by their
     weight against the whole density, whose mass is one: it is the limit of n tokens with weights n times as large.
 
     Args:

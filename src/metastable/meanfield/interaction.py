@@ -118,7 +118,9 @@ def _by_series(size: float, dim: int, l: FloatArray) -> FloatArray:
         total += term
         if (term <= 1e-17 * total).all():
             return np.exp(start) * total
-    raise NumericalRangeError(f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta")
+    raise NumericalRangeError(
+        f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta"
+    )
 
 
 def forces(beta: float, dim: int, degree: int) -> FloatArray:
@@ -225,7 +227,7 @@ def tricritical_beta(dim: int) -> float:
 
     Reference: arXiv:2606.05140, arXiv:2510.20094.
     """
-    from scipy.optimize import brentq
+    from scipy.optimize import root_scalar
 
     dim = _checks.count(dim, "dim", minimum=2, maximum=10_000)
 
@@ -236,4 +238,4 @@ def tricritical_beta(dim: int) -> float:
             ratio = beta / (2.0 * (0.5 * dim + order) + beta * ratio)
         return ratio * dim - 1.0
 
-    return float(brentq(excess, 0.1, 4.0, xtol=1e-14))
+    return float(root_scalar(excess, bracket=(0.1, 4.0), method="brentq", xtol=1e-14).root)

@@ -22,9 +22,8 @@ from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.meanfield import bases
 from metastable.meanfield.bases import Basis, Circle, resized
-from metastable.meanfield.density import (
-    NEGATIVE,
-    Density,
+from metastable.meanfield.density import NEGATIVE, Density
+from metastable.meanfield.making import (
     angles_of_shares,
     check_axis,
     check_degree,
@@ -60,7 +59,7 @@ def _analysis(count: int) -> FloatArray:
 
 
 def _functions(u: FloatArray, count: int) -> FloatArray:
-    return legendre.legvander(2.0 * np.asarray(u) - 1.0, count - 1)
+    return np.asarray(legendre.legvander(2.0 * np.asarray(u) - 1.0, count - 1), dtype=np.float64)
 
 
 def averages(count: int, u: FloatArray) -> FloatArray:
@@ -212,6 +211,3 @@ class CausalDensity:
             laws = interpolation(len(self.coefficients), (k[part] + 0.5) / tokens) @ self.coefficients
             angles[part] = angles_of_shares(basis, laws, shares[part])
         return sphere.from_angle(angles)
-
-
-

@@ -23,6 +23,7 @@ from metastable.kernels import select
 from metastable.model import Attention, Schedule
 
 if TYPE_CHECKING:
+    from metastable.meanfield.density import Density
     from metastable.run.trees import MergeTree
 
 
@@ -125,11 +126,16 @@ class Run(Handle):
         return super().method
 
     @cached_property
-    def dense(self) -> Dense | JoinedDense | None:
-        """Dense output, where the run kept it (no `times` given, adaptive method)."""
+    def _dense(self) -> Dense | JoinedDense | None:
         from metastable import dataset
 
         return dataset.dense_of(self.dataset)
+
+    @property
+    def dense(self) -> Dense | JoinedDense | None:
+        """Dense output, where the run kept it (no `times` given, adaptive method)."""
+        # A cached property itself would not be the attribute that `Trajectory` asks for, in the eyes of type checkers.
+        return self._dense
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""
@@ -145,6 +151,23 @@ class Run(Handle):
             f"this run kept {len(self.times)} chosen times, and t = {t:g} is not among them; "
             "simulate without times= to have every t"
         )
+
+    def density(self, t: float | None = None, bandwidth: float | None = None, axis: Any = None) -> Density:
+        """The law of the tokens at time t (None: the end) as a smooth density; see `metastable.meanfield.Density.from_tokens`.
+
+        Each token is smeared out by `bandwidth` radians (None: 0.5 n^(-1/(d + 3))). Circle and S^2; with an `axis`, in any dimension,
+        the density of the heights <x, axis>. Masses count.
+
+        >>> import metastable as ms
+        >>> run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(100, dim=2, seed=0), until=2.0)
+        >>> run.density(t=1.0).mass
+        1.0
+        """
+        from metastable.meanfield.density import Density
+
+        tokens = self.final if t is None else self.at(t)
+        masses = self.model_at(self.end if t is None else t).masses
+        return Density.from_tokens(tokens, bandwidth, masses=masses, axis=axis)
 
     def predict_merges(self, t: float | None = None, **options: Any) -> MergeTree:
         """The merges after time t (None: the end) as they follow from the clusters at t alone; see `metastable.predict_merges`."""

@@ -1,4 +1,4 @@
-"""The system behind `rodas.solve` for a model: who sees whom as column ranges, and which kernel integrates it."""
+"""The system behind `rodas.solve` for a model: who sees whom as column ranges, and in which coordinates it is integrated."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from metastable.model.values import leading_frame, scalar_multiple
 
 if TYPE_CHECKING:
     from metastable.integrate.rodas.circle_system import CircleSystem
+    from metastable.integrate.rodas.dense import DenseSystem
     from metastable.integrate.rodas.sphere_system import SphereSystem
 
 JORDAN = 5e-3
@@ -43,7 +44,9 @@ class Prepared:
 
 
 def dense_tokens(model: Attention, tokens: int) -> int:
-    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention."""
+    """Tokens of the leading dense block: 0 for a causal mask, p for a prefix of p, all for full attention and unnormalised weights."""
+    if model.weighting.kind == "unnormalized":
+        return tokens
     if isinstance(model.mask, Causal):
         return 0
     ranges = model.mask.intervals(tokens)
@@ -66,20 +69,17 @@ def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarr
     split: list[list[tuple[int, int]]] = []
     own = np.zeros(tokens)
     for k, row in enumerate(rows):
-        parts = [(0, frozen)] if frozen else []
+        seen = [(0, frozen)] if frozen else []
         for a, b in row:
-            if a <= k < b:
-                own[k] = 1.0
-                pieces = [(a, k), (k + 1, b)]
-            else:
-                pieces = [(a, b)]
-            parts += [(frozen + c, frozen + d) for c, d in pieces if d > c]
-        split.append(parts)
-    most = max(1, max(len(parts) for parts in split))
+            own[k] = max(own[k], float(a <= k < b))
+            beside = [(a, k), (k + 1, b)] if a <= k < b else [(a, b)]
+            seen += [(frozen + c, frozen + d) for c, d in beside if d > c]
+        split.append(seen)
+    most = max(1, max(len(seen) for seen in split))
     result = np.zeros((tokens, most, 2), dtype=np.int64)
-    for k, parts in enumerate(split):
-        if parts:
-            result[k, : len(parts)] = parts
+    for k, seen in enumerate(split):
+        if seen:
+            result[k, : len(seen)] = seen
     return result, own
 
 
@@ -91,7 +91,7 @@ def _runs(row: np.ndarray) -> list[tuple[int, int]]:
 
 def on_circle(model: Attention, tokens: int) -> bool:
     """True when the system is integrated in angles."""
-    return model.dim == 2 and model.is_identity and dense_tokens(model, tokens) == 0
+    return model.dim == 2 and model.is_identity and model.weights == "softmax" and dense_tokens(model, tokens) == 0
 
 
 def _anchors(model: Attention) -> tuple[FloatArray, FloatArray]:
@@ -147,9 +147,9 @@ def frame_of(model: Attention) -> Frame:
     if found is None:
         return Frame(None, total - float(np.linalg.eigvals(total).real.max()) * identity)
     axes, drift = found
-    kernel = int((~drift.any(axis=0)).sum())
+    nullity = int((~drift.any(axis=0)).sum())
     near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
-    return Frame(axes, drift, defective=int(near.sum()) > kernel)
+    return Frame(axes, drift, defective=int(near.sum()) > nullity)
 
 
 def own_coordinates(model: Attention) -> Frame:
@@ -188,6 +188,17 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
     )
 
 
+def dense_system(model: Attention, system: SphereSystem) -> DenseSystem:
+    """A system with a dense block, at the pace of the model's weights."""
+    if model.weighting.kind == "unnormalized":
+        from metastable.integrate.rodas.unnormalized import UnnormalizedSystem
+
+        return UnnormalizedSystem(system, model.mask.matrix(system.charts.origin.shape[0]), _anchors(model)[1])
+    from metastable.integrate.rodas.dense import DenseSystem
+
+    return DenseSystem(system)
+
+
 def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     """The system in angles."""
     from metastable.integrate.rodas.circle_system import make
@@ -224,7 +235,5 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         return frame.back(charts.origin)
 
     if system.first > 0:
-        from metastable.integrate.rodas.dense import DenseSystem
-
-        system, march = DenseSystem(system), control.march_plain
+        system, march = dense_system(model, system), control.march_plain
     return Prepared(system, march, "ambient", dim, first_step, current, back=frame.back)

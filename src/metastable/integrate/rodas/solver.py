@@ -6,7 +6,8 @@ cascade of merges down to one cluster is a matter of some hundred steps. Three s
 
 - the circle with Q = K = V = I, in angles (`circle_system`);
 - any dimension, heads, Q, K, V, in gnomonic charts (`sphere_system`);
-- a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only.
+- a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only; unnormalised weights are one
+  such block at another pace (`unnormalized`).
 
 The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`control`). Range: differences of
 logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
@@ -22,7 +23,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.rodas.prepare import dense_tokens, prepare, sphere_system
+from metastable.integrate.rodas.prepare import dense_system, dense_tokens, prepare, sphere_system
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
 
@@ -44,18 +45,26 @@ def _size_rule(model: Attention, tokens: int | None) -> str | None:
     size = 0 if tokens is None else dense_tokens(model, tokens) * (model.dim - 1)
     if size <= DENSE_SIZE:
         return None
-    return f"factors a dense matrix of order {size} for this mask, more than {DENSE_SIZE}"
+    cause = "unnormalized weights" if model.weighting.kind == "unnormalized" else "this mask"
+    return f"factors a dense matrix of order {size} for {cause}, more than {DENSE_SIZE}"
+
+
+def _pace_rule(model: Attention, tokens: int | None) -> str | None:
+    """Every head has a sum of weights of its own, so only a single one is softmax at another pace."""
+    if model.weighting.kind == "softmax" or (len(model.all_heads) == 1 and model.bias is None):
+        return None
+    return "has unnormalized weights for a single head without a bias only"
 
 
 SUPPORT = Support(
     "method='rodas'",
     norms=frozenset({"post_ln"}),
     masks=frozenset({"causal", "full", "window", "sink", "prefix", "matrix"}),
-    weights=frozenset({"softmax"}),
+    weights=frozenset({"softmax", "unnormalized"}),
     biases=frozenset({"alibi"}),
     parts=frozenset({"heads", "bilinear", "value", "frozen", "blind"}),
     use="use method='tsit5'",
-    rules=(Rule("size", _size_rule, "use a causal mask or method='tsit5'"),),
+    rules=(Rule("pace", _pace_rule), Rule("size", _size_rule, "use softmax under a causal mask, or method='tsit5'")),
 )
 
 
@@ -88,7 +97,9 @@ def horizon_refusal(model: Attention, tokens: int, until: float, settled: bool) 
     except NumericalRangeError as error:
         return str(error)
     if not settled and until > DENSE_HORIZON and dense_tokens(model, tokens):
-        return f"a mask with a dense block has no implicit method beyond t = {DENSE_HORIZON:g}"
+        return (
+            f"a mask with a dense block (and unnormalized weights) has no implicit method beyond t = {DENSE_HORIZON:g}"
+        )
     return None
 
 
@@ -97,10 +108,10 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas.dense import DenseSystem, bases
+    from metastable.integrate.rodas.dense import bases
 
     require(model, SUPPORT, len(x))
-    dense = DenseSystem(sphere_system(model, x, len(x)))
+    dense = dense_system(model, sphere_system(model, x, len(x)))
     dense.begin(1.0)
     return bases(dense.system.charts), dense.jacobian()
 
@@ -141,8 +152,9 @@ def solve(
     if dense_tokens(model, len(start)):
         if not settled and horizon > DENSE_HORIZON:
             raise NumericalRangeError(
-                f"until = {horizon:g} is beyond what a mask with a dense block allows, t = {DENSE_HORIZON:g}: rounding errors "
-                f"would decide where clusters go; use until <= {DENSE_HORIZON:g} or a causal mask"
+                f"until = {horizon:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
+                f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go; "
+                f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
             )
         horizon = min(horizon, DENSE_HORIZON)
     from metastable.integrate.rodas.control import Goal

@@ -391,9 +391,9 @@ def _absorb(surroundings, work):
                 square += (x[k, a] - x[j, a]) ** 2
             if not square < surroundings.reach**2:
                 continue
-            share = masses[j, k] / (masses[j, k] + masses[j, j])  # 0 where the earlier one does not see the other
+            fraction = masses[j, k] / (masses[j, k] + masses[j, j])  # 0 where the earlier one does not see the other
             for a in range(d):
-                x[j, a] += share * (x[k, a] - x[j, a])
+                x[j, a] += fraction * (x[k, a] - x[j, a])
             for i in range(m):
                 masses[i, j] += masses[i, k]
                 masses[i, k] = 0.0

@@ -24,7 +24,8 @@ from metastable._checks import FloatArray
 from metastable.errors import ConvergenceError, InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases, interaction
 from metastable.meanfield.bases import Zonal, gauss_rule, resized, zonal_polynomials
-from metastable.meanfield.density import Density, tail_of
+from metastable.meanfield.density import Density
+from metastable.meanfield.making import tail_of
 from metastable.model import Attention
 
 DEGREE = 32
@@ -290,7 +291,11 @@ def state_of(model: Attention, system: System, a: FloatArray, axis: FloatArray) 
     rate, m = growth(system, a)
     error = float(np.linalg.norm(residual(system, a)))
     noise = math.sqrt(2.0 / system.kappa)
-    here = model.replace(noise=noise) if system.beta == interaction.beta_of(model) else with_beta(model, system.beta, noise)
+    here = (
+        model.replace(noise=noise)
+        if system.beta == interaction.beta_of(model)
+        else with_beta(model, system.beta, noise)
+    )
     return StationaryState(here, Density(model.dim, a, axis), rate, m, error)
 
 
