@@ -137,5 +137,5 @@ EQUIANGULAR = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("engine",),
-    seconds=2,
+    seconds=1,
 )

@@ -215,7 +215,7 @@ PLATEAUS = Recipe(
     judge=_judge_plateaus,
     draw=_draw_plateaus,
     uses=("seed", "members"),
-    seconds=15,
+    seconds=55,
 )
 
 
@@ -311,5 +311,5 @@ ORDER = Recipe(
     judge=_judge_order,
     draw=_draw_order,
     uses=("seed", "members"),
-    seconds=25,
+    seconds=55,
 )

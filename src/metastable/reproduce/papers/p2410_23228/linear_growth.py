@@ -197,7 +197,7 @@ GROWTH_RATES = Recipe(
     judge=_judge_rates,
     draw=_draw_rates,
     uses=("engine",),
-    seconds=5,
+    seconds=2,
 )
 
 
@@ -307,5 +307,5 @@ DENSITY_AND_TOKENS = Recipe(
     judge=_judge_both,
     draw=_draw_both,
     uses=("engine",),
-    seconds=8,
+    seconds=4,
 )

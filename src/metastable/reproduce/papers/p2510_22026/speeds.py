@@ -175,7 +175,7 @@ END_SPEED = Recipe(
     measure=_measure_end,
     judge=_judge_end,
     draw=_draw_end,
-    seconds=4,
+    seconds=5,
 )
 
 
@@ -386,5 +386,5 @@ RESISTANCE = Recipe(
     measure=_measure_depth,
     judge=_judge_depth,
     draw=_draw_depth,
-    seconds=8,
+    seconds=15,
 )
