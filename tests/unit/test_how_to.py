@@ -9,7 +9,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["continue", "observables", "starts", "pairs", "keep", "models"])
+@pytest.mark.parametrize("page", ["continue", "observables", "starts", "pairs", "keep", "models", "../densities"])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
