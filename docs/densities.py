@@ -48,7 +48,7 @@ def evolution() -> None:
     """The density, and tokens that began as its quantiles."""
     model = ms.Attention(dim=2, beta=16.0, mask=ms.Full())
     start = beginning()
-    found = evolve(model, start, np.linspace(0, 4.6, 231), rtol=1e-6)
+    found = evolve(model, start, np.linspace(0, 5.4, 217), rtol=1e-6)
     print(f"beta = 16: fastest mode {fastest_mode(model)}, {found}")
     run = ms.simulate(model, start.quantiles(1000), times=found.times, rtol=1e-8, atol=1e-10)
     modes = np.arange(1, 7)
@@ -166,26 +166,27 @@ def causal() -> None:
     """Laws that turn along the sequence, and twenty thousand causal tokens."""
     model = ms.Attention(dim=2, beta=5.0)
     start = ms.meanfield.CausalDensity.from_function(lambda u, x: np.exp(1.5 * np.cos(angle(x) - 4 * u)), 2)
-    found = evolve(model, start, [0.0, 1.0, 2.0], rtol=1e-6)
+    found = evolve(model, start, [0.0, 1.5, 3.0], rtol=1e-5)
     tokens = 20_000
-    run = ms.simulate(model, start.sequence(tokens, seed=0), times=[1.0, 2.0])
-    places = np.linspace(0.02, 1, 80)
+    run = ms.simulate(model, start.sequence(tokens, seed=0), times=[1.5, 3.0])
+    places = np.linspace(0.0, 1, 101)
     page, axes = style.figure(9.6, 3.2, 1, 3)
     grid = np.linspace(-np.pi, np.pi, 241)
     top = max(law.at(1.0).values.max() for law in found.densities)
     for ax, letter, t, law in zip(axes, "abc", found.times, found.densities):
         picture = np.array([law.at(float(u)).at_angle(grid) for u in places])
-        shown = ax.pcolormesh(places, grid, picture.T, cmap=style.density_map(), vmin=0, vmax=top, rasterized=True)
+        shown = ax.pcolormesh(places, grid, picture.T, cmap=style.density_map(), vmin=0, vmax=min(top, 6.0), rasterized=True)
         x = run.start if t == 0 else run.at(float(t))
         some = np.arange(0, tokens, 25)
         ax.plot((some + 0.5) / tokens, angle(x[some]), ".", color=style.ORANGE, markersize=1.5, alpha=0.8)
         style.angle_axis(ax)
+        ax.set_xlim(0, 1)
         ax.set_xlabel("position $u$ in the sequence")
         style.panel(ax, letter, style.time_label(float(t)))
     page.colorbar(shown, ax=list(axes), pad=0.01, label="density (1: uniform)")
     for u in (0.5, 1.0):
         z = run.final[: int(tokens * u)] @ [1, -1j]
-        print(f"causal, t = 2, u <= {u}: mean token off by {abs(z.mean() - found.final.mean(u).fourier(1)[0]):.1e}")
+        print(f"causal, t = 3, u <= {u}: mean token off by {abs(z.mean() - found.final.mean(u).fourier(1)[0]):.1e}")
     style.save(page, IMAGES / "densities-causal")
 
 
