@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer:
 #   make reproduce   the paper, recomputed, into out/
 #   make test        lint, types, import contracts, all tests, those of compiled code at every vector width, and the lowest dependencies
-# The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make docs, make test-gpu, make bench-gpu, make format, make clean.
+# The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make bench-page, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
 	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
 
-.PHONY: test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
+.PHONY: bench-page rivals test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
 
 reproduce: $(VENV)/.installed
 	$(BIN)/metastable reproduce --out out
@@ -58,10 +58,17 @@ test-lowest:
 	  --editable ".[weights,sweep,explore]" "pytest>=8" "httpx>=0.27"
 	$(LOWEST)/bin/python -m pytest tests/smoke -p no:cacheprovider
 
-# The rivals are installed first, so that none of them is missing from the tables.
-bench: $(VENV)/.installed-dev
-	$(PIP) --editable ".[bench]"
+# The rivals are installed first, one by one, so that one that cannot be had does not take the others with it; the tables name it.
+bench: rivals
 	$(BIN)/metastable bench
+
+# The same in full on an idle machine (half an hour), and from it the record, the tables and the picture of docs/performance.md.
+bench-page: rivals
+	$(BIN)/metastable bench -- --publish
+
+rivals: $(VENV)/.installed-dev
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' | \
+	while read -r rival; do $(PIP) "$$rival" || echo "$$rival cannot be had here: the tables will say so"; done
 
 # What every system and Python must pass: no browser, no PyTorch (its wheels are not for all of them), one vector width.
 .PHONY: test-core
@@ -73,20 +80,23 @@ $(VENV)/.installed-core: pyproject.toml | $(BIN)/python
 	$(PIP) --editable ".[dev,weights,sweep,explore]"
 	@touch $@
 
-# Wheel and source archive, their contents checked, and the archive installed into an empty environment that then simulates.
+# Wheel and source archive, their contents checked, and each installed into an empty environment, where README's first example and
+# the commands must work and whatever needs an extra must say which.
 .PHONY: package
 package: $(VENV)/.installed-core
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m pytest -q tests/unit/test_packaging.py
-	$(PYTHON) -m venv --clear dist/.environment
-	dist/.environment/bin/python -m pip install --quiet --disable-pip-version-check dist/*.tar.gz
-	cd dist && .environment/bin/metastable info && .environment/bin/metastable reproduce --list && \
-	  .environment/bin/metastable simulate --tokens 50 --beta 16 --until 20 --out .environment/run.zarr
+	for archive in dist/*.whl dist/*.tar.gz; do \
+	  $(PYTHON) -m venv --clear dist/.environment && \
+	  dist/.environment/$(notdir $(BIN))/python -m pip install --quiet --disable-pip-version-check $$archive && \
+	  dist/.environment/$(notdir $(BIN))/python -I tests/package/check_installed.py || exit 1; \
+	done
 	rm -rf dist/.environment
 
+# The site; the scripts of its gallery are run, as far as they or the package changed.
 docs: $(VENV)/.installed-dev
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # On a machine with an NVIDIA GPU.
@@ -130,5 +140,5 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) out dist build docs/_build .pytest_cache .ruff_cache .hypothesis .numba_cache .arm .venv-lowest
+	rm -rf $(VENV) out dist build docs/_build docs/gallery/*.md docs/gallery/pictures .pytest_cache .ruff_cache .hypothesis .numba_cache .arm .venv-lowest
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,10 +12,17 @@ author = "The metastable developers"
 copyright = "the metastable developers"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "plain_docstrings"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "gallery",
+    "plain_docstrings",
+]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "_extensions"]
+exclude_patterns = ["_build", "_extensions", "gallery/pictures"]
 default_role = "code"
 
 autodoc_member_order = "bysource"

@@ -1,8 +1,10 @@
-"""The numbers of the sections on flows and words of docs/language-models.md, from the two checkpoints that Python packages carry.
+"""The numbers and pictures of the sections on flows and words of docs/language-models.md, from the two checkpoints that Python
+packages carry.
 
     python docs/language_models_flow.py [results.json [model ...]]
 
-Takes about half an hour on one core; results are written as they come, and what is there already is not computed again.
+Takes about half an hour on one core; results are written as they come, and what is there already is not computed again. At the end the
+tables of the page are printed, and its pictures are drawn beside the results (those of SmolLM2).
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class Results:
     def add(self, name: str, make: Any) -> Any:
         if name not in self.found:
             self.found[name] = make()
-            self.path.write_text(json.dumps(self.found, indent=1))
+            self.path.write_text(json.dumps(self.found, separators=(",", ":")))
             print(name, json.dumps(self.found[name])[:200], flush=True)
         return self.found[name]
 
@@ -207,16 +209,75 @@ def loops(results: Results, model: str, flow: Any, name: str, text: Any) -> None
     )
 
 
+STACK_ROWS = {
+    "the model": "all/trained",
+    "attention only": "attention/trained",
+    "feed-forward only": "mlp/trained",
+    "null: text shuffled": "all/text",
+    "null: Haar values": "all/haar",
+    "null: random weights": "all/gaussian",
+    "attention only, Haar values": "attention/haar",
+    "attention only, random weights": "attention/gaussian",
+}
+LOOP_ROWS = {
+    "trained": "attention/trained",
+    "text shuffled": "attention/text",
+    "Haar values": "attention/haar",
+    "random weights": "attention/gaussian",
+    "trained, with its feed-forward part": "all/trained",
+}
+TEXTS = ("prose", "code", "list", "dialogue", "words")
+
+
+def tables(found: dict[str, Any]) -> str:
+    """The tables of the page as Markdown: mean cosine and clusters at the end of the stack, clusters of looped layers over time."""
+    lines: list[str] = []
+    names = {"smollm2": "SmolLM2", "minilm": "MiniLM"}
+    for model, title in names.items():
+        lines += ["", f"| {title} | prose | code | list | dialogue | random words |", "|---|---|---|---|---|---|"]
+        for row, key in STACK_ROWS.items():
+            ends = [found[f"{model}/{text}/stack/{key}"] for text in TEXTS]
+            lines.append(f"| {row} | " + " | ".join(f"{e['cosine'][-1]:.2f}, {e['clusters'][-1]}" for e in ends) + " |")
+    shown = [1 + TIMES.index(time) for time in (10.0, 30.0, 100.0, 200.0)]  # the start is kept in front
+    lines += ["", "| layer | | $t = 10$ | 30 | 100 | 200 |", "|---|---|---|---|---|---|"]
+    for model, title in names.items():
+        for layer in LOOPED[model]:
+            for row, key in LOOP_ROWS.items():
+                counts = np.array([found[f"{model}/{text}/loop {layer}/{key}"]["clusters"] for text in TEXTS])
+                cells = [
+                    f"{int(np.median(counts[:, at]))} ({counts[:, at].min()}–{counts[:, at].max()})" for at in shown
+                ]
+                lines.append(f"| {title} {layer} | {row} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def pictures(folder: Path, found: Any) -> None:
+    """What-if curves of SmolLM2 on the prose, and what its heads read and write."""
+    from metastable.figures import flow_view, style
+    from metastable.reports import flow_page, flow_study
+
+    choices = flow_study.Choices(TOKENS, LOOPED["smollm2"][1], TIMES[-1], LINK, 1, 0)
+    study = flow_study.study("smollm2", checkpoints.sample_text(), choices)
+    style.save(flow_page.pictures(study)["what-if"], folder / "language-models-flow")
+    style.save(flow_view.sign_grid_page(found), folder / "language-models-heads")
+    style.save(flow_view.likeness_page(found), folder / "language-models-words")
+
+
 def main() -> None:
     """Everything, one text after the other."""
     results = Results(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
-    for model in sys.argv[2:] or ("smollm2", "minilm"):
+    chosen = sys.argv[2:] or ["smollm2", "minilm"]
+    for model in chosen:
         flow = checkpoints.flow(model)
         for name, text in texts(flow.tokenizer).items():
             stacks(results, model, flow, name, text)
             loops(results, model, flow, name, text)
         found = checkpoints.meaning(flow)
         results.add(f"{model}/meaning", lambda found=found: checkpoints.compare_heads(found).to_dict())
+        if model == "smollm2":
+            pictures(results.path.parent, found)
+    if len(chosen) == 2:
+        print(tables(results.found))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ seeded by Renyi parking centers, and in the end collapse as the value matrix dic
 >>> import metastable as ms
 >>> model = ms.Attention(dim=2, beta=64.0)
 >>> start = ms.sphere.uniform(200, dim=2, seed=0)
->>> run = ms.simulate(model, start, until=200.0)  # doctest: +SKIP
+>>> run = ms.simulate(model, start, until=200.0)
+>>> run.status
+'success'
 
 Public names are listed in `__init__.pyi`, beside this file, and imported on first use: `import metastable` stays fast, and
 optional parts stay optional.

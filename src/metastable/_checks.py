@@ -286,6 +286,21 @@ def horizon(until: Any, name: str = "until") -> float:
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """`array`, no longer writeable: what frozen dataclasses hold."""
-    array.setflags(write=False)
-    return array
+    """A view of `array` that nobody can make writeable: what frozen dataclasses and runs hold.
+
+    (A flag alone could be set back by `setflags(write=True)`; a read-only buffer refuses that. Nothing is copied, and whoever holds the
+    given array can still write to it.)
+    """
+    return np.asarray(memoryview(array).toreadonly())  # pyright: ignore[reportArgumentType]
+
+
+def progress(value: Any) -> bool | None:
+    """`value` as what a progress bar is asked for: True, False, or None (where somebody can see it)."""
+    if value is None:
+        return None
+    try:
+        return flag(value, "progress")
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"progress must be True, False or None (a bar on a terminal and in a notebook), not {value!r}"
+        ) from None

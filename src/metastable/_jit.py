@@ -46,6 +46,9 @@ def njit(function: Callable | None = None, **options: Any) -> Any:
     store = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if store is not None and hasattr(store, "_source_stamp"):
         store._source_stamp = source_stamp()
+        # Numba compares the version before it reads the rest, and the stamp after. The rest names our modules: read from the cache of a
+        # release in which one of them had another name, it would not be out of date but an ImportError.
+        store._version = (store._version, *source_stamp())
     return dispatcher
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
+from metastable import _checks
+
 Report = Callable[[float], None]
 """Called with the work done so far (same unit as `total`)."""
 
@@ -34,8 +36,9 @@ def _ignore(done: float) -> None:
 def progress_bar(description: str, total: float, show: bool | None = None) -> Iterator[Report]:
     """A progress bar over `total` units of work; yields a function to call with the work done so far.
 
-    `show=None` shows the bar only when standard error is a terminal, or in a notebook; True and False decide.
+    `show=None` shows the bar only when standard error is a terminal, or in a notebook; True and False decide, all else is refused.
     """
+    show = _checks.progress(show)
     notebook = None if show is False else _notebook()
     if show is None:
         show = notebook is not None or sys.stderr.isatty()

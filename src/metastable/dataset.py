@@ -90,12 +90,21 @@ def from_solution(
 def readonly(dataset: xr.Dataset) -> xr.Dataset:
     """The same dataset with arrays that cannot be written to: what users get from a run is what was computed.
 
-    (The arrays are shared, not copied; whoever holds the given ones can still write to them.)
+    (The arrays are shared, not copied; whoever holds the given ones can still write to them. Coordinates with an index are copied:
+    pandas, which keeps them, would lend out its own array.)
     """
+    import pandas as pd
+
     result = dataset.copy()
     for name, variable in dataset.variables.items():
-        if name not in dataset.indexes:
-            result[name] = (variable.dims, _checks.readonly(variable.values.view()), variable.attrs, variable.encoding)
+        values: Any = variable.values
+        if values.dtype.kind not in "biuf":
+            continue
+        if name in dataset.indexes:
+            values = pd.Index(_checks.readonly(np.array(values)), copy=False, name=name)
+        else:
+            values = _checks.readonly(values)
+        result[name] = (variable.dims, values, variable.attrs, variable.encoding)
     return result
 
 

@@ -31,6 +31,10 @@ class ObservableError(InvalidInputError):
     """An observable returned something that is not one entry per time; the message names it."""
 
 
+class OwnFunctionError(MetastableError, RuntimeError):
+    """A function of your own (observable, start, random model) raised; the message names it, and `__cause__` is what it raised."""
+
+
 class UnsupportedError(MetastableError, NotImplementedError):
     """A method or an engine cannot do this variant; the message names one that can."""
 
@@ -113,3 +117,9 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package!r}, which is not installed; install it with: "
         f'pip install "metastable[{extra}]"'
     )
+
+
+def own_function(what: str, where: str, reason: Exception) -> OwnFunctionError:
+    """The error for an exception inside a function of the user's own: `what` it is, and `where` it was called ("": unknown)."""
+    place = f" for {where}" if where else ""
+    return OwnFunctionError(f"{what} raised {type(reason).__name__}{place}: {reason}")

@@ -67,7 +67,7 @@ def test_the_sweep_solves_with_this_jacobian(dim, kind):
     x = variants.tokens(rng, 9, dim)
     system = rodas_prepare.sphere_system(model, x, first=0)
     h = 0.05
-    rodas_control.run_attempt(system, h)
+    rodas_control.run(system, "attempt", h)
     _, jacobian = rodas.chart_jacobian(model, x)
     size = 9 * (dim - 1)
     matrix = np.eye(size) / (h * GAMMA) - jacobian.reshape(size, size)

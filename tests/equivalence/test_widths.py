@@ -16,7 +16,7 @@ import pytest
 import metastable as ms
 from metastable.integrate.rodas.circle_sweep import sweep_memory
 from metastable.kernels.cpu.vector import LANES
-from metastable.kernels.jacobian_circle import LARGE_ROWS
+from metastable.kernels.jacobian_circle import ROWS
 
 # Blocks of rows (the plain causal mask) and single rows (a window), at every remainder of tokens.
 SCRIPT = """
@@ -61,8 +61,8 @@ def test_memory_of_the_sweep_holds_whole_blocks_and_vectors():
         memory = sweep_memory(columns)
         width = memory.masses.size
         assert width % LANES == 0
-        assert width >= columns + LARGE_ROWS + LANES
-        assert memory.angles.size >= LARGE_ROWS
+        assert width >= columns + ROWS + LANES
+        assert memory.angles.size >= ROWS
         assert memory.carried.size % LANES == 0
         assert all(line.shape == (8, width) for line in memory.stages)
         assert memory.block.biases.shape[1] == memory.block.jacobian.shape[1] == width

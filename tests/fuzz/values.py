@@ -388,6 +388,7 @@ def specimens(owner: type) -> list[Any]:
         branch_list()[0].states[0],
         ms.reproduce.Settings(),
         ms.reproduce.catalogue()[0],
+        ms.reproduce.all_papers()[0],
         Estimate(2, 2, 3.0, 1.0, 2.0, 100),
     )
     return [item for item in known if type(item) is owner]

@@ -1,5 +1,9 @@
 """Caches of compiled code are tied to all of the package, not to one file."""
 
+import copy
+import pickle
+
+import numba
 import pytest
 
 from metastable import _jit, _progress
@@ -25,6 +29,20 @@ def test_the_stamp_sees_every_file(tmp_path, monkeypatch):
     before = _jit.source_stamp.__wrapped__()
     (tmp_path / "analysis" / "deep" / "file.py").write_text("x = 22")
     assert _jit.source_stamp.__wrapped__() != before
+
+
+def test_a_cache_of_a_release_whose_modules_had_other_names_is_out_of_date(tmp_path):
+    """Its index cannot even be read: it names types of modules that are gone. That is a miss, not an error."""
+    store = system.evaluate._cache._cache_file
+    gone = b"cmetastable.kernels.cpu.a_name_of_old\nMemory\n."
+    with pytest.raises(ModuleNotFoundError):
+        pickle.loads(gone)
+    old = copy.copy(store)
+    old._index_path = str(tmp_path / "index.nbi")
+    (tmp_path / "index.nbi").write_bytes(pickle.dumps(numba.__version__) + gone)
+    assert old._load_index() == {}
+    old._save_index({"key": "value"})
+    assert old._load_index() == {"key": "value"}
 
 
 def test_a_progress_bar_says_that_code_is_compiled(monkeypatch):

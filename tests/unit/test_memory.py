@@ -1,5 +1,6 @@
 """Named tuples that compiled code reads by reference: every field as Python sees it, at any depth, also while arrays change."""
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,17 @@ def test_compiled_code_reads_what_python_sees():
         ]
         assert np.allclose(out, expected, rtol=1e-14, atol=0.0)
         assert np.array_equal(memory.table[:, 0], table[:, 0] + 1.0)
+
+
+@compiled
+def second(memory):
+    return memory.second
+
+
+def test_tuples_of_one_name_are_told_apart_by_their_fields():
+    first, other = (namedtuple("Pair", fields) for fields in ("first second", "second first"))
+    assert second(Reference(first(1.0, 2.0))) == 2.0
+    assert second(Reference(other(1.0, 2.0))) == 1.0
 
 
 def test_a_reference_keeps_its_arrays_alive():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metastable as ms
-from metastable.errors import InvalidInputError, ModelError, ObservableError, StoppedEarlyWarning
+from metastable.errors import InvalidInputError, ModelError, ObservableError, OwnFunctionError, StoppedEarlyWarning
 
 MODEL = ms.Attention(dim=2, beta=4.0)
 TIMES = [0.0, 1.0, 4.0]
@@ -249,7 +249,137 @@ def test_an_observable_cannot_change_what_the_next_one_sees():
 
     options = {"tokens": 5, "members": 2, "times": [1.0], "seed": 0, "engine": "reference", "progress": False}
     model = ms.Attention(dim=2, beta=4.0)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(OwnFunctionError, match=r"'spoil'.*read-only"):
         ms.simulate(model, ms.sphere.uniform(5, 2, seed=0), times=[1.0]).observe(spoil)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(OwnFunctionError, match=r"'spoil'.*read-only"):
         ms.ensemble(model, observe={"spoil": spoil, "cosine": ms.observe.mean_cosine()}, **options)
+
+
+@pytest.mark.parametrize("name", ["final", "states", "start", "times", "radius"])
+def test_the_flag_of_an_array_cannot_be_set_back(name, tmp_path):
+    """`run.final.setflags(write=True)` opened what is stored again."""
+    run = ms.simulate(MODEL.replace(norm=ms.PreLN()), RUN.start, until=1.0)
+    run.save(tmp_path / "run.zarr")
+    for each in (run, ms.load(tmp_path / "run.zarr"), run.extend(2.0)):
+        for array in (getattr(each, name), each.dataset["x"].values, each.dataset["time"].values, each.dense.start):
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.setflags(write=True)
+
+
+def test_the_matrices_of_a_model_cannot_be_opened():
+    model = ms.Attention(dim=2, beta=1.0, value=[[1.0, 2.0], [0.0, 1.0]], mask=ms.Mask(np.tri(3, dtype=bool)))
+    for array in (model.value, model.mask.allowed):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.setflags(write=True)
+
+
+# ------------------------------------------------------------------------------------- exceptions of one's own code
+
+
+def fail(*arguments):
+    raise KeyError("no such word")
+
+
+class Failing:
+    dims = ()
+
+    def measure(self, states, *, start, model, times):
+        raise IndexError("past the end")
+
+
+@pytest.mark.parametrize(
+    ("observable", "named", "cause"),
+    [
+        (lambda x: fail(x), "<lambda>", KeyError),
+        (lambda states, times, model: fail(states), "<lambda>", KeyError),
+        (Failing(), "Failing", IndexError),
+    ],
+)
+def test_what_an_observable_raises_is_named(observable, named, cause):
+    with pytest.raises(OwnFunctionError, match=named) as caught:
+        RUN.observe(observable)
+    assert type(caught.value.__cause__) is cause
+    with pytest.raises(OwnFunctionError, match=r"'mine'.*for member 0 of seed 0") as caught:
+        ensemble(observe={"mine": observable})
+    assert type(caught.value.__cause__) is cause
+
+
+def test_our_own_observables_keep_their_errors():
+    with pytest.raises(InvalidInputError, match="subspace"):
+        RUN.observe(ms.observe.distance_to(np.zeros((2, 1))))
+
+
+def test_what_is_no_array_is_refused_by_name():
+    with pytest.raises(ObservableError, match="'<lambda>' returned no array"):
+        RUN.observe(lambda x: [[1.0], [1.0, 2.0]])
+
+
+def moody(generator):
+    """A start that cannot be drawn for some members."""
+    x = ms.sphere.uniform(4, dim=2, seed=generator)
+    return x if x[0, 0] > 0 else fail()
+
+
+def moody_model(generator):
+    return MODEL if generator.random() < 0.5 else fail()
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@pytest.mark.parametrize("memory", [1, 2**20])
+def test_a_start_that_raises_fails_its_member_and_nobody_else(engine, memory):
+    options = {"tokens": 4, "members": 9, "times": [0.0, 1.0], "seed": 0, "engine": engine, "memory": memory}
+    observe = {"cosine": ms.observe.mean_cosine()}
+    whole = ms.ensemble(MODEL, observe=observe, **options)
+    with pytest.warns(StoppedEarlyWarning, match=r"drawn.*the start 'moody' raised KeyError for member \d of seed 0"):
+        stats = ms.ensemble(MODEL, observe=observe, start=moody, **options)
+    failed = stats.status.values == "failed"
+    assert 0 < failed.sum() < 9
+    assert stats.attrs["status"] == "incomplete"
+    assert np.isnan(stats.cosine.values[failed]).all()
+    np.testing.assert_array_equal(stats.cosine.values[~failed], whole.cosine.values[~failed])
+    for member in range(9):  # exactly those whose start is in the west
+        generator = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(member,)))
+        assert failed[member] == (ms.sphere.uniform(4, dim=2, seed=generator)[0, 0] <= 0)
+
+
+def test_a_model_that_raises_fails_its_member():
+    with pytest.warns(StoppedEarlyWarning, match="the model 'moody_model' raised KeyError for member"):
+        stats = ensemble(model=moody_model, members=8, observe={"cosine": ms.observe.mean_cosine()})
+    assert set(stats.status.values) == {"success", "failed"}
+    assert np.isnan(stats.cosine.values[stats.status.values == "failed"]).all()
+
+
+@pytest.mark.parametrize(("argument", "word"), [("start", "the start 'function'"), ("model", "the model 'function'")])
+def test_what_has_never_worked_is_an_error(argument, word):
+    def function(generator):
+        return fail()
+
+    with pytest.raises(OwnFunctionError, match=f"{word} raised KeyError for member 0 of seed 0") as caught:
+        ensemble(**{argument: function})
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+# ----------------------------------------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize("wrong", ["x", "", 2, 0.5, [True]])
+def test_every_verb_refuses_an_odd_progress(wrong, tmp_path):
+    """`run.extend(progress="x")` was taken for True."""
+    sweep = ms.Sweep(
+        tokens=4, members=1, times=[0.0, 1.0], seed=0, model={"dim": 2}, grid={"beta": [1.0]},
+        observe={"cosine": {"kind": "mean_cosine"}},
+    )  # fmt: skip
+    run = ms.simulate(MODEL, RUN.start, until=1.0, engine="reference")
+    calls = (
+        lambda: ms.simulate(MODEL, RUN.start, until=1.0, progress=wrong),
+        lambda: ms.simulate(ms.Schedule(((0.0, MODEL),)), RUN.start, until=1.0, progress=wrong),
+        lambda: run.extend(2.0, progress=wrong),
+        lambda: run.append(RUN.start, progress=wrong),
+        lambda: ensemble(progress=wrong),
+        lambda: run.animate(tmp_path / "film.gif", progress=wrong),
+        lambda: ms.sweep.run(sweep, tmp_path / "sweep", workers=0, progress=wrong),
+    )
+    for call in calls:
+        with pytest.raises(InvalidInputError, match="progress must be True, False or None"):
+            call()
+    assert not list(tmp_path.iterdir())  # refused before any work

@@ -52,7 +52,27 @@ def test_wheel_installs_and_simulates(archives, tmp_path):
 def test_wheel_carries_the_page_of_the_explorer(archives):
     names = zipfile.ZipFile(archives[0]).namelist()
     assert any(name.startswith("metastable/explorer/") and name.endswith(".html") for name in names)
-    assert not any("tests/" in name for name in names)
+
+
+def test_wheel_holds_the_package_and_nothing_else(archives):
+    """No tests, no docs, no data but what the package reads at run time; and what type checkers look for."""
+    names = zipfile.ZipFile(archives[0]).namelist()
+    assert {name.split("/")[0] for name in names} == {"metastable", f"metastable-{metastable.__version__}.dist-info"}
+    kinds = {".py", ".pyi", ".typed", ".js", ".css", ".html", ".svg", ".txt", ""}
+    inside = [name for name in names if name.startswith("metastable/")]
+    assert [name for name in inside if Path(name).suffix not in kinds] == []
+    assert "metastable/py.typed" in names
+    assert not any(Path(name).name.startswith(("test_", "conftest")) for name in names)
+
+
+def test_source_archive_holds_no_pictures_and_no_data_of_weight(archives):
+    with tarfile.open(archives[1]) as archive:
+        members = archive.getmembers()
+    assert [
+        item.name for item in members if Path(item.name).suffix in {".png", ".mp4", ".gguf", ".npz", ".nbi", ".nbc"}
+    ] == []
+    data = [item for item in members if "/tests/" in item.name and Path(item.name).suffix not in {".py", ".sh"}]
+    assert sum(item.size for item in data) < 100_000, [item.name for item in data]
 
 
 def test_archives_are_small(archives):
@@ -78,6 +98,8 @@ def test_source_archive_has_what_testing_needs(archives):
         "README.md",
         "LICENSE",
         "tests/variants.py",
+        "tests/package/check_installed.py",
+        "docs/gallery/first_clusters.py",
         "src/metastable/run/simulation.py",
     ):
         assert needed in names

@@ -43,7 +43,7 @@ def test_unit_rows_that_depend_on_the_seed_alone(name, dim):
         draw(0, dim, 7, **PITHY[name])
 
 
-@pytest.mark.parametrize("dim", [2, 3, 7])
+@pytest.mark.parametrize("dim", [2, 3, 8])
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 8.0, 300.0])
 def test_von_mises_fisher_is_that_of_scipy(dim, kappa):
     """Heights <x, center> and directions around the center, in two samples of the same size; and the exact mean height."""
@@ -101,6 +101,29 @@ def test_correlated_pairs_and_chains(dim, rho):
         assert stats.kstest(sample[:, 2, 0] ** 2, stats.beta(0.5, 0.5 * (dim - 1)).cdf).pvalue > UNLIKELY
 
 
+@pytest.mark.parametrize(("dim", "cosine"), [(2, 0.41), (3, 0.44), (8, 0.48)])
+def test_the_cosines_that_the_docstring_names(dim, cosine):
+    assert mean_cosine(0.5, dim) == pytest.approx(cosine, abs=0.005)
+    assert mean_cosine(1.0, dim) == pytest.approx(1.0, rel=1e-12)
+    assert mean_cosine(0.5, 150) == pytest.approx(0.5, abs=0.002)
+
+
+@pytest.mark.parametrize("dim", [2, 8])
+def test_mixtures_in_other_dimensions(dim):
+    """Mean of all points: the weighted centers, each shortened by the mean resultant length I_(d/2)/I_(d/2-1) of kappa."""
+    centers = np.stack([np.eye(dim)[0], -np.eye(dim)[0], np.eye(dim)[1]])
+    weights, kappa = np.array([0.5, 0.2, 0.3]), 6.0
+    x = ms.starts.mixture(MANY, dim, 11, centers=centers, concentration=kappa, weights=weights)
+    length = special.ive(0.5 * dim, kappa) / special.ive(0.5 * dim - 1.0, kappa)
+    np.testing.assert_allclose(x.mean(axis=0), length * weights @ centers, atol=4.5 / math.sqrt(MANY))
+
+
+def test_drawn_centers_of_mixtures_are_uniform():
+    """At a huge concentration every token is at a center, and a center is anywhere alike: Archimedes in R^3."""
+    heights = [ms.starts.mixture(1, 3, seed, centers=4, concentration=1e200)[0, 2] for seed in range(3000)]
+    assert stats.kstest(heights, stats.uniform(-1, 2).cdf).pvalue > UNLIKELY
+
+
 def test_correlation_one_is_one_point():
     x = ms.starts.correlated(5, 3, 0, correlation=1.0)
     np.testing.assert_allclose(x, x[[0]].repeat(5, axis=0), atol=1e-15)
@@ -124,6 +147,22 @@ def test_rotations_are_uniform():
     """The first vertex of the polygon points everywhere alike."""
     angles = [float(ms.sphere.to_angle(ms.starts.equally_spaced(1, 2, seed)[0])) for seed in range(2000)]
     assert stats.kstest(angles, stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue > UNLIKELY
+
+
+def test_rotated_spirals_are_uniform():
+    """Each token of the turned and shuffled spiral is uniform on the sphere of R^3: all heights alike."""
+    for token in (0, 6):
+        heights = [ms.starts.equally_spaced(7, 3, seed)[token, 2] for seed in range(2000)]
+        assert stats.kstest(heights, stats.uniform(-1, 2).cdf).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_uniform_on_great_spheres(size):
+    """Squares of coordinates along the subspace are Beta(1/2, (k - 1)/2), whatever the dimension around it."""
+    x = ms.starts.subspace(MANY, 8, 3, basis=size)
+    assert stats.kstest(x[:, 0] ** 2, stats.beta(0.5, 0.5 * (size - 1)).cdf).pvalue > UNLIKELY
+    np.testing.assert_allclose(x.mean(axis=0), 0.0, atol=4.5 / math.sqrt(size * MANY))
+    assert not x[:, size:].any()
 
 
 def test_subspaces():

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import metastable
 
@@ -47,3 +49,29 @@ def test_every_public_name_has_known_types():
         for note in symbols[name]["diagnostics"]
     ]
     assert not unknown, "\n".join(unknown)
+
+
+def test_a_days_work_has_no_error_in_strict_mode(tmp_path):
+    """`ms.merge_tree(run)` and `ms.classify(run)` were errors to a strict type checker: `Run` was no `Trajectory`."""
+    shutil.copy(Path(__file__).parent / "data" / "a_days_work.py", tmp_path)
+    source = os.path.dirname(os.path.dirname(metastable.__file__))
+    command = [
+        sys.executable,
+        "-m",
+        "pyright",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(tmp_path),
+        "--outputjson",
+    ]
+    found = subprocess.run(
+        [*command, str(tmp_path / "a_days_work.py")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": source},
+    )
+    report = json.loads(found.stdout)
+    assert report["summary"]["filesAnalyzed"] >= 1
+    errors = [note["message"] for note in report["generalDiagnostics"] if note["severity"] == "error"]
+    assert not errors, "\n".join(errors)

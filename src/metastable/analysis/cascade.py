@@ -3,7 +3,7 @@
 A cluster is its leader: the first token, which the others sit on. Under the causal mask a leader sees only earlier
 tokens, so it is one token among standing places with masses, `Frozen(places, masses)`: the clusters that lead it,
 each with as many tokens as come before it. Until it falls it hardly moves; when it falls, its mass joins another
-place. So n tokens over any number of decades are a handful of points whose flow (`integrate.leaders`) takes
+place. So n tokens over any number of decades are a handful of points whose flow (`leaders`) takes
 milliseconds.
 """
 
@@ -201,7 +201,8 @@ class _Clusters:
 
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
-        from metastable.integrate import leaders, rodas
+        from metastable.analysis import leaders
+        from metastable.integrate import rodas
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)

@@ -58,7 +58,7 @@ def _labels(labels: ArrayLike, tokens: int | None = None) -> IntArray:
 
 
 def cluster_count(x: ArrayLike, radius: float) -> int:
-    """Number of clusters (see `cluster_labels`)."""
+    """Number of clusters of a state (see `cluster_labels`; `metastable.theory.cluster_count` is how many a law expects)."""
     return int(cluster_labels(x, radius).max()) + 1
 
 

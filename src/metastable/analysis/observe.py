@@ -60,9 +60,13 @@ class Observable(Protocol):
     """What `Run.observe` and `ensemble` measure."""
 
     @property
-    def dims(self) -> tuple[str, ...]: ...
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes that one moment of it has: none for a number."""
+        ...
 
-    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray: ...
+    def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        """Values (times, ...) of `states` (times, tokens, dim) at `times`, of a run that began at `start` (tokens, dim)."""
+        ...
 
 
 def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.model import EVERY_PART, Attention, Support, require
 
 PROBABILITIES = Support(
@@ -24,10 +24,20 @@ PROBABILITIES = Support(
 )
 
 
+def _require_attention(model: object) -> None:
+    """Refuse a run that something else than an `Attention` moved: the layers of a checkpoint."""
+    if not isinstance(model, Attention):
+        raise UnsupportedError(
+            "attention matrices are made from an Attention, and this run was moved by something else (a checkpoint's layers); the "
+            "attention of a language model: checkpoints.token_states(model, tokenizer, text, attentions=True)"
+        )
+
+
 def _matrices(states: FloatArray, model: Attention, head: int) -> Iterator[FloatArray]:
     """Attention weights of one head, (n, n) or (n, n + m) with m frozen tokens behind, at each time."""
     from metastable.kernels.reference import attention_weights
 
+    _require_attention(model)
     if not 0 <= head < len(model.all_heads):
         raise InvalidInputError(f"head must be between 0 and {len(model.all_heads) - 1}, not {head}")
     for x in np.asarray(states, dtype=np.float64):
@@ -71,6 +81,7 @@ class AttentionEntropy:
         return ("token",)
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
+        _require_attention(model)
         require(model, PROBABILITIES)
         rows = []
         for matrix in _matrices(states, model, self.head):

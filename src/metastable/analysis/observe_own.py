@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable._checks import FloatArray, readonly
-from metastable.errors import InvalidInputError, ObservableError
+from metastable.errors import InvalidInputError, ObservableError, own_function
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Own:
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         """What the function says of the states (times, n, d), as an array (times, ...)."""
         if self.whole:
-            return np.asarray(self.function(states, times, model))
-        values = [np.asarray(self.function(x)) for x in states]
+            return self._array(self.function(states, times, model))
+        values = [self._array(self.function(x)) for x in states]
         shapes = sorted({value.shape for value in values})
         if len(shapes) > 1:
             raise ObservableError(
@@ -61,6 +61,12 @@ class Own:
                 "numbers for every state"
             )
         return np.array(values) if values else np.empty((0, *(() if self.dims is None else (0,) * len(self.dims))))
+
+    def _array(self, found: Any) -> np.ndarray:
+        try:
+            return np.asarray(found)
+        except ValueError as reason:
+            raise ObservableError(f"the observable {self.name!r} returned no array: {reason}") from None
 
 
 def own(function: Callable[..., Any], *, dims: Sequence[str] | None = None, name: str | None = None) -> Own:
@@ -120,14 +126,24 @@ def measured(
     start: FloatArray,
     model: Any,
     times: FloatArray,
+    whose: str = "",
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """What an observable says of states (times, n, d), shape (times, ...), with the names of its dims after time.
 
-    `ObservableError` where it does not return one entry per time, or other dims than it declares.
+    `ObservableError` where it does not return one entry per time, or other dims than it declares; `OwnFunctionError` where it is
+    somebody's own and raises. `whose`: the states are those of "member 3 of seed 0", for messages.
     """
     # Whoever writes to what is measured would change what the next observable sees.
     states, start = readonly(states.view()), readonly(start.view())
-    found = observable.measure(states, start=start, model=model, times=times)
+    try:
+        found = observable.measure(states, start=start, model=model, times=times)
+    except ObservableError:
+        raise
+    except Exception as reason:  # whatever a function of somebody raises
+        if not isinstance(observable, Own) and type(observable).__module__.startswith("metastable."):
+            raise
+        called = f" (the function {name_of(observable.function)!r})" if isinstance(observable, Own) else ""
+        raise own_function(f"the observable {name!r}{called}", whose, reason) from reason
     try:
         values = np.asarray(found)
     except ValueError as reason:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from metastable import _checks
+from metastable.errors import UnsupportedError
 from metastable.model import Attention
 
 CLUSTER_FRACTION = 0.5
@@ -24,6 +25,11 @@ CONSUMED_FRACTION = 0.1
 
 def attraction_width(model: Attention) -> float:
     """beta^(-1/2) of the head with the largest beta in size, in radians; at most 1."""
+    if getattr(model, "beta", 0.0) is None and not isinstance(model, Attention):
+        raise UnsupportedError(
+            "the layers of a checkpoint have no inverse temperature from which a length could be taken; give it, for example "
+            "radius=0.3 (or delta=)"
+        )
     _checks.instance(model, Attention, "model")
     return 1.0 / math.sqrt(max(1.0, *(abs(head.beta) for head in model.all_heads)))
 

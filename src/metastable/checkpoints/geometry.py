@@ -113,11 +113,20 @@ def _cloud(states: xr.Dataset | FloatArray) -> FloatArray:
     return x
 
 
-def _layers(states: xr.Dataset | FloatArray, size: int) -> np.ndarray:
-    """Layer numbers of the states."""
-    if isinstance(states, (np.ndarray, list, tuple)) or "layer" not in states.coords:
-        return np.arange(size)
-    return states["layer"].values
+def _depths(states: xr.Dataset | FloatArray, size: int) -> tuple[str, np.ndarray]:
+    """What numbers the clouds: `"layer"` and the layers, or for a run `"time"` and its times (a looped layer has many)."""
+    if isinstance(states, (np.ndarray, list, tuple)):
+        return "layer", np.arange(size)
+    axis = str(states["x"].dims[0])
+    return axis, states[axis].values if axis in states.coords else np.arange(size)
+
+
+def _children(axis: str, depths: np.ndarray) -> list[int]:
+    """Which child of a seed belongs to each cloud: that of its layer's number, so that it does not matter what else was chosen; in a
+    run, whose times need not be whole, that of its place.
+    """
+    named = axis == "layer" and depths.dtype.kind in "iu" and depths.size and depths.min() >= 0
+    return [int(number) for number in depths] if named else list(range(len(depths)))
 
 
 def _attributes(states: xr.Dataset | FloatArray) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def token_geometry(states: xr.Dataset | FloatArray, deltas: Sequence[float] = DE
     """Shape of the token cloud of every layer.
 
     Args:
-        states: from `to_sphere`.
+        states: from `to_sphere`; or the dataset of a run, whose results are over `time` instead of layer.
         deltas: distances (radians) at which centers and clusters are counted.
 
     Returns:
@@ -166,9 +175,10 @@ def token_geometry(states: xr.Dataset | FloatArray, deltas: Sequence[float] = DE
             )
     layer_names = ("mean_cosine", "mean_cosine_centered", "effective_rank", "nearest")
     delta_names = ("renyi", "strong", "strong_exchangeable", "clusters")
-    variables: dict[str, Any] = {name: ("layer", per_layer[:, i]) for i, name in enumerate(layer_names)}
-    variables.update({name: (("layer", "delta"), per_delta[..., i]) for i, name in enumerate(delta_names)})
-    coordinates = {"layer": _layers(states, len(x)), "delta": sweep}
+    axis, depths = _depths(states, len(x))
+    variables: dict[str, Any] = {name: (axis, per_layer[:, i]) for i, name in enumerate(layer_names)}
+    variables.update({name: ((axis, "delta"), per_delta[..., i]) for i, name in enumerate(delta_names)})
+    coordinates = {axis: depths, "delta": sweep}
     return xr.Dataset(variables, coords=coordinates, attrs={**_attributes(states), "tokens": x.shape[1]})
 
 
@@ -195,9 +205,11 @@ def exchangeability_test(states: xr.Dataset | FloatArray, *, permutations: int =
     spread comes from random orders. Fewer strong centers than chance (z < 0): tokens resemble some that stand before them more
     than a random order would have it.
 
+    Random orders of a layer come from the child of `seed` that belongs to its number.
+
     Returns:
-        Dataset over layer: `statistic`, `null_mean`, `null_deviation`, `z`, `p` (two-sided, by permutation) and `effect` =
-        statistic/null_mean - 1.
+        Dataset over layer (over time for the dataset of a run): `statistic`, `null_mean`, `null_deviation`, `z`, `p` (two-sided, by
+        permutation) and `effect` = statistic/null_mean - 1.
     """
     import xarray as xr
 
@@ -205,10 +217,12 @@ def exchangeability_test(states: xr.Dataset | FloatArray, *, permutations: int =
     permutations = count(permutations, "permutations", 2, 100_000_000)
     root = check_seed(seed)
     rows = np.empty((len(x), 6))
+    axis, depths = _depths(states, len(x))
+    children = _children(axis, depths)
     for place, cloud in enumerate(x):
         distances = cloud_distances(cloud)
         observed = float(strong_gaps(distances)[1:].sum())
-        generator = np.random.default_rng(np.random.SeedSequence(root, spawn_key=(place,)))
+        generator = np.random.default_rng(np.random.SeedSequence(root, spawn_key=(children[place],)))
         sums = permuted_gap_sums(distances, permutations, generator)
         mean, deviation = exchangeable_gap_sum(distances), float(sums.std(ddof=1))
         extreme = int((np.abs(sums - mean) >= abs(observed - mean)).sum())
@@ -216,8 +230,8 @@ def exchangeability_test(states: xr.Dataset | FloatArray, *, permutations: int =
         rows[place] = (observed, mean, deviation, z, (1 + extreme) / (1 + permutations), observed / mean - 1)
     names = ("statistic", "null_mean", "null_deviation", "z", "p", "effect")
     return xr.Dataset(
-        {name: ("layer", rows[:, i]) for i, name in enumerate(names)},
-        coords={"layer": _layers(states, len(x))},
+        {name: (axis, rows[:, i]) for i, name in enumerate(names)},
+        coords={axis: depths},
         attrs={**_attributes(states), "permutations": permutations, "seed": root},
     )
 
@@ -239,7 +253,8 @@ def capture_curves(
     tokens at random instead of the centers.
 
     Returns:
-        Dataset over layer: `consumed` (fraction), `null_mean`, `null_low`, `null_high` (0.1 and 0.9 quantiles over samples).
+        Dataset over layer (over time for the dataset of a run): `consumed` (fraction), `null_mean`, `null_low`, `null_high` (0.1 and
+        0.9 quantiles over samples).
     """
     import xarray as xr
 
@@ -258,9 +273,10 @@ def capture_curves(
         null = np.array([near[:, chosen].any(axis=1).mean() for chosen in choices])
         rows[place] = consumed(cloud, here, radius), null.mean(), *np.quantile(null, (0.1, 0.9))
     names = ("consumed", "null_mean", "null_low", "null_high")
+    axis, depths = _depths(states, len(x))
     return xr.Dataset(
-        {name: ("layer", rows[:, i]) for i, name in enumerate(names)},
-        coords={"layer": _layers(states, len(x)), "center": centers},
+        {name: (axis, rows[:, i]) for i, name in enumerate(names)},
+        coords={axis: depths, "center": centers},
         attrs={
             **_attributes(states),
             "delta": delta,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metastable._checks import count
+from metastable._checks import count, flag
 from metastable.checkpoints import arguments
 from metastable.checkpoints.adapters import adapter_for
 from metastable.checkpoints.cache import convert_gguf
@@ -55,10 +55,11 @@ def load_runnable(
     if check is not None:
         check(config)
     open_folder(folder)
-    causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in config.get("architectures") or ())
-    builder = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
-    model, report = _build(builder, folder)
-    missing = [name for name in report["missing_keys"] if not any(part in name for part in UNUSED_PARTS)]
+    for builder in _builders(transformers, config.get("architectures") or ()):
+        model, report = _build(builder, folder)
+        missing = [name for name in report["missing_keys"] if not any(part in name for part in UNUSED_PARTS)]
+        if not missing:
+            break
     if missing:
         raise CheckpointError(
             f"{source} leaves {len(missing)} parameters unset, first {sorted(missing)[0]!r}; the checkpoint is incomplete, "
@@ -66,6 +67,21 @@ def load_runnable(
         )
     model = model.float().eval()
     return LoadedModel(model, _tokenizer(folder))
+
+
+def _builders(transformers: Any, architectures: Iterable[Any]) -> list[Any]:
+    """What builds a checkpoint with the head that it was saved with, the first choice first.
+
+    Models saved `ForPreTraining` have a masked language model's head (BERT, ALBERT) or another one (ELECTRA), which is left out.
+    """
+    names = tuple(str(name) for name in architectures)
+    if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
+        return [transformers.AutoModelForCausalLM]
+    if any(name.endswith("ForMaskedLM") for name in names):
+        return [transformers.AutoModelForMaskedLM]
+    if any(name.endswith("ForPreTraining") for name in names):
+        return [transformers.AutoModelForMaskedLM, transformers.AutoModel]
+    return [transformers.AutoModel]
 
 
 def _build(builder: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -109,6 +125,7 @@ def encode(
 
     `max_tokens` keeps only the first so many tokens; without it a text that is too long is refused.
     """
+    special_tokens = flag(special_tokens, "special_tokens")
     if isinstance(text, str):
         if tokenizer is None:
             raise InvalidInputError("this checkpoint has no tokenizer; give token ids instead of a text")
@@ -131,7 +148,8 @@ def encode(
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and len(ids) > context:
         raise ContextLengthError(
-            f"the text has {len(ids)} tokens, but the model's context holds {context}; shorten it or pass max_tokens={context}"
+            f"the text has {len(ids)} tokens, but the model's context holds {context}; shorten it, or read only its beginning: "
+            f"max_tokens={context} (on the command line --max-tokens {context})"
         )
     return ids
 

@@ -5,6 +5,7 @@ Pickled checkpoints (.bin, .pt, .pth, .ckpt) are refused without being opened, b
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import json
 import os
@@ -102,7 +103,15 @@ def resolve(source: Any, revision: str | None = None) -> Source:
     looks_like_path = path.suffix.lower() in (".gguf", ".safetensors") or text.startswith((".", "/", "~"))
     if looks_like_path or not HUB_ID.match(text):
         raise CheckpointError(f"there is no file or folder {text}; check the path")
-    return Source("folder", hub_folder(text, revision))
+    try:
+        return Source("folder", hub_folder(text, revision))
+    except CheckpointError as reason:
+        alike = difflib.get_close_matches(text.lower(), PACKAGED, n=1, cutoff=0.75)
+        if not alike:
+            raise
+        raise CheckpointError(
+            f"{reason}. Did you mean {alike[0]!r}, which a Python package carries?"
+        ) from reason.__cause__
 
 
 def hub_folder(repository: str, revision: str | None = None) -> Path:

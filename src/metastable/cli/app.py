@@ -11,7 +11,7 @@ import typer
 COMMANDS = {
     "simulate": ("simulate", "Simulate one sequence of tokens and keep the run."),
     "extend": ("extend", "Take a stored run further."),
-    "reproduce": ("reproduce", "Reproduce the paper: every figure, table, lemma and theorem."),
+    "reproduce": ("reproduce", "Reproduce papers: their figures, tables, lemmas and theorems."),
     "sweep": ("sweep", "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster."),
     "spectrum": ("checkpoints", "Spectra of the value matrices of a real language model."),
     "geometry": ("checkpoints", "Token geometry of a real language model, layer by layer."),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metastable.errors import InvalidInputError, StoreExistsError
+from metastable._checks import count, path
+from metastable._checks import seed as check_seed
+from metastable.errors import InvalidInputError, StoreError, StoreExistsError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,6 +49,7 @@ def spectrum(
     from metastable.reports import tables
 
     _check_folder(out, overwrite, "spectrum.csv")
+    samples, seed = count(samples, "--samples", 1, 100_000), check_seed(seed, "--seed")
     console = Console()
     weights = checkpoints.load_weights(source, revision=revision)
     chosen = None if layer is None else [weights.check_layer(layer)]
@@ -111,25 +115,41 @@ def geometry(
             console.print(f"wrote {path}", highlight=False)
 
 
-def _read_text(path: Path | None) -> str:
+def _read_text(file: Path | None) -> str:
     """The text of a file, or the shipped one."""
-    if path is None:
+    if file is None:
         from metastable.checkpoints import sample_text
 
         return sample_text()
-    if not path.is_file():
-        raise InvalidInputError(f"there is no text file {path}; check the path")
+    if not file.is_file():
+        raise InvalidInputError(f"there is no text file {file}; check the path")
     try:
-        return path.read_text(encoding="utf-8")
+        found = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InvalidInputError(f"{path} is not UTF-8 text; convert it, for example with: iconv -t utf-8") from None
+        raise InvalidInputError(f"{file} is not UTF-8 text; convert it, for example with: iconv -t utf-8") from None
+    except OSError as reason:
+        raise InvalidInputError(f"{file} cannot be read: {reason}") from None
+    if not found.strip():
+        raise InvalidInputError(f"{file} holds no text; give a file with words in it")
+    return found
 
 
 def _check_folder(out: Path | None, overwrite: bool, sign: str) -> None:
-    """Refuses, before any work, a folder that already holds results."""
+    """Refuses, before any work, a folder that already holds results or cannot be written to; leaves nothing behind."""
     if out is None:
         return
-    if out.exists() and not out.is_dir():
-        raise StoreExistsError(f"{out} is a file; give a folder to --out")
-    if (out / sign).exists() and not overwrite:
-        raise StoreExistsError(f"{out} already holds results ({sign}); choose another folder or add --overwrite")
+    path(out, "--out")
+    try:
+        if out.exists() and not out.is_dir():
+            raise StoreExistsError(f"{out} is a file; give a folder to --out")
+        if (out / sign).exists() and not overwrite:
+            raise StoreExistsError(f"{out} already holds results ({sign}); choose another folder or add --overwrite")
+        there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except StoreError:
+        raise
+    except OSError as reason:
+        raise StoreError(
+            f"cannot write to {out}: {reason.strerror or reason}; choose another folder for --out"
+        ) from None

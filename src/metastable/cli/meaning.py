@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from metastable._checks import seed as check_seed
 from metastable.cli.checkpoints import SOURCE_HELP, _check_folder, _read_text
 
 
@@ -43,6 +44,7 @@ def meaning(
 
     _check_folder(out, overwrite, "meaning.html")
     given = None if text is None else _read_text(text)
+    seed = check_seed(seed, "--seed")
     found = checkpoints.meaning(
         source,
         layer,

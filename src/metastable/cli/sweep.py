@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,6 +90,8 @@ def run(
 
         metastable sweep beta.toml --out beta --cluster slurm --workers 20 --cluster-option cores=16 --cluster-option queue=main
 
+    Functions of your own ("mylab.measures:diameter") are imported from the folder of FILE, or from what is installed.
+
     While it runs: metastable sweep status DIR, or xarray.open_zarr("DIR/results.zarr").
     """
     from metastable.sweep import Sweep
@@ -97,6 +100,8 @@ def run(
     from metastable.sweep.store import check_folder
 
     check_place(workers, scheduler, cluster)
+    # Functions of one's own may stand beside the file; local workers are started with the same path.
+    sys.path.append(str(file.resolve().parent))
     described = Sweep.from_file(file)
     options = _options(cluster_option or [])
     if options and cluster is None:
@@ -170,6 +175,8 @@ def status(
         line("failed", f"task {item.number} at {item.where}: {item.error}")
         if failures:
             console.print(escape(item.traceback), highlight=False)
+    for where, why in found.notes:
+        line("members", f"some failed at {where}; the first: {why}")
     for name in found.damaged:
         line("damaged", f"{name}: some results cannot be read; the next run computes them again")
     if len(found.versions) > 1:

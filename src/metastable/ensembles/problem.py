@@ -14,7 +14,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.analysis.observe_own import name_of, required_arguments
-from metastable.errors import InvalidInputError, ModelError
+from metastable.errors import InvalidInputError, ModelError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
@@ -118,22 +118,37 @@ class Problem:
         translated = {name: _device_observable(item) for name, item in self.observables.items()}
         return translated if all(item is not None for item in translated.values()) else {}
 
+    def named(self, member: int) -> str:
+        """A member, for messages."""
+        return _named(self.seed, member)
+
     def start(self, member: int) -> FloatArray:
-        """Start of one member, from its own child of the seed."""
+        """Start of one member, from its own child of the seed; `OwnFunctionError` where the function that draws it raises."""
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(member,)))
         if self.draw is None:
             return sphere.uniform(self.tokens, dim=self.model.dim, seed=generator)
         dim = self.model.dim
-        drawn = _checks.tokens(self.draw(generator, self.tokens, dim), "start(generator)", dim=dim)
+        try:
+            given = self.draw(generator, self.tokens, dim)
+        except Exception as reason:  # whatever a function of somebody raises
+            raise own_function(f"the start {self.draw.name!r}", self.named(member), reason) from reason
+        drawn = _checks.tokens(given, "start(generator)", dim=dim)
         if len(drawn) != self.tokens:
             raise InvalidInputError(f"start(generator) returned {len(drawn)} tokens, but tokens={self.tokens}")
         return drawn
 
 
+def _named(seed: int, member: int) -> str:
+    return f"member {member} of seed {seed}"
+
+
 def drawn_model(draw: DrawModel, seed: int, member: int) -> Attention:
-    """The model of one member, from a stream of its own of the member's seed."""
+    """The model of one member, from a stream of its own of the member's seed; `OwnFunctionError` where `draw` raises."""
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(member, MODEL_STREAM)))
-    model = draw(generator)
+    try:
+        model = draw(generator)
+    except Exception as reason:  # whatever a function of somebody raises
+        raise own_function(f"the model {name_of(draw)!r}", _named(seed, member), reason) from reason
     if not isinstance(model, Attention):
         raise InvalidInputError(f"model(generator) must return an Attention, not {model!r}")
     return model

@@ -13,7 +13,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles.problem import Problem
 from metastable.errors import InvalidInputError, ObservableError
-from metastable.integrate.solution import MEMBER_STATUSES, SUCCESS, UNFINISHED
+from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Record:
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
     failure: str = ""
-    """Why the first member that could not be measured failed."""
+    """Why the first member failed that could not be drawn or measured."""
     methods: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,13 @@ class Record:
         for name, observable in problem.observables.items():
             item = for_model(observable, model)
             found, dims = measured(
-                item, name, states[:reached], start=start, model=model, times=problem.times[:reached]
+                item,
+                name,
+                states[:reached],
+                start=start,
+                model=model,
+                times=problem.times[:reached],
+                whose=problem.named(member),
             )
             self._make_room(name, found.shape[1:], dims)
             self.values[name][member, :reached] = found
@@ -66,10 +72,13 @@ class Record:
                 "every member"
             )
 
-    def forget(self, member: int) -> None:
-        """Nothing of a member that failed is kept."""
+    def fail(self, member: int, reason: Exception | str) -> None:
+        """A member that could not be drawn or measured: nothing of it is kept but why (of the first one)."""
         for values in self.values.values():
             values[member] = np.nan
+        self.status[member] = FAILED
+        said = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        self.failure = self.failure or f"member {member}, {said}"
 
     def _status(self) -> str:
         """Of the whole ensemble: "success" when every member reached the last time."""
@@ -119,6 +128,7 @@ class Record:
                 **asdict(plan.accuracy),
                 "status": self._status(),
                 "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
+                **({"failure": self.failure} if self.failure else {}),
             },
         )
 

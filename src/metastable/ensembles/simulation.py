@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import DrawModel, Problem, Start, check
 from metastable.ensembles.record import Record
-from metastable.errors import MetastableError, ObservableError, StandstillWarning, StoppedEarlyWarning
+from metastable.errors import (
+    MetastableError,
+    ObservableError,
+    OwnFunctionError,
+    StandstillWarning,
+    StoppedEarlyWarning,
+)
 from metastable.integrate.methods import METHODS
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Wishes
-from metastable.integrate.solution import FAILED, SUCCESS, UNFINISHED, Members, tally
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
+from metastable.integrate.solution import SUCCESS, UNFINISHED, Members, tally
 from metastable.model import Attention
 from metastable.model.standstill import standstill
 
@@ -70,8 +77,10 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`. A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
-    `attrs["status"]` is "incomplete". Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
+    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where it has never worked, the call.
+    A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
+    `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
+    Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
 
     >>> import metastable as ms
     >>> stats = ms.ensemble(ms.Attention(dim=2, beta=9.0), tokens=20, members=4, times=[0.0, 5.0], seed=0,
@@ -79,6 +88,7 @@ def ensemble(
     >>> stats.cosine.dims
     ('member', 'time')
     """
+    _checks.progress(progress)
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
     problem = check(model, tokens, members, times, seed, observe, start, memory, wishes)
     reason = standstill(problem.model, problem.tokens)
@@ -102,7 +112,7 @@ def _shortfall(result: xr.Dataset, members: int, failure: str) -> str:
         return f"interrupted: the dataset holds {result.sizes['member']} of {members} members"
     early = result["status"].values[result["status"].values != "success"]
     advice = "; raise max_steps" if (early == "max_steps").any() else ""
-    failed = f"; the first that could not be measured: {failure}" if failure else ""
+    failed = f"; the first that could not be drawn or measured: {failure}" if failure else ""
     return (
         f"{early.size} of {members} members stopped early ({tally(early)}): their values are NaN from there on, and means over "
         f"members leave them out; see stats.status{advice}{failed}"
@@ -114,11 +124,13 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
     measured: Future[None] | None = None
     with ThreadPoolExecutor(1, "metastable-measure") as measuring:
         for first in range(0, problem.members, problem.batch):
-            starts = np.stack([problem.start(i) for i in range(first, min(first + problem.batch, problem.members))])
-            if problem.on_device and _measure_on_device(problem, record, first, starts):
+            starts, undrawn = _starts(problem, range(first, min(first + problem.batch, problem.members)))
+            if problem.on_device and not undrawn and _measure_on_device(problem, record, first, starts):
                 report(first + len(starts))
                 continue
-            plan = problem.member_plan(first)
+            plan = _plan(problem, record, first)
+            if plan is None:
+                continue
             record.methods.add(plan.method)
             solve_members = METHODS[plan.method].solve_members
             assert solve_members is not None
@@ -126,7 +138,7 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             if measured is not None:
                 measured.result()
             interrupted = bool((solved.status == UNFINISHED).any())
-            measured = measuring.submit(_measure, problem, record, first, starts, solved, plan.model)
+            measured = measuring.submit(_measure, problem, record, first, starts, solved, plan.model, undrawn)
             del solved  # its states go as soon as they are measured
             if not problem.overlap:
                 measured.result()
@@ -136,8 +148,40 @@ def _run_batches(problem: Problem, record: Record, report: Report) -> None:
             measured.result()
 
 
+def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, OwnFunctionError]]:
+    """Starts (batch, tokens, dim), and the members whose start could not be drawn, which take part with uniform tokens in its place.
+
+    (Members of a batch are numbered through, so none can be left out; what became of those is not looked at.)
+    """
+    starts, undrawn = [], {}
+    for member in members:
+        try:
+            starts.append(problem.start(member))
+        except OwnFunctionError as reason:
+            if member == 0:
+                raise  # it has never worked
+            undrawn[member] = reason
+            starts.append(sphere.uniform(problem.tokens, problem.model.dim, seed=member))
+    return np.stack(starts), undrawn
+
+
+def _plan(problem: Problem, record: Record, member: int) -> Plan | None:
+    """The plan of a batch that begins with `member`; None where its model could not be drawn (such batches have one member)."""
+    try:
+        return problem.member_plan(member)
+    except OwnFunctionError as reason:
+        record.fail(member, reason)
+        return None
+
+
 def _measure(
-    problem: Problem, record: Record, first: int, starts: FloatArray, solved: Members, model: Attention
+    problem: Problem,
+    record: Record,
+    first: int,
+    starts: FloatArray,
+    solved: Members,
+    model: Attention,
+    undrawn: Mapping[int, OwnFunctionError],
 ) -> None:
     """Measure the members of a batch that were finished."""
     states, statistics, status = solved
@@ -146,18 +190,19 @@ def _measure(
         if status[i] == UNFINISHED:
             record.interrupted = True
             continue
+        if member in undrawn:
+            record.fail(member, undrawn[member])
+            continue
+        record.statistics[member] = statistics[i]
         try:
             record.measure(member, start, states[i], model)
+            record.status[member] = status[i]
         except ObservableError:
             raise  # it does not return what an observable must: it is wrong, not the member
         except (MetastableError, ArithmeticError, ValueError, TypeError) as reason:
             if len(record.values) < len(problem.observables):
                 raise  # one of the observables has never worked
-            record.forget(member)
-            record.failure = record.failure or f"member {member}, {type(reason).__name__}: {reason}"
-            status[i] = FAILED
-        record.statistics[member] = statistics[i]
-        record.status[member] = status[i]
+            record.fail(member, reason)
 
 
 def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:

@@ -15,7 +15,8 @@ from metastable.analysis import cluster_labels, cluster_radius, renyi_centers
 from metastable.errors import InvalidInputError, StoreError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
-from metastable.figures.moments import Frames, RunLike, frames, trace, wants_log_time
+from metastable.figures.gaps import angles_between, note
+from metastable.figures.moments import STRIDE, Frames, RunLike, frames, saved_states, trace, wants_log_time
 from metastable.figures.run_view import describe, draw_gram
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".mp4", ".gif")
 HOLD = 1.0
 """Seconds for which the last picture is held."""
+MOST_KEYS = 8
+"""Clusters in the key."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ def animate(
     view: View | None = None,
     progress: bool | None = None,
 ) -> Path:
-    """Write a film of `run` to `path` (.mp4 or .gif) and return the path.
+    """Write a film of `run` to `path` (.mp4 or .gif), `seconds` long at `frames_per_second`, and return the path.
 
-    Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2), as everywhere).
+    Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2), as everywhere); a key says so.
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
     centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
-    The clock follows the motion: it runs slowly where tokens move and fast where all stand (`moments.frames`).
+    The clock follows the motion: it runs slowly where tokens move and fast where all stand (`moments.frames`). A run that
+    kept chosen times only is shown at those, each as long as the clock says; nothing is made up between them, and the
+    film says how many there are.
     `progress`: show a bar (None: on a terminal). The film is written beside the target and moved there when complete.
     """
     target = Path(path)
@@ -65,6 +70,7 @@ def animate(
         )
     _checks.number(seconds, "seconds", 0.0, strict=True)
     _checks.count(frames_per_second, "frames_per_second")
+    _checks.progress(progress)
     if not target.parent.is_dir():
         raise StoreError(f"the folder {target.parent} does not exist; make it first")
     count = max(2, round(seconds * frames_per_second))
@@ -88,13 +94,44 @@ def _scene(
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
-    colors = style.cluster_colors(
-        cluster_labels(states[-1], radius=cluster_radius(run.model) if radius is None else radius)
-    )
+    labels = cluster_labels(states[-1], radius=cluster_radius(run.model) if radius is None else radius)
+    colors = style.cluster_colors(labels)
     marks = _center_marks(states[0], delta)
     if dim == 2:
-        return _circle_scene(run, times, states, log, colors, marks)
-    return _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
+        scene = _circle_scene(run, times, states, log, colors, marks)
+    else:
+        scene = _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
+    _draw_key(scene.page, labels, delta is not None, len(set(marks[1])) > 1)
+    return scene
+
+
+def _draw_key(page: Figure, labels: np.ndarray, centers: bool, both: bool) -> None:
+    """What the colours mean: the clusters that tokens end in, largest first, and Renyi centers where they are marked."""
+    from matplotlib.lines import Line2D
+
+    sizes = np.bincount(labels)
+    order = np.argsort(-sizes, kind="stable")[:MOST_KEYS]
+    tints = style.cluster_colors(order)
+    options: Any = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
+    handles = [Line2D([], [], color=tint, label=f"{sizes[k]}", **options) for k, tint in zip(order, tints)]
+    if centers:
+        handles.append(Line2D([], [], color=style.RENYI, label="Rényi center", **options))
+        handles += [Line2D([], [], color=style.STRONG, label="strong Rényi center", **options)] if both else []
+    more = f" (the {len(order)} largest of {len(sizes)})" if len(sizes) > len(order) else ""
+    again = "; colours repeat" if len(sizes) > len(style.CATEGORICAL) else ""
+    title = f"colour: the cluster that a token ends in, with its size{more}{again}"
+    key = page.legend(
+        handles=handles,
+        title=title,
+        loc="outside lower left",
+        ncols=len(handles),
+        fontsize="small",
+        title_fontsize="small",
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderaxespad=0.2,
+    )
+    key.set_alignment("left")
 
 
 def _center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, list[str]]:
@@ -132,8 +169,9 @@ def _circle_scene(
     )
     clock = axes[0].text(0, 0, "", ha="center", va="center", fontsize="large")
     highlight = {int(k): tint for k, tint in zip(centers, tints)}
-    draw_world_lines(axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight)
-    style.panel(axes[1], "", describe(run.model, tokens))
+    gaps = saved_states(run) is not None
+    draw_world_lines(axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight, gaps=gaps)
+    style.panel(axes[1], "", _title(run, tokens))
     left, right = axes[1].get_xlim()
     now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
     veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)
@@ -169,7 +207,7 @@ def _sphere_scene(
     layers = {}
     # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it.
     for name, order, opacity in (("back", 1.0, 0.22), ("front", 3.0, 1.0)):
-        lines = LineCollection([], linewidths=1.2, zorder=order)
+        lines = LineCollection([], linewidths=1.2, zorder=order, capstyle="round")
         ax.add_collection(lines)
         dots = ax.scatter(
             np.zeros(tokens), np.zeros(tokens), s=30, linewidths=0.6, edgecolors=style.PAPER, zorder=order + 0.3
@@ -178,13 +216,18 @@ def _sphere_scene(
     centers, tints = marks
     rings = ax.scatter([], [], s=90, facecolors="none", linewidths=1.4, zorder=3.5)
     clock = ax.text(0.02, 0.02, "", transform=ax.transAxes)
-    style.panel(ax, "", describe(run.model, tokens))
+    style.panel(ax, "", _title(run, tokens))
+    # Between saved states without dense output nobody knows the way: a trail has dots there.
+    far = np.zeros((len(path) - 1, tokens), dtype=bool)
+    if saved_states(run) is not None:
+        far = angles_between(film.path) > STRIDE
 
     def update(frame: int) -> None:
-        past = path[film.index[max(0, frame - memory)] : film.index[frame] + 1]
+        first, last = film.index[max(0, frame - memory)], film.index[frame]
+        past, gap = path[first : last + 1], far[first:last]
         for name, (lines, dots, opacity) in layers.items():
             sign = 1.0 if name == "front" else -1.0
-            _set_trails(lines, past, colors, sign, opacity)
+            _set_trails(lines, past, gap, colors, sign, opacity)
             shown = sign * projected[frame, :, 2] >= 0
             dots.set_offsets(projected[frame, shown, :2])
             dots.set_facecolor(np.column_stack([colors[shown, :3], np.full(shown.sum(), opacity)]))  # pyright: ignore
@@ -197,12 +240,24 @@ def _sphere_scene(
     return Scene(page, (*layers["back"][:2], *layers["front"][:2], rings, clock), update)
 
 
-def _set_trails(lines: Any, past: np.ndarray, colors: np.ndarray, sign: float, opacity: float) -> None:
-    """Segments of the last moments `past` (m, tokens, 3) on one side of the ball, older ones paler."""
+def _title(run: RunLike, tokens: int) -> str:
+    """The model, and how many saved states there are where they are all."""
+    return ", ".join(
+        part
+        for part in (describe(run.model, tokens), note(saved_states(run), False).replace("drawn from ", ""))
+        if part
+    )
+
+
+def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarray, sign: float, opacity: float) -> None:
+    """Segments of the last moments `past` (m, tokens, 3) on one side of the ball, older ones paler.
+
+    Where there is a `gap` (m - 1, tokens), a dot at the state before it.
+    """
     if len(past) < 2:
         lines.set_segments([])
         return
-    segments = np.stack([past[:-1], past[1:]], axis=2)
+    segments = np.stack([past[:-1], np.where(gap[..., None], past[:-1], past[1:])], axis=2)
     shown = sign * segments[..., 2].mean(axis=2) >= 0
     tint = np.broadcast_to(colors, (*shown.shape, 4)).copy()
     tint[..., 3] = opacity * np.linspace(0.1, 0.9, len(shown))[:, None]
@@ -213,10 +268,9 @@ def _set_trails(lines: Any, past: np.ndarray, colors: np.ndarray, sign: float, o
 def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> Scene:
     page, ax = style.figure(5.4, 5.4)
     image = draw_gram(ax, states[0])
-    ax.set_ylabel("token")
+    ax.set_ylabel("token (from 0)")
     page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
-    name = describe(run.model, states.shape[1])
-
+    name = _title(run, states.shape[1])
     title = ax.set_title("", loc="left")
 
     def update(frame: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from metastable import _checks
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.arguments import drawing
+from metastable.figures.gaps import DOTTED, MARK, beside_gaps, stretches
+from metastable.figures.moments import STRIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -209,14 +212,15 @@ def draw_world_lines(
     opacity: float = 0.8,
     log: bool = False,
     highlight: dict[int, str] | None = None,
+    gaps: bool = False,
 ) -> None:
     """Angle of every token against depth t: `times` (m,), `points` (m, tokens, 2).
 
     `log` uses a logarithmic time axis (times <= 0 are left out). `highlight` maps token indices to colours of thicker
-    lines.
+    lines. `gaps`: the states are all that is known, so wide gaps between them are dotted lines between dots (see `figures.gaps`).
     """
     from matplotlib.collections import LineCollection
-    from matplotlib.colors import to_rgba_array
+    from matplotlib.colors import to_rgba
 
     t = np.asarray(times, dtype=float)
     angles = angles_of(points)
@@ -224,17 +228,44 @@ def draw_world_lines(
         keep = t > 0
         t, angles = t[keep], angles[keep]
     tokens = angles.shape[1]
-    rgba = style.token_colors(tokens) if colors is None else np.broadcast_to(to_rgba_array(colors), (tokens, 4))
-    lines, tints = [], []
-    for k in reversed(range(tokens)):  # early tokens on top: they are the leaders
-        steps, path = break_wraps(t, angles[:, k], log)
-        for piece in np.split(np.column_stack([steps, path]), np.flatnonzero(np.isnan(steps))):
-            inside = piece[~np.isnan(piece[:, 0])]
-            if len(inside) > 1:
-                lines.append(inside)
-                tints.append(rgba[k])
-    ax.add_collection(LineCollection(lines, colors=tints, linewidths=width, alpha=opacity, zorder=2))
-    for token, color in (highlight or {}).items():
-        steps, path = break_wraps(t, angles[:, token], log)
-        ax.plot(steps, path, color=color, linewidth=HIGHLIGHT, zorder=3, solid_capstyle="round")
+    rgba = _rgba(colors, tokens)
+    special = {token: to_rgba(color) for token, color in (highlight or {}).items()}
+    # Early tokens on top: they are the leaders. Highlighted ones over all of them.
+    drawn = [(k, rgba[k], width, opacity, 2.0) for k in reversed(range(tokens))]
+    drawn += [(token, color, HIGHLIGHT, 1.0, 3.0) for token, color in special.items()]
+    strokes: dict[tuple[float, bool], list[Any]] = {}
+    for k, color, thick, strong, layer in drawn:
+        for line, far in world_line(t, angles[:, k], log, gaps):
+            strokes.setdefault((layer, far), []).append((line, (*color[:3], strong * color[3]), thick))
+    for (layer, far), found in strokes.items():
+        lines, tints, widths = zip(*found)
+        options: Any = {"linestyles": [DOTTED], "capstyle": "butt"} if far else {"capstyle": "round"}
+        ax.add_collection(LineCollection(lines, colors=tints, linewidths=widths, zorder=layer, **options))
+    if gaps:
+        _mark_gaps(ax, t, angles, rgba, special)
     _axes_of_angle_and_time(ax, t, log)
+
+
+def _rgba(colors: Any, tokens: int) -> np.ndarray:
+    from matplotlib.colors import to_rgba_array
+
+    return style.token_colors(tokens) if colors is None else np.broadcast_to(to_rgba_array(colors), (tokens, 4))
+
+
+def world_line(t: np.ndarray, angles: np.ndarray, log: bool, gaps: bool) -> Iterator[tuple[np.ndarray, bool]]:
+    """The world line of one token as polylines (m, 2), each with whether it spans a gap."""
+    steps, path = break_wraps(t, angles, log)
+    for piece in np.split(np.column_stack([steps, path]), np.flatnonzero(np.isnan(steps))):
+        inside = piece[~np.isnan(piece[:, 0])]
+        far = np.abs(np.diff(inside[:, 1])) > STRIDE if gaps else np.zeros(max(0, len(inside) - 1), dtype=bool)
+        for first, last, gap in stretches(far):
+            yield inside[first : last + 1], gap
+
+
+def _mark_gaps(ax: Axes, t: np.ndarray, angles: np.ndarray, rgba: np.ndarray, special: dict[int, Any]) -> None:
+    """Dots at the saved states on both sides of a gap."""
+    moved = np.abs(np.diff(angles, axis=0))
+    marked = beside_gaps(np.minimum(moved, 2 * np.pi - moved) > STRIDE)
+    tints = np.array([special.get(k, rgba[k]) for k in range(angles.shape[1])])
+    moment, token = np.nonzero(marked)
+    ax.scatter(t[moment], angles[moment, token], s=MARK**2, c=tints[token], linewidths=0, zorder=2.5, clip_on=False)

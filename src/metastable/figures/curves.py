@@ -133,10 +133,10 @@ def draw_attention(ax: Axes, weights: Any, *, log: bool = False, floor: float = 
     for spine in ax.spines.values():
         spine.set_visible(True)
     last = array.shape[0] - 1
-    ax.set_xticks([0, last], ["1", str(last + 1)])
-    ax.set_yticks([0, last], ["1", str(last + 1)])
-    ax.set_xlabel("token $j$ (seen)", labelpad=-4)
-    ax.set_ylabel("token $k$ (sees)", labelpad=-4)
+    ax.set_xticks(sorted({0, last}))
+    ax.set_yticks(sorted({0, last}))
+    ax.set_xlabel("token $j$ (seen), from 0", labelpad=-4)
+    ax.set_ylabel("token $k$ (sees), from 0", labelpad=-4)
     return image
 
 
@@ -167,7 +167,7 @@ def draw_dendrogram(
     """Who merged into whom, in log time: one horizontal branch per cluster, ending where it is swallowed.
 
     `leaders`: first token of each cluster at time `start`; `merges`: (time, absorbed leader, into leader). `sizes`:
-    tokens per cluster at `start`, shown as line width.
+    tokens per cluster at `start`, shown as line width. Tokens are counted from 0, as everywhere.
     """
     order = dendrogram_order(leaders, sorted(merges))
     height = {leader: float(row) for row, leader in enumerate(order)}
@@ -186,9 +186,9 @@ def draw_dendrogram(
     style.log_time_axis(ax, start, end)
     ax.set_ylim(-0.8, len(order) - 0.2)
     if len(order) <= label_limit:
-        ax.set_yticks(range(len(order)), [str(leader + 1) for leader in order])
+        ax.set_yticks(range(len(order)), [str(leader) for leader in order])
     else:
         ax.set_yticks([])
-    ax.set_ylabel("cluster (its first token)")
+    ax.set_ylabel("cluster (its first token, from 0)")
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)

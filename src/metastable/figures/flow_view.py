@@ -24,6 +24,8 @@ ROW = 0.105
 FIRST_SHARE = 0.01
 """In log time the axis starts at this share of the end, or at the first merge."""
 
+FEW = 5
+"""Heads below which each is drawn for itself, and layers below which each is named."""
 DARK = 0.7
 """Cells with a larger sign score are dark enough for white marks."""
 
@@ -37,9 +39,9 @@ Curves = Mapping[str, tuple[Any, Any]]
 
 def token_label(token: str, width: int = 14) -> str:
     """A token as a label: visible spaces and line breaks, shortened."""
-    text = token.replace("Ġ", "").replace("▁", "").replace("Ċ", "↵").replace("\n", "↵").replace("$", r"\$")
+    text = token.strip(" ").replace("\n", "↵").replace("\r", "").replace("\t", "⇥")
     text = text if text.strip() else "␣"
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return style.plain(text if len(text) <= width else text[: width - 1] + "…")
 
 
 def _colors(tree: MergeTree) -> list[Any]:
@@ -90,7 +92,7 @@ def draw_merges(
         ax.vlines(max(time, begin), parent, child, color=colors[child], linewidth=0.45, alpha=0.6)
     for leader, text in (words or {}).items():
         ax.annotate(
-            text,
+            style.plain(text),
             (end, leader),
             xytext=(4, 0),
             textcoords="offset points",
@@ -199,21 +201,37 @@ def decomposition_page(parts: xr.Dataset) -> Figure:
     return page
 
 
+def _mark_key(page: Figure) -> None:
+    """What rings and crosses mean, below the picture."""
+    from matplotlib.lines import Line2D
+
+    shared: dict[str, Any] = {"linestyle": "none", "color": style.INK, "markersize": 4.5, "markeredgewidth": 0.9}
+    more, less = "words read and written more alike than in random heads, p ≤ 0.05", "less alike, p ≤ 0.05"
+    marks = [
+        Line2D([], [], marker="o", markerfacecolor="none", label=more, **shared),
+        Line2D([], [], marker="x", label=less, **shared),
+    ]
+    page.legend(handles=marks, loc="outside lower left", ncols=2, handletextpad=0.2, columnspacing=1.5)
+
+
 @style.styled
 def sign_grid_page(meanings: xr.Dataset) -> Figure:
-    """Layers x heads coloured by sign score; rings: heads that read and write the same words (p <= 0.05), crosses: opposite words."""
+    """Layers x heads coloured by sign score; rings: heads whose read and written words are more alike than those of random heads
+    (p <= 0.05), crosses: less alike.
+    """
     score = meanings["sign_score"].values
     lead = meanings.isel(mode=0)
     alike, p = lead["alike"].values, lead["alike_p"].values
     usual = lead["alike_usual"].values
     layers, heads = score.shape
-    page, ax = style.figure(style.PAGE_WIDTH, 1.2 + 0.19 * heads)
+    page, ax = style.figure(style.PAGE_WIDTH, 1.45 + 0.19 * heads)
     image = ax.imshow(score.T, cmap=style.diverging_map(), vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     for flags, marker, size in (((p <= 0.05) & (alike > usual), "o", 18), ((p <= 0.05) & (alike < usual), "x", 14)):
         row, column = np.nonzero(flags)
         inks = [style.PAPER if abs(value) > DARK else style.INK for value in score[row, column]]
         colors: dict[str, Any] = {"facecolors": "none", "edgecolors": inks} if marker == "o" else {"color": inks}
         ax.scatter(row, column, s=size, marker=marker, linewidths=0.9, **colors)
+    _mark_key(page)
     step = max(1, layers // 10)
     ax.set_xticks(range(0, layers, step), [str(layer) for layer in meanings["layer"].values[::step]])
     ax.set_yticks(range(heads), [str(head) for head in meanings["head"].values])
@@ -235,10 +253,12 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
     groups = (("random (Haar) heads", null, style.MUTED), ("real, positive", alike[positive], style.BLUE))
     for name, values, color in (*groups, ("complex or negative", alike[~positive], style.VERMILLION)):
         kept = np.ravel(values)[np.isfinite(np.ravel(values))]
-        if kept.size:
-            axes[0].hist(
-                kept, bins=list(bins), histtype="step", density=True, color=color, label=f"{name} ({kept.size})"
-            )
+        label = f"{name} ({kept.size})"
+        if kept.size >= FEW:
+            axes[0].hist(kept, bins=list(bins), histtype="step", density=True, color=color, label=label)
+        elif kept.size:  # a few heads are no distribution
+            for place, one in enumerate(kept):
+                axes[0].axvline(one, color=color, linewidth=1.2, label=label if place == 0 else None)
     axes[0].set_xlabel("alike: words read and written")
     axes[0].set_ylabel("density")
     axes[0].legend(fontsize="x-small", loc="upper left")
@@ -251,6 +271,9 @@ def likeness_page(meanings: xr.Dataset) -> Figure:
         layer[~positive], alike[~positive], s=9, facecolors="none", edgecolors=style.VERMILLION, label="others"
     )
     axes[1].set_xlabel("layer")
+    if len(alike) < FEW:
+        axes[1].set_xticks(meanings["layer"].values)
+        axes[1].set_xlim(meanings["layer"].values.min() - 1, meanings["layer"].values.max() + 1)
     axes[1].set_ylabel("alike")
     axes[1].set_ylim(-1.05, 1.5)
     axes[1].legend(fontsize="x-small", loc="upper left")

@@ -143,7 +143,7 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
 
 def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:
     """Bars of +-uncertainty decades at the merges, a question mark where the parent is in doubt."""
-    heights = {int(text.get_text()) - 1: place for place, text in zip(ax.get_yticks(), ax.get_yticklabels())}
+    heights = {int(text.get_text()): place for place, text in zip(ax.get_yticks(), ax.get_yticklabels())}
     for time, child, off, doubtful in zip(tree.time, tree.child, tree.uncertainty, tree.doubtful):
         place = heights.get(int(child))
         if place is None or time <= since:

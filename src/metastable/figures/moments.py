@@ -90,6 +90,11 @@ def trace(run: RunLike, count: int = 300, log: bool | None = None) -> tuple[np.n
     return reel.times(places), states
 
 
+def saved_states(run: RunLike) -> int | None:
+    """From how many saved states pictures of a run are drawn; None where dense output has every moment."""
+    return len(_saved(run)[0]) if _reel(run) is None else None
+
+
 class Frames(NamedTuple):
     """A film: `times` (frames,) and `states` (frames, tokens, dim); `path` (m, tokens, dim), finer, for trails without corners, and
     `index` (frames,) of each frame in it."""
@@ -104,24 +109,34 @@ def frames(run: RunLike, count: int, log: bool | None = None) -> Frames:
     """`count` moments of a run for a film whose clock follows the motion: slow where much happens, fast where all stand.
 
     Between two frames the same share passes of a clock made of two parts: `STANDING` of it runs evenly in time (or log time), the rest
-    with the farthest way of any token. Without dense output the saved states are the frames.
+    with the farthest way of any token. Without dense output nobody knows what was between the saved states: each frame is the one that
+    is nearest on that clock, so few of them are held and of many some are left out.
     """
+    even = _even(run, 300, log)
+    count = _checks.count(count, "count", minimum=2)
+    log = wants_log_time(run, log)
+    ticks = np.linspace(0.0, 1.0, count)
     reel = _reel(run)
     if reel is None:
-        times, states = sample(run, count, log)
-        return Frames(times, states, states, np.arange(len(times)))
-    log = wants_log_time(run, log)
-    places, fine = _traced(reel, _even(run, 300, log))
-    times = reel.times(places)
-    even = np.log(np.maximum(times, times[1])) if log else times
-    even = (even - even[0]) / (even[-1] - even[0])
-    way = np.append(0.0, np.cumsum(_way(fine)))
-    clock = STANDING * even + (1.0 - STANDING) * (way / way[-1] if way[-1] > 0 else even)
-    chosen = np.interp(np.linspace(0.0, 1.0, count), clock, places)
+        times, states = _saved(run)
+        clock = _clock(times, states, log)
+        chosen = np.searchsorted(0.5 * (clock[1:] + clock[:-1]), ticks, side="right")
+        return Frames(times[chosen], states[chosen], states, chosen)
+    places, fine = _traced(reel, even)
+    chosen = np.interp(ticks, _clock(reel.times(places), fine, log), places)
     states = reel.states(chosen)
     before = np.searchsorted(places, chosen, side="right")
     path = np.insert(fine, before, states, axis=0)
     return Frames(reel.times(chosen), states, path, before + np.arange(count))
+
+
+def _clock(times: np.ndarray, states: np.ndarray, log: bool) -> np.ndarray:
+    """What the clock of a film shows at moments (m,), from 0 to 1."""
+    even = np.log(np.maximum(times, times[1])) if log else times
+    # Two moments are one in log time where the first of them is the start.
+    even = (even - even[0]) / (even[-1] - even[0]) if even[-1] > even[0] else np.linspace(0.0, 1.0, len(even))
+    way = np.append(0.0, np.cumsum(_way(states)))
+    return STANDING * even + (1.0 - STANDING) * (way / way[-1] if way[-1] > 0 else even)
 
 
 def half_way(states: np.ndarray) -> int:

@@ -19,7 +19,8 @@ from metastable.figures.circle_view import (
     draw_world_lines,
 )
 from metastable.figures.density_view import draw_ring, draw_sphere_density, sphere_counts
-from metastable.figures.moments import RunLike, half_way, sample, trace, walk, wants_log_time
+from metastable.figures.gaps import angles_between, note
+from metastable.figures.moments import STRIDE, RunLike, half_way, sample, saved_states, trace, walk, wants_log_time
 from metastable.figures.sphere_view import DEFAULT_VIEW, Dots, View, draw_ball, draw_paths, draw_points
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ CELLS = 240
 def describe(model: Any, tokens: int) -> str:
     """One line for a title: tokens, dimension, inverse temperature, mask and what else is not the default."""
     parts = [f"$n = {tokens}$", f"$d = {model.dim}$"]
+    if hasattr(model, "summary"):  # the layers of a checkpoint, which are no `Attention`
+        return ", ".join([*parts, style.plain(model.summary), type(model.mask).__name__.lower()])
     if model.beta is not None:
         parts.append(rf"$\beta = {model.beta:g}$")
     else:
@@ -63,9 +66,11 @@ def draw_run(
     between tokens.
 
     Lines are sampled by the motion: `moments` times, evenly in time or log time, and more wherever a token would move
-    by more than 0.05 rad between two (see `moments.trace`). From `MANY` tokens on there is no telling lines apart: d
-    = 2 shows how many tokens are where against depth (a histogram of every moment), d = 3 how dense they are on both sides of the
-    sphere at the start, in the middle (of time or log time) and at the end.
+    by more than 0.05 rad between two (see `moments.trace`). A run that kept chosen times only is drawn from those states,
+    and says so: dots, and dotted lines over gaps wider than 0.05 rad, which tell who is who and not where tokens were.
+    Tokens are counted from 0. From `MANY` tokens on there is no telling lines apart: d = 2 shows how many tokens are
+    where against depth (a histogram of every moment), d = 3 how dense they are on both sides of the sphere at the start,
+    in the middle (of time or log time) and at the end.
 
     `backend`: `"matplotlib"` (a `Figure` known to pyplot) or `"plotly"` (interactive, d = 2 and 3). `log`: log time
     (None: for runs longer than `moments.LOG_SPAN`). `view`: camera for d = 3. `theme`: `"screen"` or `"print"`.
@@ -96,9 +101,10 @@ def draw_run(
 def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -> Figure:
     tokens = states.shape[1]
     page, axes = style.figure(9.6, 3.6, 1, 2, managed=True, width_ratios=[2.1, 1])
-    draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7)
+    gaps = saved_states(run) is not None
+    draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7, gaps=gaps)
     style.token_key(page, axes[0], tokens)
-    style.panel(axes[0], "", f"{describe(run.model, tokens)} (first token red)")
+    style.panel(axes[0], "", _and(f"{describe(run.model, tokens)} (first token red)", _source(run, states)))
     draw_circle(axes[1], limit=1.8)
     draw_tokens(
         axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
@@ -116,7 +122,7 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
         counts.append(angle_counts(x, CELLS))
     image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log))
     page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
-    style.panel(axes[0], "", describe(run.model, len(run.start)))
+    style.panel(axes[0], "", _and(describe(run.model, len(run.start)), note(saved_states(run), False)))
     draw_ring(axes[1], run.final)
     axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
     return page
@@ -138,7 +144,9 @@ def _sphere_density_page(run: RunLike, view: View, log: bool | None) -> Figure:
     for row, name in enumerate(("this side", "the other side, from behind")):
         grid[row, 0].text(-1.15, 0, name, rotation=90, ha="right", va="center", color=style.MUTED)
     page.colorbar(image, ax=list(grid.ravel()), label="density of tokens (1: uniform)", pad=0.01, aspect=40)
-    page.suptitle(describe(run.model, tokens), x=0.01, ha="left", fontsize="medium")
+    page.suptitle(
+        _and(describe(run.model, tokens), note(saved_states(run), False)), x=0.01, ha="left", fontsize="medium"
+    )
     return page
 
 
@@ -147,13 +155,23 @@ def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View
     page, ax = style.figure(5.7, 5.0, managed=True)
     draw_ball(ax, view)
     colors = style.token_colors(tokens)
-    draw_paths(ax, states, view, colors=colors, width=1.1)
+    draw_paths(ax, states, view, colors=colors, width=1.1, gaps=saved_states(run) is not None)
     draw_points(ax, states[0], view, colors=colors, size=9, dots=Dots(edge_width=0))
     draw_points(ax, run.final, view, size=34, dots=Dots(edge_width=0.8))
     style.token_key(page, ax, tokens)
     end = style.time_label(float(times[-1]))
-    style.panel(ax, "", f"{describe(run.model, tokens)}\nfrom start (small) to {end} (red)")
+    words = f"{describe(run.model, tokens)}\nfrom start (small) to {end} (red)"
+    style.panel(ax, "", _and(words, _source(run, states)))
     return page
+
+
+def _source(run: RunLike, states: np.ndarray) -> str:
+    """What the picture says of the saved states that it is drawn from; "" where there is dense output."""
+    return note(saved_states(run), bool((angles_between(states) > STRIDE).any()))
+
+
+def _and(title: str, words: str) -> str:
+    return f"{title}\n{words}" if words else title
 
 
 def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -> Figure:
@@ -166,7 +184,9 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
         image, ax=list(axes[:3]), location="bottom", shrink=0.5, aspect=30, label=r"$\langle x_j, x_k\rangle$"
     )
     mean = mean_cosine(states)
-    axes[3].plot(times[log:], mean[log:], color=style.MEASURED)
+    only = saved_states(run)
+    dotted: Any = {} if only is None else {"marker": ".", "markersize": 3.0, "linestyle": (0, (1, 1.5))}
+    axes[3].plot(times[log:], mean[log:], color=style.MEASURED, **dotted)
     marked = [index for index in shown if index >= int(log)]
     axes[3].plot(times[marked], mean[marked], "o", color=style.INK, markersize=3.5, clip_on=False, label="shown")
     axes[3].legend(loc="best", handletextpad=0.2)
@@ -175,7 +195,8 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
     axes[3].set_xlabel("depth $t$")
     axes[3].set_ylabel("mean cosine")
     style.grid(axes[3])
-    page.suptitle(describe(run.model, states.shape[1]), x=0.01, ha="left", fontsize="medium")
+    words = ", ".join(part for part in (describe(run.model, states.shape[1]), note(only, False)) if part)
+    page.suptitle(words, x=0.01, ha="left", fontsize="medium")
     return page
 
 
@@ -184,9 +205,9 @@ def draw_gram(ax: Any, points: Any) -> Any:
     x = np.asarray(points, dtype=float)
     image = ax.imshow(x @ x.T, cmap=style.diverging_map(), vmin=-1, vmax=1, interpolation="nearest")
     last = len(x) - 1
-    ax.set_xticks([0, last], ["1", str(last + 1)])
-    ax.set_yticks([0, last], ["1", str(last + 1)])
-    ax.set_xlabel("token")
+    ax.set_xticks(sorted({0, last}))
+    ax.set_yticks(sorted({0, last}))
+    ax.set_xlabel("token (from 0)")
     return image
 
 

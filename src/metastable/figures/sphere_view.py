@@ -17,6 +17,8 @@ from metastable import _checks
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.arguments import drawing
+from metastable.figures.gaps import DOTTED, MARK, angles_between, beside_gaps, with_arcs
+from metastable.figures.moments import STRIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,12 +158,14 @@ def draw_paths(
     colors: Any = None,
     width: float = 0.8,
     fade: bool = False,
+    gaps: bool = False,
     strokes: Strokes = DEFAULT_STROKES,
 ) -> None:
     """Trajectories `states` (times, tokens, 3) with the part behind the ball paler and thinner.
 
     `colors`: one per token (default: by position in the sequence). `fade`: let the beginning of each path fade out, so that
-    the direction of motion can be seen. `strokes`: opacities and layer.
+    the direction of motion can be seen. `gaps`: the states are all that is known, so wide gaps between them are dotted arcs between
+    dots (see `figures.gaps`). `strokes`: opacities and layer.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba_array
@@ -173,19 +177,30 @@ def draw_paths(
     if steps < 2:
         return
     rgba = style.token_colors(tokens) if colors is None else to_rgba_array(colors)
+    known = np.ones((steps - 1, tokens), dtype=bool)
+    far = np.zeros_like(known)
+    if gaps:
+        beside = beside_gaps(angles_between(array) > STRIDE)
+        marks, tints = array[beside], np.broadcast_to(rgba, (steps, tokens, 4))[beside]
+        if len(marks):
+            draw_points(ax, marks, view, colors=tints, size=MARK**2, dots=Dots(edge_width=0, layer=strokes.layer + 0.1))
+        array, far, lost = with_arcs(array)
+        known = ~lost
     projected = view.project(array)
     in_front = projected[:-1, :, 2] + projected[1:, :, 2] >= 0  # (steps - 1, tokens), one per segment
     for side, order, thin, opacity in (
         (False, _BEHIND, 0.8, strokes.back),
         (True, _FRONT, 1.0, strokes.front),
     ):
-        lines, tints = _pieces(projected[..., :2], in_front == side, rgba, opacity, fade)
-        if lines:
-            ax.add_collection(
-                LineCollection(
-                    lines, colors=tints, linewidths=width * thin, zorder=order + strokes.layer, capstyle="round"
+        for gap, dash in ((False, "-"), (True, DOTTED)):
+            shown = (in_front == side) & (far == gap) & known
+            lines, tints = _pieces(projected[..., :2], shown, rgba, opacity, fade)
+            if lines:
+                options: Any = {"linestyles": [dash], "capstyle": "butt" if gap else "round"}
+                width_here = width * thin * (0.8 if gap else 1.0)
+                ax.add_collection(
+                    LineCollection(lines, colors=tints, linewidths=width_here, zorder=order + strokes.layer, **options)
                 )
-            )
 
 
 def _pieces(

@@ -278,6 +278,11 @@ def cluster_colors(labels: Any) -> np.ndarray:
     return palette[np.asarray(labels, dtype=int) % len(palette)]
 
 
+def plain(text: str) -> str:
+    """Text as it is: a dollar sign in it begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def time_label(t: float, symbol: str = "t") -> str:
     """`t = 75`, or a power of ten from 10^5 on."""
     if t != 0 and (abs(t) >= 1e5 or abs(t) < 1e-3):
@@ -295,9 +300,11 @@ def token_key(page: Figure, ax: Axes, tokens: int) -> None:
 
     if tokens < 2:
         return
-    bar = page.colorbar(ScalarMappable(Normalize(1, tokens), sequence_map()), ax=ax, pad=0.01, aspect=40, shrink=0.8)
-    bar.set_ticks([1, tokens])
-    bar.set_label("token, in order", labelpad=-6)
+    bar = page.colorbar(
+        ScalarMappable(Normalize(0, tokens - 1), sequence_map()), ax=ax, pad=0.01, aspect=40, shrink=0.8
+    )
+    bar.set_ticks([0, tokens - 1])
+    bar.set_label("token, in order (from 0)", labelpad=-6)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate.solution import Resume, Solution, Statistics, Status
+from metastable.integrate import fixed
+from metastable.integrate.solution import Solution
 from metastable.kernels import reference
 from metastable.model import EVERY_PART, Attention, Rule, Support, require
 
@@ -69,34 +70,13 @@ def solve(
     """
     for model in {id(model): model for model in models}.values():
         require(model, SUPPORT, len(start))
-    y = np.array(start)
-    wanted = None if times is None else set(np.rint(times / step).astype(int).tolist())
-    saved_times, saved_states = [], []
-    status: Status = "success"
-    message = ""
-    done = first
-    for number in range(first, len(models) + 1):
-        if wanted is None or number in wanted:
-            saved_times.append(number * step)
-            saved_states.append(y)
-        if number == len(models):
-            break
-        y = layer(models[number], y, number * step, step)
-        done += 1
-        if not np.isfinite(y).all():
-            status, message = "diverged", f"layer {number} left the range of double precision"
-            break
-        lost = np.flatnonzero(~y[:, : models[0].dim].any(axis=1))
-        if lost.size:
-            status, message = "diverged", f"layer {number} carried token {lost[0]} to zero, which has no direction"
-            break
-        if progress is not None:
-            progress((number + 1) * step)
-    return Solution(
-        np.array(saved_times, dtype=float),
-        np.array(saved_states).reshape(-1, *y.shape),
-        status,
-        Statistics(accepted=done, evaluations=done),
-        message=message,
-        resume=Resume("layers", done * step, y, Statistics(done, evaluations=done)) if status == "success" else None,
-    )
+    dim = models[0].dim
+
+    def advance(number: int, y: FloatArray) -> tuple[FloatArray, str]:
+        new = layer(models[number], y, number * step, step)
+        if not np.isfinite(new).all():
+            return new, f"layer {number} left the range of double precision"
+        lost = np.flatnonzero(~new[:, :dim].any(axis=1))
+        return new, f"layer {number} carried token {lost[0]} to zero, which has no direction" if lost.size else ""
+
+    return fixed.solve(fixed.Steps("layers", step, len(models), 1), advance, start, times, progress, first)

@@ -23,9 +23,10 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import InvalidInputError, NumericalRangeError
+from metastable.integrate import fixed
 from metastable.integrate.brownian import move
 from metastable.integrate.plan import SDE_STEP
-from metastable.integrate.solution import Resume, Solution, Statistics, Status
+from metastable.integrate.solution import Solution
 from metastable.integrate.tsit5 import retract
 from metastable.kernels.protocol import RightHandSide
 from metastable.model import Attention
@@ -133,31 +134,11 @@ def solve(
 
     `times` None saves after every step; else the multiples of `step` nearest to `times` are saved.
     """
-    y = np.array(start)
-    wanted = None if times is None else set(np.rint(times / step).astype(int).tolist())
-    saved_times, saved_states = [], []
-    status: Status = "success"
-    message = ""
-    done = first
-    if wanted is None or first in wanted:
-        saved_times.append(first * step)
-        saved_states.append(y)
-    for number in range(first + 1, steps + 1):
-        y = strang_step(rhs, (number - 1) * step, y, dim, step, sigma, normals(number - 1))
-        if not np.isfinite(y).all():
-            status, message = "diverged", f"the solution left the range of double precision at t = {number * step:.6g}"
-            break
-        done = number
-        if wanted is None or number in wanted:
-            saved_times.append(number * step)
-            saved_states.append(y)
-        if progress is not None:
-            progress(number * step)
-    return Solution(
-        np.array(saved_times, dtype=float),
-        np.array(saved_states).reshape(-1, *y.shape),
-        status,
-        Statistics(accepted=done, evaluations=2 * done),
-        message=message,
-        resume=Resume("sde", done * step, y, Statistics(done, evaluations=2 * done)) if status == "success" else None,
-    )
+
+    def advance(number: int, y: FloatArray) -> tuple[FloatArray, str]:
+        new = strang_step(rhs, number * step, y, dim, step, sigma, normals(number))
+        if np.isfinite(new).all():
+            return new, ""
+        return new, f"the solution left the range of double precision at t = {(number + 1) * step:.6g}"
+
+    return fixed.solve(fixed.Steps("sde", step, steps, 2), advance, start, times, progress, first)

@@ -20,14 +20,11 @@ from collections import namedtuple
 
 from numba.extending import register_jitable
 
-from metastable.kernels.cpu.compiled import inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
 
-ROWS = 2
+ROWS = 4
 """Rows of a block, see `pull_block`."""
-LARGE_ROWS = 4
-"""Rows of a large block."""
 
 Columns = namedtuple("Columns", ["cosine", "sine", "vector"])
 """Cosines and sines of the columns, and a vector that rows of the Jacobian are multiplied with."""
@@ -42,7 +39,7 @@ Block = namedtuple("Block", ["biases", "jacobian", "sums"])
 @register_jitable
 def padded(columns: int) -> int:
     """Entries for so many columns: a whole number of vectors, with room for a block that begins at the last column."""
-    return -(-(columns + LARGE_ROWS + LANES) // LANES) * LANES
+    return -(-(columns + ROWS + LANES) // LANES) * LANES
 
 
 @inlined
@@ -71,7 +68,7 @@ def store_first(target, index, value, count):
 # ------------------------------------------------------------------------------------------------- one row, any range
 
 
-@kernel
+@inner
 def keep_weights(columns, line, start, stop, scale):
     """`(sum w sin D, sum w)` over the columns `start..stop-1`, with the weights written to the entries of the line."""
     force = fill(0.0)
@@ -85,7 +82,7 @@ def keep_weights(columns, line, start, stop, scale):
     return total(force), total(weights)
 
 
-@kernel
+@inner
 def finish_row(columns, line, start, stop, beta, inverse, velocity):
     """Turn the weights in the entries into J_kj; returns their sum and `sum J_kj vector_j`. `inverse` is 1/Z_k."""
     c, s = line.cosine, line.sine
@@ -133,7 +130,7 @@ def _write(sums, r, found):
     sums.force[r], sums.weights[r], sums.product[r] = total(found.force), total(found.weights), total(found.product)
 
 
-@kernel
+@inner
 def pull_row(columns, line, start, stop, scale):
     """`Sums` of one row over the columns `start..stop-1`: what a stage needs from it."""
     found = _nothing()
@@ -151,23 +148,7 @@ def pull_row(columns, line, start, stop, scale):
 
 @inlined
 def pull_block(columns, block, first, scale):
-    """`pull_row` for two rows, to the sums of the block."""
-    line0, line1 = line(columns, block, 0, first), line(columns, block, 1, first)
-    sums0, sums1 = _nothing(), _nothing()
-    whole = first // LANES * LANES
-    for j in range(0, whole, LANES):
-        sums0 = _add(columns, line0, j, scale, sums0)
-        sums1 = _add(columns, line1, j, scale, sums1)
-    for j in range(whole, first + 1, LANES):
-        sums0 = _add_first(columns, line0, j, scale, first - j, sums0)
-        sums1 = _add_first(columns, line1, j, scale, first + 1 - j, sums1)
-    _write(block.sums, 0, sums0)
-    _write(block.sums, 1, sums1)
-
-
-@inlined
-def pull_large_block(columns, block, first, scale):
-    """`pull_block` for four rows: less latency, but more memory to keep at hand, so for short rows."""
+    """`pull_row` for four rows, to the sums of the block."""
     line0, line1 = line(columns, block, 0, first), line(columns, block, 1, first)
     line2, line3 = line(columns, block, 2, first), line(columns, block, 3, first)
     sums0, sums1, sums2, sums3 = _nothing(), _nothing(), _nothing(), _nothing()

@@ -15,7 +15,7 @@ which costs as much as the attention sum itself: Jacobian blocks are never forme
     dA_k/dx_k = V [ (1 - q_k) I + beta ((C_k - D_k D_k^T) M^T - (1 - q_k) D_k g^T) ].
 
 Columns (frozen tokens first, then the tokens) are lines of `Columns`, one for each component, padded so that whole vectors can be
-read from any column on (`padded_columns`). Components come in chunks of `len(tag)` = 2, 3 or 4, which is a constant of the compiled
+read from any column on (`padded_columns`). Components come in chunks of `tag.ndim` = 2, 3 or 4, which is a constant of the compiled
 code; dimensions above four are padded with zero components to a multiple of four and looped over.
 """
 
@@ -24,8 +24,10 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 
-from metastable.kernels.cpu.compiled import inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
@@ -61,15 +63,15 @@ def padded_columns(columns: int) -> int:
     return -(-(columns + LANES) // LANES) * LANES
 
 
-def chunk_tag(dim: int) -> tuple[int, ...]:
-    """A tuple whose length is the number of components that are handled at once."""
-    return (0,) * min(padded_dimension(dim), 4)
+def chunk_tag(dim: int) -> FloatArray:
+    """An empty array whose number of axes, which compiled code knows, is the number of components that are handled at once."""
+    return np.empty((0,) * min(padded_dimension(dim), 4))
 
 
 # ------------------------------------------------------------------------------- sums over the columns that a row sees
 
 
-@kernel
+@inner
 def dots(row, q, columns, vector, shift, target):
     """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns of range q; returns the largest."""
     tag, start, stop = row.tag, row.ranges[q, 0], row.ranges[q, 1]
@@ -77,12 +79,12 @@ def dots(row, q, columns, vector, shift, target):
     whole = start + (stop - start) // LANES * LANES
     for j in range(start, stop, LANES):
         value = load(shift.bias, j) * shift.sign + shift.offset
-        for a in range(0, vector.size, len(tag)):
+        for a in range(0, vector.size, tag.ndim):
             value += load(columns[a], j) * vector[a]
             value += load(columns[a + 1], j) * vector[a + 1]
-            if len(tag) > 2:
+            if tag.ndim > 2:
                 value += load(columns[a + 2], j) * vector[a + 2]
-            if len(tag) > 3:
+            if tag.ndim > 3:
                 value += load(columns[a + 3], j) * vector[a + 3]
         store(target, j, value)
         if j < whole:
@@ -93,7 +95,7 @@ def dots(row, q, columns, vector, shift, target):
     return result
 
 
-@kernel
+@inner
 def exponentials(row, target, top):
     """Replace logits by `2^(logit - top)` and return their sum."""
     others = 0.0
@@ -107,34 +109,34 @@ def exponentials(row, target, top):
     return others
 
 
-@kernel
+@inner
 def moments(row, columns, weights, origin, out):
     """Add `sum_j weight_j (column_j - origin)` to `out`."""
     tag = row.tag
     for q in range(row.ranges.shape[0]):
         start, stop = row.ranges[q, 0], row.ranges[q, 1]
-        for a in range(0, out.size, len(tag)):
+        for a in range(0, out.size, tag.ndim):
             o0, o1 = origin[a], origin[a + 1]
-            o2 = origin[a + 2] if len(tag) > 2 else 0.0
-            o3 = origin[a + 3] if len(tag) > 3 else 0.0
+            o2 = origin[a + 2] if tag.ndim > 2 else 0.0
+            o3 = origin[a + 3] if tag.ndim > 3 else 0.0
             s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
             for j in range(start, stop, LANES):
                 w = keep(load(weights, j), stop - j)
                 s0 += w * (load(columns[a], j) - o0)
                 s1 += w * (load(columns[a + 1], j) - o1)
-                if len(tag) > 2:
+                if tag.ndim > 2:
                     s2 += w * (load(columns[a + 2], j) - o2)
-                if len(tag) > 3:
+                if tag.ndim > 3:
                     s3 += w * (load(columns[a + 3], j) - o3)
             out[a] += total(s0)
             out[a + 1] += total(s1)
-            if len(tag) > 2:
+            if tag.ndim > 2:
                 out[a + 2] += total(s2)
-            if len(tag) > 3:
+            if tag.ndim > 3:
                 out[a + 3] += total(s3)
 
 
-@kernel
+@inner
 def multiply(row, left, right, origin, target):
     """Write `left_j (right_j - origin)` to `target` and return the sum."""
     result = 0.0
@@ -148,7 +150,7 @@ def multiply(row, left, right, origin, target):
     return result
 
 
-@kernel
+@inner
 def scale(row, line, factor):
     """Multiply the columns of a line that the row sees by a factor."""
     for q in range(row.ranges.shape[0]):
@@ -166,7 +168,7 @@ def head_of(model, columns, h):
     return Head(model.values[h], model.forms[h], model.betas[h], model.slopes[h], columns.bias[h], columns.weights[h])
 
 
-@kernel
+@inner
 def apply(matrix, vector, out):
     """out += matrix vector."""
     for a in range(matrix.shape[0]):
@@ -176,7 +178,7 @@ def apply(matrix, vector, out):
         out[a] += total
 
 
-@kernel
+@inner
 def apply_transposed(matrix, vector, factor, out):
     """out = factor matrix^T vector (padding untouched)."""
     for a in range(matrix.shape[0]):
@@ -186,7 +188,7 @@ def apply_transposed(matrix, vector, factor, out):
         out[a] = factor * total
 
 
-@kernel
+@inner
 def shift_of(row, head, start):
     """(sign, offset) that turn the bias into `-slope |k - j|`; frozen tokens keep theirs, the logarithm of a weight."""
     if start < row.frozen or head.slope == 0.0:
@@ -194,7 +196,7 @@ def shift_of(row, head, start):
     return (1.0, -head.slope * row.number) if start - row.frozen < row.number else (-1.0, head.slope * row.number)
 
 
-@kernel
+@inner
 def attend(row, head, positions, target, query, place, spread):
     """One head of one row at `place`: weights (not normalised) to `target`, D_k to `spread`; returns q_k and 1/Z_k."""
     apply_transposed(head.form, place, head.beta * LOG2E, query)
@@ -234,10 +236,10 @@ def derivative(row, head, columns, i, vectors, spread):
     out[:] = 0.0
     for q in range(row.ranges.shape[0]):
         dots(row, q, tangents, vectors.query, nothing, scratch)
-    inner = multiply(row, head.weights, scratch, 0.0, scratch)
+    dot = multiply(row, head.weights, scratch, 0.0, scratch)
     moments(row, columns.position[0], scratch, vectors.start, out)
     for a in range(out.size):
-        out[a] = head.beta * (out[a] - inner * spread[a])
+        out[a] = head.beta * (out[a] - dot * spread[a])
     moments(row, tangents, head.weights, vectors.nothing, out)
 
 

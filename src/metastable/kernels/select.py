@@ -177,9 +177,8 @@ def velocity(
 
     `radius` (tokens,) is for `PreLN`, `MixLN` and `PeriLN` (default: ones); `t` for norms that depend on depth.
 
-    >>> velocity(Attention(dim=2, beta=1.0), [[1.0, 0.0], [0.0, 1.0]], engine="reference").round(3)
-    array([[ 0.   ,  0.   ],
-           [ 0.269,  0.   ]])
+    >>> (velocity(Attention(dim=2, beta=1.0), [[1.0, 0.0], [0.0, 1.0]], engine="reference").round(3) + 0.0).tolist()
+    [[0.0, 0.0], [0.269, 0.0]]
     """
     import numpy as np
 

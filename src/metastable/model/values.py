@@ -22,25 +22,25 @@ def scalar_multiple(value: FloatArray) -> float | None:
 
 
 def leading_frame(value: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-    """Orthogonal Q whose first columns span the kernel of V - lambda I, and Q^T (V - lambda I) Q with those columns exactly zero.
+    """Orthogonal Q whose first columns span the null space of V - lambda I, and Q^T (V - lambda I) Q with those columns exactly zero.
 
     lambda is the largest real part of the eigenvalues of V (d, d). In such coordinates tokens in the leading eigenspace feel exactly
     nothing from V - lambda I, where the plain product leaves rounding errors of 1e-16 that stand for a motion inside the
-    space. None when the kernel is empty (a complex leading pair).
+    space. None when it is empty (a complex leading pair).
     """
     size = len(value)
     center = float(np.linalg.eigvals(value).real.max())
     shifted = value - center * np.eye(size)
     _, singular, rows = np.linalg.svd(shifted)
-    kernel = int(np.sum(singular <= ROUNDING * size * np.linalg.norm(value, 2)))
-    if kernel == 0:
+    nullity = int(np.sum(singular <= ROUNDING * size * np.linalg.norm(value, 2)))
+    if nullity == 0:
         return None
     flat = ~shifted.any(axis=0)
-    if int(flat.sum()) == kernel:
+    if int(flat.sum()) == nullity:
         # The coordinates already are such, up to their order.
         frame = np.eye(size)[:, np.argsort(~flat, kind="stable")]
     else:
         frame = rows[::-1].T
     drift = frame.T @ shifted @ frame
-    drift[:, :kernel] = 0.0
+    drift[:, :nullity] = 0.0
     return np.ascontiguousarray(frame), drift

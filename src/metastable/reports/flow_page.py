@@ -20,7 +20,7 @@ from rich.table import Table
 from metastable import __version__
 from metastable.checkpoints.flows.plan import RTOL
 from metastable.errors import StoreError
-from metastable.reports.flow_study import Study, Variant, merges
+from metastable.reports.flow_study import Study, Variant, merges, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def _curves(variants: Mapping[str, Variant]) -> tuple[dict[str, Any], dict[str, 
     return cosines, {name: (variant.time, variant.clusters) for name, variant in variants.items()}
 
 
-def _pictures(study: Study) -> dict[str, Figure]:
+def pictures(study: Study) -> dict[str, Figure]:
     """All pictures by name."""
     from metastable.figures import flow_view
 
@@ -114,15 +114,15 @@ def write(out: Path, study: Study, source: str, text_name: str) -> list[Path]:
     """report.html (self-contained), its pictures, what-if.csv, curves.csv and parts.csv."""
     from metastable.figures import style
 
-    pictures = _pictures(study)
+    drawn = pictures(study)
     images = {}
-    for name, page in pictures.items():
+    for name, page in drawn.items():
         buffer = io.BytesIO()
         page.savefig(buffer, format="png", dpi=150)
         images[name] = base64.b64encode(buffer.getvalue()).decode()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        written = [path for name, page in pictures.items() for path in style.save(page, out / name)]
+        written = [path for name, page in drawn.items() for path in style.save(page, out / name)]
         written += _tables(out, study)
         report = out / "report.html"
         report.write_text(_page(study, images, source, text_name), encoding="utf-8")
@@ -204,7 +204,7 @@ def _reading(study: Study) -> str:
         )
     loop = study.loop.get("attention only")
     if loop is not None:
-        counts = [(int(loop.clusters[abs(loop.time - t).argmin()]), t) for t in _moments(loop.time[-1])]
+        counts = [(int(loop.clusters[loop.time == t][0]), t) for t in moments(float(loop.time[-1]))]
         steps = ", ".join(
             f"{clusters}{' clusters' * (place == 0)} at t = {t:g}" for place, (clusters, t) in enumerate(counts)
         )
@@ -216,10 +216,6 @@ def _reading(study: Study) -> str:
                 "compare when they form and how long they last."
             )
     return " ".join(sentences)
-
-
-def _moments(end: float) -> list[float]:
-    return [t for t in (1.0, 10.0, 30.0, 100.0) if t < end] + [float(end)]
 
 
 def _page(study: Study, images: Mapping[str, str], source: str, text_name: str) -> str:
@@ -254,8 +250,13 @@ in their place. One text is one draw.</p></section>
 <p>Cosine: mean over pairs of tokens; rank: effective rank of the cloud (exp of the entropy of its singular values); largest: tokens
 in the largest cluster. Words: what the model's own last norm and head make of the mean state of that cluster (logit lens); for a
 model without a head, the nearest input embeddings. Nulls: the text in random order; value matrices with the same singular values and
-random frames (Haar); every matrix random with its own spread. In the loop the layer is random, the states that enter it are the
-model's.</p>
+random frames (Haar); every matrix random with its own spread.</p>
+<p>In the loop everything but “with its MLP” is attention only, the nulls too: compare them with “attention only”. There the layer is
+random, the states that enter it are the model's. Half the temperature: the logits of attention are divided by ½, which makes it twice
+as sharp.</p>
+<p>The words are a rough reading. The head was trained on states behind the last layer of the whole model: in runs that the model was
+never trained for (parts off, loops, random weights) they are often rare pieces of words, which say where a cluster lies and nothing
+more.</p>
 <p>A looped layer F is the differential equation dx/dt = F(x) − x, whose Euler step of length one is the layer; time is counted in
 layers. It is solved by Tsitouras' method (Tsit5) with an estimated error per step below {RTOL:g} of each token's length (root mean
 square over tokens), up to t = {study.choices.until:g}: what is said of the loop is said of that time and not of later ones, and the

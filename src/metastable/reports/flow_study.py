@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import checkpoints, observe
-from metastable._checks import number
+from metastable._checks import number, seed
 from metastable._progress import progress_bar
 from metastable.analysis import MergeTree, cluster_labels, cluster_sizes, merge_tree
 from metastable.checkpoints.flows.lens import cluster_words
@@ -84,10 +84,19 @@ class Study:
     parts: xr.Dataset | None
 
 
+MOMENTS = (1.0, 10.0, 30.0, 100.0)
+"""Times in a loop at which the page counts clusters, and its end."""
+
+
+def moments(until: float) -> list[float]:
+    """The times of a loop at which clusters are counted."""
+    return [time for time in MOMENTS if time < until] + [until]
+
+
 def loop_times(until: float) -> list[float]:
-    """Times to keep in a loop: the start, then even in log time from a tenth (at most) to the end."""
+    """Times to keep in a loop: the start, then even in log time from a tenth (at most) to the end, and `moments`."""
     first = min(0.1, until / 10)
-    return [0.0, *np.geomspace(first, until, 60)[:-1].tolist(), until]
+    return sorted({0.0, *np.geomspace(first, until, 60)[:-1].tolist(), *moments(until)})
 
 
 def _measure(flow: Flow, run: FlowRun, choices: Choices) -> Variant:
@@ -112,8 +121,9 @@ def _measure(flow: Flow, run: FlowRun, choices: Choices) -> Variant:
 
 def study(source: str, text: str, choices: Choices, *, device: str | None = None, revision: str | None = None) -> Study:
     """Run everything. What a model cannot do (parts that cannot be told apart) is left out and said."""
-    number(choices.radius, "radius", 0.0, np.pi, strict=True)
-    number(choices.until, "until", 0.0, strict=True)
+    number(choices.radius, "--radius", 0.0, np.pi, strict=True)
+    number(choices.until, "--until", 0.0, strict=True)
+    seed(choices.seed, "--seed")
     tokens.check_options(choices.max_tokens, choices.drop_first)
     flow = checkpoints.flow(source, device=device, revision=revision)
     tokens.check_text(flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import __version__, checkpoints
+from metastable._checks import choice, count, number, seed
+from metastable.checkpoints.states import CENTERS
 from metastable.checkpoints.weights import AttentionWeights
 from metastable.errors import StoreError
 from metastable.reports import tokens
@@ -60,6 +62,12 @@ class Measurement:
 def measure(source: str, text: str, choices: Choices, revision: str | None = None) -> Measurement:
     """Runs the model on the text and measures its token cloud."""
     tokens.check_options(choices.max_tokens, choices.drop_first)
+    count(choices.drop_dims, "--drop-dims", 0)
+    count(choices.permutations, "--permutations", 2)
+    seed(choices.seed, "--seed")
+    choice(choices.center, "--center", CENTERS)
+    if choices.delta is not None:
+        number(choices.delta, "--delta", 0.0, math.pi, strict=True)
     weights = checkpoints.load_weights(source, revision=revision)
     model, tokenizer = checkpoints.load_model(source, revision=revision)
     tokens.check_text(model, tokenizer, text, choices.max_tokens, choices.drop_first)

@@ -6,6 +6,7 @@ import base64
 import csv
 import html
 import io
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ STANDING_OUT = 3
 """Standard deviations of random directions beyond which a list is counted."""
 LIST = 5
 """Words of a list in the terminal."""
+
+TOO_FEW = "<p>Too few heads for tests over heads; the picture shows them beside their random heads.</p>"
 
 GRID_CSS = """
 .grid{border-collapse:separate;border-spacing:2px;width:auto}
@@ -127,6 +130,10 @@ def table(found: xr.Dataset) -> Table:
     return result
 
 
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" + "s" * (number != 1)
+
+
 def sentences(found: xr.Dataset) -> list[str]:
     """What the tests over all heads say."""
     try:
@@ -136,14 +143,19 @@ def sentences(found: xr.Dataset) -> list[str]:
     chance = 100 * result.level
     lead = found.isel(mode=0)
     reads, writes = (lead[name].values > STANDING_OUT for name in ("read_z", "write_z"))
+    difference = (
+        f"difference: p = {result.difference_p:.4f}, permuted"
+        if np.isfinite(result.difference_p)
+        else "too few of one kind for a test of the difference"
+    )
     lines = [
         f"Reading and writing are significantly more alike than in a random head (p <= {result.level:g}) in {result.same_words} of "
         f"{result.heads} heads and less in {result.opposite_words}; by chance {chance:.0f} % of the heads are one or the other.",
-        f"Mean likeness: {result.alike_real_positive:+.3f} in the {result.real_positive} heads whose leading eigenvalue is real and "
-        f"positive, {result.alike_others:+.3f} in the others; in random "
+        f"Mean likeness: {result.alike_real_positive:+.3f} in the {_counted(result.real_positive, 'head')} whose leading eigenvalue is "
+        f"real and positive, {result.alike_others:+.3f} in the others; in random "
         f"heads with the same singular values {result.alike_null_real:+.3f} where the leading eigenvalue is real and "
         f"{result.alike_null_complex:+.3f} where it is complex. Above random heads of their own kind: "
-        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} (difference: p = {result.difference_p:.4f}, permuted).",
+        f"{result.excess_real_positive:+.3f} and {result.excess_others:+.3f} ({difference}).",
         f"Rank correlation of that excess with the sign score {result.sign_correlation:+.2f} (random heads: "
         f"{result.sign_correlation_null:+.2f}, p = {result.sign_p:.1g}), with depth "
         f"{result.depth_correlation:+.2f} (p = {result.depth_p:.1g}); heads that share a value projection are not independent.",
@@ -155,7 +167,7 @@ def sentences(found: xr.Dataset) -> list[str]:
 
 
 def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
-    """meaning.html (self-contained), meaning.csv, sign-grid.png and likeness.png."""
+    """meaning.html (self-contained), meaning.csv (word lists as JSON), sign-grid.png and likeness.png."""
     from metastable.figures import flow_view, style
 
     pictures = {"sign-grid": flow_view.sign_grid_page(found), "likeness": flow_view.likeness_page(found)}
@@ -170,7 +182,9 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
             writer.writeheader()
             for at in _places(found):
                 row = _row(found, at)
-                writer.writerow({**row, "read": " ".join(row["read"]), "written": " ".join(row["written"])})
+                # Words hold spaces, commas and bars: lists as JSON can be taken apart again.
+                lists = {side: json.dumps(row[side], ensure_ascii=False) for side in ("read", "written")}
+                writer.writerow({**row, **lists})
         page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
     except OSError as reason:
         raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
@@ -238,7 +252,8 @@ def _page(found: xr.Dataset, source: str, picture: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>What the heads of {html.escape(source)} read and write</title><style>{css}</style></head><body><main>
 <h1>What the heads of {html.escape(source)} read and write</h1>
-<p class="lead">{html.escape(str(found.attrs["architecture"]))}, {found.sizes["layer"]} layers, {found.sizes["head"]} heads,
+<p class="lead">{html.escape(str(found.attrs["architecture"]))}, {_counted(found.sizes["layer"], "layer")},
+{_counted(found.sizes["head"], "head")} each,
 {found.attrs["vocabulary"]} words. metastable {__version__}.</p>
 <section><h2>How to read it</h2>
 <p>What a head moves from one token to another goes through its value matrix V = O W. An eigenvector of V is a direction that a head
@@ -253,7 +268,7 @@ it looks like a story.</p></section>
 <section><h2>All heads</h2><p>Columns: layers. Rows: heads. Colour: sign score Σ Re λ / Σ |λ|, from −1 (blue, all eigenvalues repel)
 to +1 (orange, all attract). Hover for the words, tap to find the head in the table below.</p>
 <div class="scroll">{_grid(found)}</div></section>
-<section><h2>What the tests say</h2>{said or "<p>Too few heads to compare.</p>"}
+<section><h2>What the tests say</h2>{said or TOO_FEW}
 <figure class="scroll"><img alt="likeness of read and written words by kind of eigenvalue and by layer"
 src="data:image/png;base64,{picture}"></figure></section>
 <section><h2>Words</h2><div class="scroll">{_words(found)}</div></section>

@@ -14,8 +14,8 @@ MEASURED = 2
 
 def check_options(max_tokens: int, drop_first: int) -> None:
     """Refuse, before a model is loaded, to leave out as many tokens as are read."""
-    most = count(max_tokens, "max-tokens", MEASURED)
-    if count(drop_first, "drop-first", 0) > most - MEASURED:
+    most = count(max_tokens, "--max-tokens", MEASURED)
+    if count(drop_first, "--drop-first", 0) > most - MEASURED:
         raise InvalidInputError(
             f"--drop-first {drop_first} leaves fewer than {MEASURED} of --max-tokens {max_tokens} tokens to be measured; lower one or "
             "raise the other"

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from metastable.reproduce.paper import Paper
 from metastable.reproduce.recipe import Recipe, Report
 from metastable.reproduce.result_store import Result
 from metastable.reproduce.runner import Watch
+from metastable.reproduce.typeset import format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,15 +22,6 @@ COLORS = {
     "not available": "bright_black",
     "failed": "bold red",
 }
-
-
-def format_seconds(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `2 min 05 s`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
 
 
 @contextmanager
@@ -59,7 +52,7 @@ def terminal(console: Console, show: bool | None = None) -> Iterator[Watch]:
             when = "done before" if result.resumed else format_seconds(result.seconds)
             color = COLORS[result.verdict]
             place = f"[bright_black]\\[{number:>2}/{total}][/]"
-            line = f"{place} {result.name:<16} [{color}]{result.verdict}[/] [bright_black]{when}[/]"
+            line = f"{place} {result.name:<18} [{color}]{result.verdict}[/] [bright_black]{when}[/]"
             bars.console.print(line, highlight=False)
             if result.error:
                 bars.console.print(f"         {result.error}", highlight=False, markup=False)
@@ -67,16 +60,21 @@ def terminal(console: Console, show: bool | None = None) -> Iterator[Watch]:
         yield Watch(started, ended)
 
 
-def print_catalogue(console: Console, recipes: Sequence[Recipe]) -> None:
-    """Every item with one line."""
+def print_catalogue(console: Console, papers: Sequence[Paper]) -> None:
+    """Every paper, its items with one line each, and about how long they take on two processors."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for recipe in recipes:
-        table.add_row(recipe.name, recipe.title)
-    console.print(table)
+    for paper in papers:
+        total = "" if paper.seconds is None else f"  [bright_black]about {format_seconds(paper.seconds)}[/]"
+        console.print(f"[bold]{paper.number}[/]  {paper.title}{total}", highlight=False)
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        table.add_column(justify="right", style="bright_black", no_wrap=True)
+        for recipe in paper.recipes:
+            time = "" if recipe.seconds is None else format_seconds(recipe.seconds)
+            table.add_row(f"  {recipe.name}", recipe.title, time)
+        console.print(table)
 
 
 def headline(result: Result, limit: int = 110) -> str:

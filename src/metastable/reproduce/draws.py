@@ -6,11 +6,14 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from metastable.reproduce.recipe import Report, Settings
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -44,6 +47,13 @@ def each(function: Callable[[Item], Value], items: Sequence[Item], report: Repor
 def part(report: Report, first: float, last: float) -> Report:
     """A report for the part of the work between the fractions `first` and `last`."""
     return lambda fraction: report(first + (last - first) * fraction)
+
+
+def complete(stats: xr.Dataset) -> xr.Dataset:
+    """An ensemble that Ctrl-C cut short is no result: it stops the item, as it would anywhere else."""
+    if stats.attrs["status"] == "interrupted":
+        raise KeyboardInterrupt
+    return stats
 
 
 def gaussian_pair(dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,11 @@
-"""What a recipe is: one item of the paper as three plain functions of data (measure, judge, draw) and the claim it checks."""
+"""What a recipe is: one item of a paper as three plain functions of data (measure, judge, draw) and the claim it checks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from metastable import __version__, _checks
@@ -68,6 +68,10 @@ class Recipe:
     draw : dataset -> figure.
     uses : the settings that change the result ("seed", "members", "engine").
     revision : increase it when the meaning of the item changes, so that stored results are computed again.
+    seconds : about how long it takes on two processors, for `metastable reproduce --list` (None: not measured).
+    quick : parameters that make the item small, for tests (see `small`).
+    options : what the command line needs to find the item, for example "--paper 2312.10794" (set by `Paper`).
+    source : hash of the code of a paper outside the package, whose changes mean computing again (set by `load_paper`).
     """
 
     name: str
@@ -80,6 +84,14 @@ class Recipe:
     origin: Literal["paper", "beyond"] = "paper"
     uses: tuple[str, ...] = ("seed", "members", "engine")
     revision: int = 1
+    seconds: float | None = None
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    options: str = ""
+    source: str = ""
+
+    def small(self) -> Recipe:
+        """The same item with the parameters of `quick`."""
+        return replace(self, parameters={**self.parameters, **self.quick})
 
     def fingerprint(self, settings: Settings) -> str:
         """Hash of everything that decides the result: two results with the same fingerprint are the same computation."""
@@ -91,6 +103,8 @@ class Recipe:
             "parameters": dict(self.parameters),
             "settings": {name: getattr(settings, name) for name in self.uses},
         }
+        if self.source:
+            content["source"] = self.source
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def command(self, settings: Settings) -> str:
@@ -102,7 +116,7 @@ class Recipe:
             chosen.append(f"--members {settings.members}")
         if settings.engine != defaults.engine:
             chosen.append(f"--engine {settings.engine}")
-        return " ".join(["metastable reproduce", self.name, *chosen])
+        return " ".join(["metastable reproduce", *([self.options] if self.options else []), self.name, *chosen])
 
 
 def overall(findings: list[Finding]) -> Verdict:

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from metastable import __version__, _checks
-from metastable.reproduce.display import format_seconds
+from metastable.reproduce.paper import FIRST, Paper, find_papers
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.result_store import Result, explain_disk_errors
-from metastable.reproduce.typeset import typeset
+from metastable.reproduce.typeset import format_seconds, typeset
 from metastable.stores import write_file
 
-PAPER = "N. Karagodin, Y. Polyanskiy, P. Rigollet, Clustering in Causal Attention Masking, NeurIPS 2024"
-LINK = "https://arxiv.org/abs/2411.04990"
-
-_CLASS = {
+CLASS = {
     "agrees": "agrees",
     "agrees under a condition": "condition",
     "disagrees": "disagrees",
@@ -31,31 +28,36 @@ _CLASS = {
 }
 
 
-def write_report(results: Sequence[Result], out: Path, command: str) -> Path:
-    """Write `out/report.html` (whole or not at all) and return its path."""
+def write_report(results: Sequence[Result], out: Path, command: str, paper: Paper | None = None) -> Path:
+    """Write `out/report.html` (whole or not at all) and return its path; `paper`: whose results these are (None: 2411.04990)."""
     results = _checks.instances(results, Result, "results")
+    source = find_papers(FIRST)[0] if paper is None else _checks.instance(paper, Paper, "paper")
     _checks.text(command, "command")
     out = _checks.path(out, "out")
     path = out / "report.html"
     with explain_disk_errors(out):
-        write_file(path, render(results, command).encode())
+        write_file(path, render(results, command, source).encode())
     return path
 
 
-def render(results: Sequence[Result], command: str) -> str:
+def render(results: Sequence[Result], command: str, paper: Paper) -> str:
     """The page as a string."""
     counts = Counter(result.verdict for result in results)
-    summary = _tally(counts)
+    summary = tally(counts)
+    title = plain(f"{paper.title}, recomputed")
+    citation = plain(paper.citation)
+    source = f'<a href="{paper.link}">{citation}</a>' if paper.link else citation
+    above = '<p><a href="../index.html">All papers</a></p>' if paper.number != FIRST else ""
     total = format_seconds(sum(result.seconds for result in results))
     css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Clustering in causal attention masking, recomputed</title><style>{css}</style></head><body><main>
-<h1>Clustering in causal attention masking, recomputed</h1>
-<p class="lead">Every figure, table, lemma and theorem of <a href="{LINK}">{_text(PAPER)}</a>, simulated again and compared
-with what the paper says. {len(results)} items: {_text(summary)}. Computing time {total}; {_text(version)}.</p>
-<p><code>{_text(command)}</code></p>
+<title>{title}</title><style>{css}</style></head><body><main>
+{above}<h1>{title}</h1>
+<p class="lead">{plain(paper.covers)} of {source}, simulated again and compared
+with what the paper says. {len(results)} items: {plain(summary)}. Computing time {total}; {plain(version)}.</p>
+<p><code>{plain(command)}</code></p>
 {_overview(results)}
 {"".join(_section(result) for result in results)}
 <p class="lead">Each item's folder beside this page holds its data (zarr and CSV), its figure and <code>result.json</code>.
@@ -64,12 +66,12 @@ A verdict is decided by the test named in its line; tests use the level 0.001, i
 """
 
 
-def _text(value: Any) -> str:
+def plain(value: Any) -> str:
     return html.escape(str(value))
 
 
-def _chip(verdict: str) -> str:
-    return f'<span class="chip {_CLASS[verdict]}">{_text(verdict)}</span>'
+def chip(verdict: str) -> str:
+    return f'<span class="chip {CLASS[verdict]}">{plain(verdict)}</span>'
 
 
 def _mixed(result: Result) -> str:
@@ -77,10 +79,10 @@ def _mixed(result: Result) -> str:
     checked = Counter(finding.verdict for finding in result.findings if finding.verdict != "not available")
     if set(checked) <= {"agrees"}:
         return ""
-    return f'<span class="mixed">{checked.total()} lines: {_text(_tally(checked))}</span>'
+    return f'<span class="mixed">{checked.total()} lines: {plain(tally(checked))}</span>'
 
 
-def _tally(counts: Counter[str]) -> str:
+def tally(counts: Counter[str]) -> str:
     """How many there are of each verdict: 15 agree, 1 disagrees."""
     return ", ".join(
         f"{counts[verdict]} {verdict if counts[verdict] == 1 else verdict.replace('agrees', 'agree')}"
@@ -91,7 +93,7 @@ def _tally(counts: Counter[str]) -> str:
 
 def _overview(results: Sequence[Result]) -> str:
     rows = "".join(
-        f'<tr><td><a href="#{_text(r.name)}">{typeset(r.title)}</a></td><td>{_chip(r.verdict)}{_mixed(r)}</td>'
+        f'<tr><td><a href="#{plain(r.name)}">{typeset(r.title)}</a></td><td>{chip(r.verdict)}{_mixed(r)}</td>'
         f'<td class="time optional">{format_seconds(r.seconds)}</td></tr>'
         for r in results
     )
@@ -102,13 +104,13 @@ def _overview(results: Sequence[Result]) -> str:
 def _section(result: Result) -> str:
     origin = "" if result.origin == "paper" else " · beyond the paper"
     body = (
-        f"<p>{_text(result.error)}</p>"
+        f"<p>{plain(result.error)}</p>"
         if result.error
         else "".join(_finding(f, result.origin) for f in result.findings)
     )
-    label = f'<span class="name">{_text(result.name)}{origin}</span>'
-    return f"""<section id="{_text(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
-{_chip(result.verdict)}</header>
+    label = f'<span class="name">{plain(result.name)}{origin}</span>'
+    return f"""<section id="{plain(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
+{chip(result.verdict)}</header>
 <p>{typeset(result.statement)}</p>
 {_image(result)}
 {body}
@@ -120,9 +122,9 @@ def _section(result: Result) -> str:
 def _finding(finding: Finding, origin: str) -> str:
     says = "paper says" if origin == "paper" else "claim"
     return (
-        f'<div class="finding {_CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
+        f'<div class="finding {CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
         f"<dt>we measured</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
-        f'<dt>verdict</dt><dd class="verdict {_CLASS[finding.verdict]}">{_text(finding.verdict)}</dd></dl></div>'
+        f'<dt>verdict</dt><dd class="verdict {CLASS[finding.verdict]}">{plain(finding.verdict)}</dd></dl></div>'
     )
 
 
@@ -130,14 +132,14 @@ def _image(result: Result) -> str:
     if result.figure is None or not result.figure.is_file():
         return ""
     content = base64.b64encode(result.figure.read_bytes()).decode()
-    return f'<figure class="scroll"><img alt="{_text(result.title)}" src="data:image/png;base64,{content}"></figure>'
+    return f'<figure class="scroll"><img alt="{plain(result.title)}" src="data:image/png;base64,{content}"></figure>'
 
 
 def _parameters(result: Result) -> str:
-    rows = "".join(f"<tr><td>{_text(key)}</td><td>{_text(value)}</td></tr>" for key, value in result.parameters.items())
+    rows = "".join(f"<tr><td>{plain(key)}</td><td>{plain(value)}</td></tr>" for key, value in result.parameters.items())
     chosen = ", ".join(f"{key} {value}" for key, value in result.settings.items())
     return (
-        f'<p><code>{_text(result.command)}</code></p><div class="scroll"><table>{rows}'
-        f"<tr><td>settings</td><td>{_text(chosen)}</td></tr>"
-        f"<tr><td>fingerprint</td><td>{_text(result.fingerprint)}</td></tr></table></div>"
+        f'<p><code>{plain(result.command)}</code></p><div class="scroll"><table>{rows}'
+        f"<tr><td>settings</td><td>{plain(chosen)}</td></tr>"
+        f"<tr><td>fingerprint</td><td>{plain(result.fingerprint)}</td></tr></table></div>"
     )

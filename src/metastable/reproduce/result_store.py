@@ -73,7 +73,8 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
             raise
         if isinstance(stores.storage_error(folder, cause), StoreFullError):
             raise StoreError(
-                f"the disk that holds {folder} is full; finished items are kept: free some space and run the same command "
+                f"the disk that holds {folder} is full; finished items are kept: free some space and run the same "
+                "command "
                 "again, or choose another disk with --out"
             ) from reason
         raise StoreError(f"cannot write into {folder}: {cause}; choose another folder with --out") from reason

@@ -1,16 +1,17 @@
-"""Runs recipes one after the other, skips what is already done, and writes the report."""
+"""Runs recipes one after the other, skips what is already done, and writes reports."""
 
 from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metastable._checks import instance, instances, path
 from metastable.errors import InvalidInputError, MetastableError, StoreError
-from metastable.reproduce import result_store
+from metastable.reproduce import index, report, result_store
+from metastable.reproduce.paper import Paper, all_papers
 from metastable.reproduce.recipe import Recipe, Report, Settings
 from metastable.reproduce.result_store import Result
 
@@ -38,6 +39,15 @@ def choose(names: Sequence[str], recipes: Sequence[Recipe]) -> list[Recipe]:
             f"there is no item {unknown[0]!r}{hint} `metastable reproduce --list` shows all {len(known)} items"
         )
     return [recipe for recipe in recipes if not wanted or recipe.name in wanted]
+
+
+def select(names: Sequence[str], papers: Sequence[Paper]) -> dict[Paper, list[Recipe]]:
+    """The items with these names of each paper, papers without any left out; a name that none of them has is refused."""
+    papers = instances(papers, Paper, "papers")
+    every = [recipe for paper in papers for recipe in paper.recipes]
+    wanted = {recipe.name for recipe in choose(names, every)}
+    chosen = {paper: [recipe for recipe in paper.recipes if recipe.name in wanted] for paper in papers}
+    return {paper: recipes for paper, recipes in chosen.items() if recipes}
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
@@ -70,20 +80,20 @@ def run_recipes(
     folder = result_store.prepare(path(out, "out"))
     results = []
     for number, recipe in enumerate(recipes, start=1):
-        report = display.started(recipe, number, len(recipes))
-        result = _one(recipe, settings, folder, kinds, report)
+        tell = display.started(recipe, number, len(recipes))
+        result = _one(recipe, settings, folder, kinds, tell)
         display.ended(result, number, len(recipes))
         results.append(result)
     return results
 
 
-def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...], report: Report) -> Result:
+def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...], tell: Report) -> Result:
     done = result_store.finished(recipe, settings, folder)
     if done is not None:
         return _complete_formats(recipe, done, kinds)
     begun = time.perf_counter()
     try:
-        dataset = recipe.measure(recipe.parameters, settings, report)
+        dataset = recipe.measure(recipe.parameters, settings, tell)
         return result_store.store(recipe, settings, dataset, time.perf_counter() - begun, folder, kinds)
     except StoreError:
         raise
@@ -116,3 +126,39 @@ def with_earlier(
     instance(settings, Settings, "settings")
     found = [fresh.get(recipe.name) or result_store.finished(recipe, settings, folder) for recipe in recipes]
     return [result for result in found if result is not None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `run_papers` made: the results of each paper, the reports, and the page over all papers (None: there is one only)."""
+
+    results: Mapping[Paper, list[Result]]
+    reports: list[Path]
+    index: Path | None
+
+
+def run_papers(
+    selection: Mapping[Paper, Sequence[Recipe]],
+    settings: Settings,
+    out: str | Path,
+    command: str,
+    formats: Sequence[str] = ("png",),
+    watch: Watch | None = None,
+    known: Sequence[Paper] = (),
+) -> Outcome:
+    """Run the chosen items of each paper into its folder below `out`, with a report each and a page over all.
+
+    The page is written when `out` holds results of more than one of the papers `known` (and those of the package).
+    """
+    root, kinds = path(out, "out"), check_formats(formats)
+    results, reports = {}, []
+    for paper, recipes in selection.items():
+        folder = paper.folder(root)
+        results[paper] = run_recipes(recipes, settings, folder, kinds, watch)
+        whole = with_earlier(results[paper], paper.recipes, settings, folder)
+        reports.append(report.write_report(whole, folder, command, paper))
+    every = list(dict.fromkeys((*all_papers(), *known, *selection)))
+    there = {p: with_earlier(results.get(p, []), p.recipes, settings, p.folder(root)) for p in every}
+    there = {paper: some for paper, some in there.items() if some}
+    page = index.write_index(there, root, command) if len(there) > 1 else None
+    return Outcome(results, reports, page)

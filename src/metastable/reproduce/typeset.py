@@ -57,3 +57,12 @@ def _grouped_powers(text: str) -> str:
             return text
         text = f"{text[:place]}<sup>{_minus(text[place + 2 : end])}</sup>{text[end + 1 :]}"
     return text
+
+
+def format_seconds(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `2 min 05 s`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"

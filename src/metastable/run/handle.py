@@ -126,11 +126,16 @@ class Run(Handle):
         return super().method
 
     @cached_property
-    def dense(self) -> Dense | JoinedDense | None:
-        """Dense output, where the run kept it (no `times` given, adaptive method)."""
+    def _dense(self) -> Dense | JoinedDense | None:
         from metastable import dataset
 
         return dataset.dense_of(self.dataset)
+
+    @property
+    def dense(self) -> Dense | JoinedDense | None:
+        """Dense output, where the run kept it (no `times` given, adaptive method)."""
+        # A cached property itself would not be the attribute that `Trajectory` asks for, in the eyes of type checkers.
+        return self._dense
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
         """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""

@@ -45,6 +45,8 @@ class Entry:
     finished: float
     version: str
     layout: Layout
+    note: str = ""
+    """Why members of a finished task failed, where functions of one's own raised."""
 
     def read(self) -> tuple[dict[str, Any], list[Variable]]:
         """Header and arrays, read and verified again."""
@@ -73,6 +75,7 @@ def entry(path: Path, record: Record) -> Entry:
         float(header.get("finished", 0.0)),
         sys.intern(str(header.get("version", ""))),
         _interned(layout),
+        str(header.get("note", "")),
     )
 
 

@@ -7,7 +7,9 @@ Tasks are plain values, so that they can be hashed, written to files and sent to
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -27,13 +29,31 @@ def is_path(kind: Any) -> bool:
     return isinstance(kind, str) and ":" in kind
 
 
+_stored: ContextVar[bool] = ContextVar("stored", default=False)
+
+
+@contextmanager
+def as_stored() -> Iterator[None]:
+    """While the description of a stored sweep is read: its functions were there when it was made; to look at results needs none."""
+    token = _stored.set(True)
+    try:
+        yield
+    finally:
+        _stored.reset(token)
+
+
 def load(path: str, what: str) -> Any:
     """What `"package.module:name"` names."""
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as reason:
-        raise SweepError(f"{what} {path!r} cannot be loaded: {reason}") from reason
+    except ModuleNotFoundError as reason:
+        raise SweepError(
+            f"{what} {path!r} cannot be loaded: {reason}; put the module beside the sweep file, install it, or name its folder in "
+            "PYTHONPATH"
+        ) from reason
+    except Exception as reason:  # importing runs somebody's code
+        raise SweepError(f"{what} {path!r} cannot be loaded: {type(reason).__name__}: {reason}") from reason
 
 
 def path_of(function: Callable[..., Any], where: str) -> str:
@@ -86,7 +106,8 @@ def check_arguments(where: str, table: Mapping[str, Any]) -> None:
     """Refuse an unknown kind and unknown arguments (their values may be formulas, which have none yet)."""
     arguments = {name: value for name, value in table.items() if name != "kind"}
     if is_path(table["kind"]):
-        observable(where, table["kind"], arguments)
+        if not _stored.get():
+            observable(where, table["kind"], arguments)
     else:
         _bind(where, maker(where, table["kind"]), arguments)
 
@@ -124,6 +145,12 @@ def start_table(described: Any) -> str | dict[str, Any]:
 
 def _parameters(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != "kind"}
+
+
+def check_start(described: str | Mapping[str, Any]) -> None:
+    """Refuse a start that cannot be made."""
+    if not _stored.get():
+        start(described)
 
 
 def start(described: str | Mapping[str, Any]) -> Any:

@@ -94,6 +94,7 @@ def run(
     """
     _checks.instance(sweep, Sweep, "sweep")
     folder = _checks.path(out, "out")
+    _checks.progress(progress)
     if say is None:
         say = _silent
     elif not callable(say):

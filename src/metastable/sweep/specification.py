@@ -86,7 +86,7 @@ class Sweep:
         if not self.observe:
             raise SweepError("observe is empty; say what to measure, for example [observe.mean_cosine]")
         put(self, "start", own.start_table(self.start))
-        own.start(self.start)
+        own.check_start(self.start)
         put(self, "options", axes.plain(self.options))
         unknown = [name for name in self.options if name not in OPTIONS]
         if unknown:

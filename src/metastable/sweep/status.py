@@ -36,7 +36,8 @@ class Status:
     `running`: numbers of tasks that are under way; `process`: pid and host of the process that works on it, or None; `rate`:
     tasks per second of that process, `left`: seconds until it will be done (None when nobody works); `slowest`: (grid point,
     seconds) of the slowest tasks; `unfinished`: members of finished tasks that stopped early; `damaged`: segments with results that
-    cannot be read any more (they will be computed again).
+    cannot be read any more (they will be computed again); `notes`: (grid point, why) of finished tasks of which members failed
+    because a function of one's own raised, the first `OFFENDERS`.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class Status:
     unfinished: int
     damaged: tuple[str, ...]
     versions: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def waiting(self) -> int:
@@ -85,6 +87,7 @@ def status(folder: str | PathLike[str]) -> Status:
         rate = note["ran"] / max(note["time"] - note["started"], 1e-9)
         left = (sweep.size - len(entries)) / rate
     slowest = heapq.nlargest(OFFENDERS, done, key=lambda number: entries[number].seconds)
+    noted = sorted(number for number in done if entries[number].note)
     mean = sum(entries[number].seconds for number in done) / len(done) if done else None
     return Status(
         folder=place,
@@ -104,6 +107,7 @@ def status(folder: str | PathLike[str]) -> Status:
         unfinished=unfinished_members(place),
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
+        notes=tuple((sweep.task(number).where, entries[number].note) for number in noted[:OFFENDERS]),
     )
 
 

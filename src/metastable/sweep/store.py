@@ -23,7 +23,7 @@ import numpy as np
 from metastable import _checks
 from metastable.errors import StoreError, StoreExistsError
 from metastable.stores import find, locks, write_file
-from metastable.sweep import journal
+from metastable.sweep import journal, own
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
@@ -68,7 +68,8 @@ def read_description(folder: Path) -> Sweep:
     path = folder / DESCRIPTION
     if not path.is_file():
         raise StoreError(f"{folder} holds no sweep (there is no {DESCRIPTION} in it)")
-    return Sweep.from_file(path)
+    with own.as_stored():
+        return Sweep.from_file(path)
 
 
 def check_folder(folder: Path, sweep: Sweep, extend: bool) -> None:

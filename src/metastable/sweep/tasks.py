@@ -152,11 +152,15 @@ def run_ensemble(task: Task) -> xr.Dataset:
     if result.attrs["status"] == "interrupted":
         raise KeyboardInterrupt
     statuses = result["status"].values
+    reason = result.attrs.get("failure", "")
     finished = statuses == "success"
     if not finished.any():
         raise SweepError(
-            f"none of the {statuses.size} members reached t = {task.times[-1]:g} ({tally(statuses)}); raise max_steps in [run] where "
-            "that is the reason, or run one member with metastable.simulate to see why"
+            f"none of the {statuses.size} members reached t = {task.times[-1]:g} ({tally(statuses)}); "
+            + (
+                reason
+                or "raise max_steps in [run] where that is the reason, or run one member with metastable.simulate to see why"
+            )
         )
     return result.assign({UNFINISHED: int((~finished).sum())})
 

@@ -16,6 +16,8 @@ from metastable.sweep.tasks import Execute, Task, load, variables
 
 LONGEST_TRACEBACK = 20_000
 """Characters of a traceback that are kept, counted from its end."""
+LONGEST_NOTE = 500
+"""Characters that are kept of why a member of a finished task failed."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,14 @@ def run_task(task: Task, function: Execute) -> bytes:
     """The record of one task: its arrays, or its traceback and parameters."""
     begin = time.monotonic()
     try:
-        kept = variables(function(task), task.keep)
+        result = function(task)
+        kept = variables(result, task.keep)
+        note = str(result.attrs.get("failure", ""))[:LONGEST_NOTE]
     except Exception as reason:
         text = "".join(traceback.format_exception(reason))[-LONGEST_TRACEBACK:]
         return failure(task, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
-    return records.encode(_header(task, records.DONE, time.monotonic() - begin), kept)
+    header = _header(task, records.DONE, time.monotonic() - begin)
+    return records.encode(header | {"note": note} if note else header, kept)
 
 
 def failure(task: Task, error: str, text: str, seconds: float) -> bytes:

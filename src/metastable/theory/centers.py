@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import spatial, special
+from scipy import special
 
 from metastable import _checks
 from metastable.errors import InvalidInputError, NumericalRangeError
@@ -95,7 +95,9 @@ def strong_centers_from_samples(samples: ArrayLike, delta: float, tokens: int | 
     total = len(points)
     drawn = total if tokens is None else _checks.count(tokens, "tokens", maximum=total)
     chord = 2.0 * math.sin(0.5 * min(delta, math.pi))
-    tree = spatial.KDTree(points)
+    from scipy.spatial import KDTree
+
+    tree = KDTree(points)
     inside = np.asarray(tree.query_ball_point(points, chord, return_length=True), dtype=np.float64)  # counts i itself
     if drawn == total:
         return float(np.sum(1.0 / inside))

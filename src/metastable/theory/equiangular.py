@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 
 from metastable import _checks
 from metastable.errors import InvalidInputError, NumericalRangeError
@@ -162,7 +161,7 @@ class _Clock:
             return self.edges[0]
         panel = int(np.searchsorted(self.elapsed, time)) if time > 0 else 1
         high, before = self.edges[panel - 1], self.elapsed[panel - 1]
-        root: Any = optimize.brentq(
-            lambda v: before + self.between(v, high) - time, self.edges[panel], high, xtol=1e-15
-        )
+        from scipy.optimize import brentq
+
+        root: Any = brentq(lambda v: before + self.between(v, high) - time, self.edges[panel], high, xtol=1e-15)
         return float(root)

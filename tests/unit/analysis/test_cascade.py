@@ -8,10 +8,10 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import cluster_leaders
+from metastable.analysis import cluster_leaders, leaders
 from metastable.analysis.cascade import COPIES
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
-from metastable.integrate import leaders, rodas
+from metastable.integrate import rodas
 
 
 def on_circle(angles):

@@ -291,12 +291,11 @@ def test_causality_and_order(flows) -> None:
 
 def test_nulls_keep_what_they_say(flows) -> None:
     """Haar: singular values of every V_h stay, its position does not. Gaussian: spread of every matrix stays."""
-    from metastable.checkpoints.flows.field import Layer
     from metastable.checkpoints.flows.nulls import random_layers
 
     for name in ("llama", "gpt2", "gpt_neox", "bert", "albert", "mistral"):
         flow = flows(name)
-        layers = [Layer(call, parts) for call, parts in zip(flow.probe.calls, flow.parts)]
+        layers = flow._layers(flow.probe.calls, range(flow.depth))
         trained = [checkpoints.load_weights(flow.model).layer(1).value_matrix(head) for head in range(4)]
         with random_layers(layers, "haar", flow.dim, 0):
             drawn = [checkpoints.load_weights(flow.model).layer(1).value_matrix(head) for head in range(4)]
@@ -305,7 +304,7 @@ def test_nulls_keep_what_they_say(flows) -> None:
             np.testing.assert_allclose(*singular, rtol=1e-4)
             assert abs((old * new).sum()) < 0.6 * (old * old).sum()
     flow = flows("phi3")
-    layers = [Layer(call, parts) for call, parts in zip(flow.probe.calls, flow.parts)]
+    layers = flow._layers(flow.probe.calls, range(flow.depth))
     fused = flow.model.model.layers[1].self_attn.qkv_proj.weight
     before = fused.detach().clone()
     with random_layers(layers, "haar", flow.dim, 0):
@@ -315,7 +314,7 @@ def test_nulls_keep_what_they_say(flows) -> None:
     flow = flows("llama")
     weight = flow.model.model.layers[2].mlp.up_proj.weight
     before = weight.detach().clone()
-    layers = [Layer(call, parts) for call, parts in zip(flow.probe.calls, flow.parts)]
+    layers = flow._layers(flow.probe.calls, range(flow.depth))
     with random_layers(layers, "gaussian", flow.dim, 0):
         assert float(weight.detach().std() / before.std()) == pytest.approx(1.0, abs=0.12)
         assert abs(np.corrcoef(weight.detach().ravel(), before.ravel())[0, 1]) < 0.15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -172,7 +173,7 @@ def test_meaning_writes_a_page_that_stands_alone(folder: Path, tmp_path: Path, c
             assert f'id="h{layer}-{head}"' in page
     rows = list(csv.DictReader((out / "meaning.csv").open()))
     assert len(rows) == 12
-    assert all(len(row["read"].split()) == 4 for row in rows)
+    assert all(len(json.loads(row["read"])) == 4 for row in rows)
     for name in ("sign-grid", "likeness"):
         assert (out / f"{name}.png").stat().st_size > 5000
     with pytest.raises(StoreExistsError, match=r"meaning\.html"):

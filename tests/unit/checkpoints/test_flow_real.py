@@ -24,7 +24,7 @@ def test_smollm2_is_its_forward_pass(flow) -> None:
     for layer in range(30):
         assert (run.hidden[layer] == truth.hidden_states[layer][0].numpy()).all()
     assert torch.equal(last, truth.last_hidden_state)
-    assert run.text[1:4] == tuple(flow.tokenizer.convert_ids_to_tokens(run.dataset["id"].values[1:4].tolist()))
+    assert run.text[1:4] == (" harbour", " was", " quiet")
     cloud = run.drop_first()
     assert cloud.observe(ms.observe.mean_cosine()).values[-1] == pytest.approx(0.544, abs=1e-3)
     assert ms.cluster_labels(cloud.final, radius=0.3).max() + 1 == 124

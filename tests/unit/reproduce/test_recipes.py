@@ -1,31 +1,16 @@
 """Every recipe on a small scale: it measures, judges from stored data alone, and draws."""
 
-from dataclasses import replace
-
 import pytest
 
-from metastable.reproduce import Settings, catalogue
+from metastable.reproduce import Settings, all_papers, catalogue
 from metastable.reproduce import result_store as storage
 
-SMALL = {
-    "figure-5": {"dim": 96, "heads": 4, "layers": 1, "deviation": 0.02},
-    "figure-6": {"sources": {}, "null_layers": 1},
-    "counts-scaling": {"betas": (64.0, 128.0), "dims": (2,), "c": 4.0, "tokens_per_cap": 20},
-    "lemma-c.1": {"deltas": (0.5, 1.0), "renyi_tokens": 500},
-    "cluster-law": {"tokens": 40, "beta": 16.0, "decades": (1, 2, 4, 8, 13)},
-    "cascade": {"tokens": 40, "beta": 16.0, "until": 1e14},
-    "cascade-law": {"tokens": 30, "cases": ((2, 16.0),), "law_beta": 16.0, "law_tokens": 30, "decades": (2.5, 4, 8)},
-    "theorem-5.2": {"tokens": 20},
-    "causal-vs-full": {"tokens": 30, "until": 100.0},
-    "table-1-random": {"tokens": 12},
-    "cloud-width": {"tokens": 80, "dims": (3,)},
-}
-"""Parameters that make the slower items small."""
+EVERY = [(paper.number, recipe) for paper in all_papers() for recipe in paper.recipes]
 
 
-@pytest.mark.parametrize("recipe", catalogue(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [item for _, item in EVERY], ids=[f"{number}-{item.name}" for number, item in EVERY])
 def test_recipe(recipe, tmp_path):
-    small = replace(recipe, parameters={**recipe.parameters, **SMALL.get(recipe.name, {})})
+    small = recipe.small()
     settings = Settings(members=2)
     seen = []
     dataset = small.measure(small.parameters, settings, seen.append)
@@ -51,7 +36,7 @@ def test_exact_statements_agree():
 
 def test_an_interrupted_ensemble_is_no_result(monkeypatch):
     """Figure 3 with fewer members than it claims must not be stored: Ctrl-C in the ensemble stops the recipe."""
-    from metastable.reproduce.recipes import parking
+    from metastable.reproduce.papers.p2411_04990 import parking
 
     complete = parking.ensemble
     monkeypatch.setattr(parking, "ensemble", lambda *a, **k: complete(*a, **k).assign_attrs(status="interrupted"))

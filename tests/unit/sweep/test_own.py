@@ -1,5 +1,10 @@
 """Observables and starts of one's own in a sweep, and what is said twice or not known."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -97,3 +102,76 @@ def test_keys_without_a_start_are_those_of_earlier_versions():
     """A store that version 0.1 wrote finds its results again."""
     assert sweep().task(0).key == "168348e417f3c79263e5cdd988af9d25"
     assert sweep().task(0).seed == 7435820413311731961
+
+
+# ----------------------------------------------------------------------------------------------------- in a shell
+
+LAB = """
+def height(x):
+    return x[:, 0].max()
+
+def moody(states, times, model):
+    if model.beta > 5.0:
+        raise KeyError("too hot")
+    if states[0, 0, 0] < 0.0:
+        raise ZeroDivisionError("west of here")
+    return states[:, 0, 0]
+
+def topics(generator, tokens, dim):
+    import metastable as ms
+    return ms.starts.mixture(tokens, dim, generator, centers=3, concentration=40.0)
+"""
+FILE = """
+members = 6
+tokens = 5
+start = "lab_of_mine:topics"
+model = {dim = 2}
+grid = {beta = [1.0, 9.0]}
+run = {times = [0.0, 1.0], engine = "reference"}
+[observe.height]
+kind = "lab_of_mine:height"
+[observe.moody]
+kind = "lab_of_mine:moody"
+"""
+
+
+def shell(*arguments, folder):
+    source = str(Path(ms.__file__).parents[1])
+    command = [sys.executable, "-c", "from metastable.cli import main; main()", "sweep", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": source, "COLUMNS": "200"}
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_a_sweep_file_with_functions_beside_it(tmp_path):
+    """They were found through PYTHONPATH only; and without them nobody could look at the results."""
+    lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere"
+    lab.mkdir()
+    elsewhere.mkdir()
+    (lab / "lab_of_mine.py").write_text(LAB)
+    (lab / "mine.toml").write_text(FILE)
+    code, text = shell(lab / "mine.toml", "--out", tmp_path / "out", "--workers", 0, "-q", folder=elsewhere)
+    assert (code, "1 of 2 tasks done, 1 failed" in text) == (1, True), text
+    (lab / "lab_of_mine.py").unlink()
+    code, text = shell("status", tmp_path / "out", folder=elsewhere)
+    assert code == 0, text
+    # What one's own functions raised is kept: with the task that failed, and with the members of the one that did not.
+    assert "task 1 at beta = 9: OwnFunctionError: the observable 'moody'" in text
+    assert "raised KeyError for member 0" in text
+    assert "some failed at beta = 1" in text
+    assert "ZeroDivisionError for member" in text
+    code, text = shell("plot", tmp_path / "out", "--variable", "height", folder=elsewhere)
+    assert code == 0, text
+    results = ms.sweep.open_results(tmp_path / "out")
+    assert 0 < int(results.unfinished[0]) < 6
+    # To go on with it they must be there.
+    code, text = shell(lab / "mine.toml", "--out", tmp_path / "out", "--retry-failed", folder=elsewhere)
+    assert code == 2
+    assert "No module named 'lab_of_mine'; put the module beside the sweep file" in text
+
+
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
+    (tmp_path / "broken_lab.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SweepError, match=r"broken_lab:f.*cannot be loaded: ZeroDivisionError"):
+        sweep(observe={"a": {"kind": "broken_lab:f"}})

@@ -4,7 +4,8 @@
 - `parts`: which of their submodules add the attention's and the feed-forward part's share to the residual stream
 - `field`: a layer as a map and as a velocity, with parts switched off, logits scaled, weights replaced
 - `nulls`: random weights of the same shapes
-- `beginnings`: from a text, token ids, an array or a cache of hidden states to the states that a run starts from
+- `beginnings`: from a text, token ids or an array of hidden states to the states that a run starts from; `caches`: from a mapping
+  of names to arrays that another library filled
 - `solve`: the stack, fixed steps, adaptive steps
 - `flow_run`: the result, in the schema of every other run
 - `decompose`: what attention and feed-forward part each do in every layer

@@ -1,4 +1,4 @@
-"""Where a run of a flow starts: from a text, token ids, hidden states in an array, or a cache that another library filled."""
+"""Where a run of a flow starts: from a text, token ids, or hidden states in an array (`caches`: that another library filled)."""
 
 from __future__ import annotations
 
@@ -29,15 +29,22 @@ def is_text(given: Any) -> bool:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """`value` as an array; a torch tensor may need its gradient or live on a GPU."""
+    """`value` as an array; torch tensors, alone or in a list, may need their gradient, hold bfloat16 or live on a GPU."""
+    if isinstance(value, (list, tuple)):
+        parts: Any = [as_array(item, name) if hasattr(item, "detach") else item for item in value]
+        return _stacked(parts, name)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     if hasattr(value, "value") and not isinstance(value, np.ndarray):  # a proxy of nnsight that was saved
         return as_array(value.value, name)
+    return _stacked(value, name)
+
+
+def _stacked(value: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as reason:
+    except (ValueError, TypeError, RuntimeError) as reason:
         raise InvalidInputError(f"{name} is not an array of numbers: {reason}") from None
 
 
@@ -55,66 +62,6 @@ def one_sequence(value: Any, name: str, dim: int | None = None) -> np.ndarray:
         raise TokenError(f"{name} holds no token")
     real_array(array, name, TokenError)
     return array
-
-
-def names_before(layer: int, layer_names: tuple[str, ...]) -> list[str]:
-    """Names under which caches keep the states that enter layer `layer`, the likeliest first.
-
-    TransformerLens: `blocks.3.hook_resid_pre`, or `blocks.2.hook_resid_post`. nnsight and plain hooks: `model.layers.3.input`, or
-    `model.layers.2.output` (also with the model's own prefix, or as the bare module name of the layer before).
-    """
-    names = [f"blocks.{layer}.hook_resid_pre", f"{layer_names[layer]}.input", f"model.{layer_names[layer]}.input"]
-    if layer > 0:
-        before = layer_names[layer - 1]
-        names += [
-            f"blocks.{layer - 1}.hook_resid_post",
-            f"{before}.output",
-            f"model.{before}.output",
-            before,
-            f"model.{before}",
-        ]
-        names += [f"transformer.{before}.output", f"transformer.{before}"]
-    else:
-        names += ["embeddings", "hook_embed"]
-    return names
-
-
-def from_cache(cache: Mapping[str, Any], layer: int, layer_names: tuple[str, ...], dim: int) -> np.ndarray:
-    """The states that enter layer `layer`, from a mapping of names to arrays."""
-    wanted = names_before(layer, layer_names)
-    keys = {str(key): key for key in cache}
-    for name in wanted:
-        if name in keys:
-            return one_sequence(cache[keys[name]], name, dim)
-    listed = ", ".join(list(keys)[:6]) + (", ..." if len(keys) > 6 else "")
-    raise InvalidInputError(
-        f"the cache does not hold the states that enter layer {layer}: looked for {', '.join(wanted[:4])}; it has {listed or 'nothing'}"
-    )
-
-
-def all_from_cache(cache: Mapping[str, Any], dim: int | None = None) -> tuple[list[float], list[np.ndarray]]:
-    """All residual states of a cache in order of depth: whole times before each layer, half times for `hook_resid_mid`."""
-    import re
-
-    found: dict[float, np.ndarray] = {}
-    pattern = re.compile(r"(?:^|\.)(\d+)\.(hook_resid_pre|hook_resid_mid|hook_resid_post|input|output)$")
-    shift = {"hook_resid_pre": 0.0, "input": 0.0, "hook_resid_mid": 0.5, "hook_resid_post": 1.0, "output": 1.0}
-    for key, value in cache.items():
-        match = pattern.search(str(key))
-        if match:
-            time = int(match.group(1)) + shift[match.group(2)]
-            if time not in found:
-                found[time] = one_sequence(value, str(key), dim)
-    if len(found) < 2:
-        raise InvalidInputError(
-            "the cache holds fewer than two residual states; names such as blocks.3.hook_resid_pre, blocks.3.hook_resid_post or "
-            "model.layers.3.output are understood"
-        )
-    shapes = {state.shape for state in found.values()}
-    if len(shapes) > 1:
-        raise TokenError(f"the states of the cache have different shapes: {', '.join(map(str, sorted(shapes)))}")
-    times = sorted(found)
-    return times, [found[time] for time in times]
 
 
 def special_places(ids: Sequence[int], tokenizer: Any) -> list[int]:

@@ -147,6 +147,34 @@ def find_final_norm(model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence
     return found[0] if found else None
 
 
+def find_entrances(
+    model: Any, layers: Sequence[tuple[str, Any]], ids: Sequence[int], recording: Recording
+) -> list[str]:
+    """Names of the modules outside the layers whose output on `ids` is what enters the first layer, the last of them first."""
+    found: list[str] = []
+
+    def watch(name: str) -> Any:
+        def after(module: Any, arguments: Any, result: Any) -> None:
+            if _same(first(result), recording.states[0]):
+                found.append(name)
+
+        return after
+
+    base = model.base_model
+    inside = {id(module) for _, layer in layers for module in layer.modules()}
+    hooks = [
+        module.register_forward_hook(watch(name))
+        for name, module in base.named_modules()
+        if name and id(module) not in inside
+    ]
+    try:
+        _forward(base, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[::-1]
+
+
 def _same(a: Any, b: Any) -> bool:
     """Equality of every entry; states that have left the numbers are themselves, too."""
     import torch

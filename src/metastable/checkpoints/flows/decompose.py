@@ -10,7 +10,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis.energy import global_energy
 from metastable.checkpoints.flows import solve
-from metastable.checkpoints.flows.field import Layer, prepared
+from metastable.checkpoints.flows.field import prepared
 from metastable.checkpoints.geometry import mean_cosine
 from metastable.errors import TokenError, UnsupportedError
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from metastable.checkpoints.flows.flow import Flow
+
+
+MEASURED = 2
+"""Tokens that must be left: there is a cosine between two."""
 
 
 def _unit(x: Any, drop_first: int) -> tuple[FloatArray, FloatArray]:
@@ -70,13 +74,19 @@ def decompose(
     from metastable.checkpoints.flows.plan import Wish, check_plan
 
     beta = _checks.number(beta, "beta", 0.0, strict=True)
+    drop_first = _checks.count(drop_first, "drop_first", 0)
     untold = [name for name, part in zip(flow.layer_names, flow.parts) if part is None]
     if untold:
         raise UnsupportedError(f"the parts of {untold[0]} cannot be told apart, so there is nothing to decompose")
     plan = check_plan(flow.depth, Wish(), single_precision=True)
     beginning = flow._begin(text, plan, max_tokens, special_tokens)
-    drop_first = _checks.count(drop_first, "drop_first", 0, max(0, beginning.states.shape[1] - 2))
-    layers = tuple(Layer(call, part) for call, part in zip(beginning.calls, flow.parts))
+    tokens = int(beginning.states.shape[1])
+    if tokens - drop_first < MEASURED:
+        raise TokenError(
+            f"the text has {tokens} tokens, and drop_first={drop_first} leaves fewer than {MEASURED} to be measured; give a longer text"
+            + (f", or drop_first={tokens - MEASURED} at most" if tokens >= MEASURED else "")
+        )
+    layers = flow._layers(beginning.calls, range(flow.depth))
     rows = np.empty((flow.depth, 2, 6))
     entering = np.empty(flow.depth)
     x = beginning.states

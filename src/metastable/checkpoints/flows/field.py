@@ -21,10 +21,14 @@ PARTS = ("all", "attention", "mlp")
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a layer, and its parts where they can be told apart."""
+    """A call of a layer, its parts where they can be told apart, and the number by which its random weights are drawn.
+
+    `number`: the first layer of the model that calls this module (ALBERT calls one module several times).
+    """
 
     call: Call
     parts: Parts | None
+    number: int
 
     @property
     def module(self) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metastable import _checks
 from metastable._progress import Report, progress_bar
-from metastable.checkpoints.flows import beginnings, blocks, nulls, solve
+from metastable.checkpoints.flows import beginnings, blocks, caches, nulls, solve
 from metastable.checkpoints.flows.field import Field, Layer, check_temperature, prepared
 from metastable.checkpoints.flows.flow_run import FlowRun, make
 from metastable.checkpoints.flows.parts import Parts
@@ -72,6 +72,13 @@ class Flow:
     def layer_names(self) -> tuple[str, ...]:
         """Names of the modules, in the order in which they are called."""
         return tuple(call.name for call in self.probe.calls)
+
+    def _layers(self, calls: Sequence[blocks.Call], chosen: Iterable[int]) -> tuple[Layer, ...]:
+        """The chosen layers among recorded calls, each with its parts and the first layer that calls its module."""
+        first: dict[int, int] = {}
+        for number, call in enumerate(calls):
+            first.setdefault(id(call.module), number)
+        return tuple(Layer(calls[index], self.parts[index], first[id(calls[index].module)]) for index in chosen)
 
     def run(
         self,
@@ -141,10 +148,11 @@ class Flow:
             rtol,
             max_steps,
         )
+        _checks.progress(progress)
         plan = check_plan(self.depth, wish, single_precision=self._dtype_name == "float32")
         self._refuse(plan)
         beginning = self._begin(text, plan, max_tokens, special_tokens)
-        chosen = tuple(Layer(beginning.calls[index], self.parts[index]) for index in plan.layers)
+        chosen = self._layers(beginning.calls, plan.layers)
         with (
             nulls.random_layers(chosen, plan.null, self.dim, plan.seed),
             prepared(chosen, plan.parts, plan.temperature, self.dim) as field,
@@ -160,11 +168,21 @@ class Flow:
             attributes=self._attributes(plan),
         )
 
-    def decompose(self, text: Any, *, beta: float = 1.0, drop_first: int = 1, **options: Any) -> xr.Dataset:
+    def decompose(
+        self,
+        text: Any,
+        *,
+        beta: float = 1.0,
+        drop_first: int = 1,
+        max_tokens: int | None = None,
+        special_tokens: bool = True,
+    ) -> xr.Dataset:
         """What attention and feed-forward part each do in every layer; see `metastable.checkpoints.flows.decompose`."""
         from metastable.checkpoints.flows.decompose import decompose
 
-        return decompose(self, text, beta=beta, drop_first=drop_first, **options)
+        return decompose(
+            self, text, beta=beta, drop_first=drop_first, max_tokens=max_tokens, special_tokens=special_tokens
+        )
 
     def words(self, hidden: Any, count: int = 3) -> list[tuple[str, ...]]:
         """The `count` words that hidden states (rows, dim) stand for, likeliest first: the model's own last norm and head, with
@@ -193,7 +211,7 @@ class Flow:
                 "attention and feed-forward part run side by side in these layers: there is no state between them"
             )
         if plan.temperature != 1.0:
-            chosen = [Layer(self.probe.calls[index], self.parts[index]) for index in plan.layers]
+            chosen = self._layers(self.probe.calls, plan.layers)
             check_temperature(chosen, [self.probe.states[index] for index in plan.layers])
 
     def _begin(self, given: Any, plan: Plan, max_tokens: int | None, special_tokens: bool) -> _Beginning:
@@ -201,6 +219,7 @@ class Flow:
         import torch
 
         first = plan.layers[0]
+        special_tokens = _checks.flag(special_tokens, "special_tokens")
         layers = blocks.find_layers(self.model)
         if beginnings.is_text(given):
             ids = encode(self.model, self.tokenizer, given, max_tokens, special_tokens)
@@ -220,7 +239,7 @@ class Flow:
                     "null='text' shuffles a text, but hidden states were given; use permute=seed for their order"
                 )
             array = (
-                beginnings.from_cache(given, first, self.layer_names, self.dim)
+                self._cached(given, first, layers)
                 if isinstance(given, Mapping)
                 else beginnings.one_sequence(given, "hidden states", self.dim)
             )
@@ -233,6 +252,23 @@ class Flow:
             order = beginnings.order_of(len(ids), plan.permute, special)
             states, text, ids = states[:, order], [text[place] for place in order], [ids[place] for place in order]
         return _Beginning(states, recording.calls, tuple(text), tuple(ids))
+
+    def _cached(self, cache: Mapping[Any, Any], layer: int, layers: Sequence[tuple[str, Any]]) -> Any:
+        """The states that enter a layer, from a cache; how the first layer is reached is seen on two tokens and their swap."""
+        names: dict[str, Any] = {"prefix": str(getattr(self.model, "base_model_prefix", ""))}
+        if layer == 0:
+            padding = getattr(self.model.config, "pad_token_id", None)
+            pair = [token for token in range(self.plain_id, self.plain_id + 3) if token != padding][:2]
+            recording = blocks.record(self.model, layers, pair)
+            names["entrances"] = blocks.find_entrances(self.model, layers, pair, recording)
+            one, two = recording.states[0][0]
+            two_first, one_second = blocks.record(self.model, layers, pair[::-1]).states[0][0]
+            names["words_alone"] = bool((one == one_second).all() and (two == two_first).all())
+            # Word + place: what a swap of the words adds in front it takes away behind.
+            size = float(recording.states[0].abs().max())
+            gap = float(((one - two_first) + (two - one_second)).abs().max())
+            names["words_and_places"] = self.kind != "post" and gap <= 1e-5 * size
+        return caches.from_cache(cache, layer, self.layer_names, self.dim, **names)
 
     @property
     def plain_id(self) -> int:
@@ -249,7 +285,9 @@ class Flow:
     def _names(self, ids: list[int]) -> tuple[str, ...]:
         if self.tokenizer is None:
             return ("",) * len(ids)
-        return tuple(str(token) for token in self.tokenizer.convert_ids_to_tokens(ids))
+        from metastable.checkpoints.flows.lens import names_of
+
+        return names_of(self.tokenizer, ids)
 
     def _description(self, plan: Plan) -> dict[str, Any]:
         return {
@@ -260,6 +298,7 @@ class Flow:
             "causal": self.causal,
             "layer_kind": self.kind,
             "layers": list(plan.layers),
+            "what": plan.describe(),
         }
 
     def _attributes(self, plan: Plan) -> dict[str, Any]:

@@ -7,21 +7,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metastable import _checks
 from metastable import dataset as stores
 from metastable._checks import FloatArray
-from metastable.checkpoints.flows import beginnings
+from metastable.checkpoints.flows import beginnings, caches
 from metastable.errors import InvalidInputError, StoreError, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
 from metastable.integrate.solution import Solution, Statistics
 from metastable.model import Causal, Full, PostLN, PreLN
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,12 @@ class LayerModel:
     @property
     def dim(self) -> int:
         return int(self.description["dim"])
+
+    @property
+    def summary(self) -> str:
+        """What moved the tokens, in words, for the titles of figures."""
+        what = self.description.get("what")
+        return f"{self.description['architecture']}, {what}" if what else "given states"
 
     @property
     def beta(self) -> None:
@@ -140,13 +143,13 @@ class FlowRun(Handle):
     def __post_init__(self) -> None:
         import xarray as xr
 
+        from metastable.dataset import readonly
+
         if not isinstance(self.dataset, xr.Dataset) or not {"x", "start", "time"} <= set(self.dataset.variables):
             raise InvalidInputError(
                 "a FlowRun holds a dataset of Flow.run or from_states; open a store with FlowRun.load"
             )
-        for variable in ("x", "radius", "hidden", "start"):
-            if variable in self.dataset:
-                self.dataset[variable].values.setflags(write=False)
+        object.__setattr__(self, "dataset", readonly(self.dataset))
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
@@ -225,30 +228,34 @@ def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool 
     """Hidden states that you already have as a run, to be measured and drawn like any other.
 
     Args:
-        states: an array (layers, tokens, dim), layer after layer; or a mapping of names to arrays, as TransformerLens
-            (`blocks.3.hook_resid_pre`, `hook_resid_mid`, `hook_resid_post`) and nnsight or hooks (`model.layers.3.output`) fill them.
-            A batch axis of one is dropped. TransformerLens changes a model's weights unless it is loaded without processing; its
+        states: an array (layers, tokens, dim) or a list of arrays or tensors (tokens, dim), layer after layer, such as the
+            `hidden_states` that transformers returns; or a mapping of names to arrays, as TransformerLens (`blocks.3.hook_resid_pre`,
+            `hook_resid_mid`, `hook_resid_post`) and nnsight or hooks (`model.layers.3.output`) fill them; other names in it are passed
+            over. A batch axis of one is dropped. TransformerLens changes a model's weights unless it is loaded without processing; its
             states are then not those of the checkpoint.
         text: names of the tokens.
         causal: whether tokens see only earlier ones (only for titles).
     """
     if isinstance(states, Mapping):
-        times, found = beginnings.all_from_cache(states)
+        times, found = caches.all_from_cache(states)
         array = np.stack(found)
     else:
         array = beginnings.as_array(states, "states")
         if array.ndim == 4 and array.shape[1] == 1:
             array = array[:, 0]
-        if array.ndim != 3 or array.shape[0] < 1 or array.dtype.kind != "f":
+        if array.ndim != 3 or array.dtype.kind != "f":
             raise InvalidInputError(f"states must have shape (layers, tokens, dim), not {array.shape} of {array.dtype}")
-        _checks.real_array(array, "states")
         times = [float(layer) for layer in range(len(array))]
+    if not array.size:
+        raise InvalidInputError(f"states hold nothing: their shape (layers, tokens, dim) is {array.shape}")
+    _checks.real_array(array, "states")
     tokens, dim = array.shape[1:]
-    names = [""] * tokens if text is None else list(text)
+    names = [""] * tokens if text is None else _checks.instances(text, str, "text")
     if len(names) != tokens:
         raise InvalidInputError(f"text names {len(names)} tokens, but the states have {tokens}")
+    causal = _checks.flag(causal, "causal")
     solution = Solution(np.array(times), array, "success", Statistics(len(times) - 1, 0, 0), None, "")
-    description = {"dim": dim, "heads": 0, "causal": bool(causal), "layers": [], "architecture": "given"}
+    description = {"dim": dim, "heads": 0, "causal": causal, "layers": [], "architecture": "given"}
     return make(
         solution,
         array[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,9 +79,11 @@ def direct_output(flow: Flow) -> Any:
 
 
 def readable(token: str) -> str:
-    """A token as a person reads it: word starts as a space, line breaks visible, pieces of words with a hyphen in front."""
-    text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "↵").replace("\n", "↵")
-    return "-" + text[2:] if text.startswith("##") else text
+    """A token as a person reads it: word starts as a space, breaks and controls visible, pieces of words with a hyphen in front."""
+    text = token.replace("▁", " ").replace("\n", "↵").replace("\t", "⇥")
+    text = "-" + text[2:] if text.startswith("##") else text
+    # What has no glyph would be an empty box.
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
@@ -89,9 +92,28 @@ def names_of(tokenizer: Any, ids: Any) -> tuple[str, ...]:
     for number in ids:
         token = str(tokenizer.convert_ids_to_tokens(int(number)))
         text = token if token.startswith("##") else tokenizer.decode([int(number)], clean_up_tokenization_spaces=False)
-        # Half of a letter decodes to the replacement character: then the token itself says more.
-        names.append(readable(token if "\ufffd" in text or not text else text))
+        # Half of a letter decodes to the replacement character: then its bytes say more.
+        names.append(readable(_bytes_shown(token) if "\ufffd" in text or not text else text))
     return tuple(names)
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level tokenizers write for bytes: those that can be seen for themselves, the others from 256 on in order.
+
+    Reference: A. Radford et al., Language models are unsupervised multitask learners (GPT-2), 2019.
+    """
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def _bytes_shown(token: str) -> str:
+    r"""A token of a byte-level tokenizer with the letters that it holds whole, and \xe2 for the bytes that are part of one."""
+    letters = _byte_letters()
+    if not token or not set(token) <= set(letters):
+        return token
+    return bytes(letters[letter] for letter in token).decode("utf-8", errors="backslashreplace")
 
 
 def scores(flow: Flow, hidden: Any) -> Any:

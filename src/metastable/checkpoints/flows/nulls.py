@@ -112,7 +112,10 @@ def _haar(layer: Layer, dim: int, generator: np.random.Generator) -> list[tuple[
 
 @contextmanager
 def random_layers(layers: Sequence[Layer], null: str | None, dim: int, seed: int) -> Iterator[None]:
-    """The layers with random weights (`"gaussian"`, `"haar"`), each from its own child of `seed`; trained again at the end."""
+    """The layers with random weights (`"gaussian"`, `"haar"`); trained again at the end.
+
+    Each is drawn from the child of `seed` that belongs to its number: a layer is the same random layer whatever else was chosen.
+    """
     import torch
 
     if null not in WEIGHT_NULLS:
@@ -122,8 +125,8 @@ def random_layers(layers: Sequence[Layer], null: str | None, dim: int, seed: int
     unique = {id(layer.module): layer for layer in layers}
     try:
         with torch.no_grad():
-            for place, layer in enumerate(unique.values()):
-                generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+            for layer in unique.values():
+                generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(layer.number,)))
                 make = _gaussian(layer, generator) if null == "gaussian" else _haar(layer, dim, generator)
                 for parameter, value in make:
                     kept.append((parameter, parameter.detach().clone()))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
+from metastable.checkpoints import arguments
 from metastable.checkpoints.flows import blocks
 from metastable.checkpoints.flows.flow import Flow
 from metastable.checkpoints.flows.parts import Parts, find_parts
@@ -39,7 +40,8 @@ def flow(
         tokenizer: for a model in memory.
         dtype: `"float32"` or `"float64"`. Many modules of transformers compute norms and softmax in float32 whatever they are given; in
             float64 the residual stream and the projections are exact, these are not.
-        device: where to run, for example `"cuda"`. Default: the CPU, or where a given model is.
+        device: where to run, for example `"cuda"`. Default: the CPU, or where a given model is. A model in memory that has another
+            precision or is elsewhere is copied: the one that was given stays as it is.
         revision: branch, tag or commit of a hub id.
 
     Raises:
@@ -51,6 +53,7 @@ def flow(
     except ImportError:
         raise missing_extra("torch", "transformers", "running a checkpoint's layers") from None
     _checks.choice(dtype, "dtype", DTYPES)
+    arguments.tokenizer(tokenizer)
     where = _device(device)
     if isinstance(source, (str, os.PathLike)):
         model, own = load_runnable(source, revision=revision)
@@ -66,13 +69,10 @@ def flow(
             raise InvalidInputError(
                 "the model is in training mode, where dropout makes layers random; call model.eval() first"
             )
-        wanted = getattr(torch, dtype)
-        if any(parameter.is_floating_point() and parameter.dtype != wanted for parameter in model.parameters()):
-            model = copy.deepcopy(model)  # the caller's model stays as it is
+        if _must_change(model, getattr(torch, dtype), where):
+            model = copy.deepcopy(model)  # the caller's model stays as it is, and where it is
         name = type(model).__name__
-    model = model.to(dtype=getattr(torch, dtype))
-    if where is not None:
-        model = model.to(where)
+    model = model.to(dtype=getattr(torch, dtype), device=where)
     _check_finite(model, name)
     layers = blocks.find_layers(model)
     ids = _probe_ids(model)
@@ -96,6 +96,17 @@ def flow(
     )
 
 
+def _must_change(model: Any, dtype: Any, where: Any) -> bool:
+    """Whether a parameter or buffer of the model has another precision than `dtype`, or is elsewhere than `where` (None: anywhere)."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
+        return True
+    # "cuda" is whichever GPU: only an index tells two of them apart.
+    return where is not None and any(
+        tensor.device.type != where.type or where.index not in (None, tensor.device.index) for tensor in tensors
+    )
+
+
 def _device(device: str | None) -> Any:
     """`device` as torch has it, refused where it is not there."""
     import torch
@@ -104,8 +115,8 @@ def _device(device: str | None) -> Any:
         return None
     try:
         where = torch.device(device)
-        torch.zeros(1, device=where)
-    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as reason:
+        float(torch.zeros(1, device=where))
+    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError, NotImplementedError) as reason:
         raise InvalidInputError(f"device {device!r} cannot be used here: {str(reason).splitlines()[0]}") from None
     return where
 

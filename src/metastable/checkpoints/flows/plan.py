@@ -25,6 +25,8 @@ FLOAT32_RTOL = 1e-6
 """Tolerances below this ask for more than a float32 model can resolve."""
 
 
+LISTED = 8
+"""Layers that a description lists one by one."""
 LARGEST_STEP_NUMBER = 2**53
 """Beyond this the number of a step is not exact in double precision."""
 
@@ -89,9 +91,10 @@ class Plan:
 
     def describe(self) -> str:
         """One line: what was run."""
-        first, last = self.layers[0], self.layers[-1]
-        where = f"layer {first}" if len(self.layers) == 1 else f"layers {first} to {last}"
-        changes = [where, {"all": "all parts", "attention": "attention only", "mlp": "feed-forward only"}[self.parts]]
+        changes = [
+            name_layers(self.layers),
+            {"all": "all parts", "attention": "attention only", "mlp": "feed-forward only"}[self.parts],
+        ]
         if self.temperature != 1.0:
             changes.append(f"temperature {self.temperature:g}")
         if self.permute is not None:
@@ -101,6 +104,16 @@ class Plan:
         if self.null is not None:
             changes.append(f"null: {self.null} ({self.seed})")
         return ", ".join(changes)
+
+
+def name_layers(layers: Sequence[int]) -> str:
+    """Layers in words: "layer 3", "layers 0 to 5" where none is missing and they are in order, else "layers 0, 5" (a few of many)."""
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if list(layers) == list(range(layers[0], layers[0] + len(layers))):
+        return f"layers {layers[0]} to {layers[-1]}"
+    shown = [str(layer) for layer in layers]
+    return "layers " + ", ".join(shown if len(shown) <= LISTED else [*shown[: LISTED - 2], "...", shown[-1]])
 
 
 def check_layers(layer: Any, layers: Any, depth: int) -> tuple[int, ...]:

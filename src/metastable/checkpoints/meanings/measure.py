@@ -11,6 +11,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
+from metastable.checkpoints.flows.beginnings import is_text
 from metastable.checkpoints.flows.flow import Flow
 from metastable.checkpoints.flows.flow_run import FlowRun
 from metastable.checkpoints.meanings.found import Found, Reading
@@ -116,7 +117,10 @@ def meaning(
     from metastable.checkpoints.sources import load_weights
 
     count, length = _checks.count(modes, "modes"), _checks.count(words, "words", 1, 1000)
+    _checks.progress(progress)
     root, samples = _checks.seed(seed), _checks.count(draws, "draws", 1, 1_000_000)
+    if text is not None and not is_text(text):
+        raise InvalidInputError("text must be a text or a list of token ids: hidden states have no words to be read")
     flow = source if isinstance(source, Flow) else open_flow(source, revision=revision)
     weights = load_weights(flow.model)
     layers = _chosen(layer, weights.check_layer, weights.layer_count)

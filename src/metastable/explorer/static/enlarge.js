@@ -31,11 +31,11 @@ function worldLines(run, palette, view) {
       for (const f of frames) {
         const value = heightOf(kind, run, f, k);
         if (kind === "angle" && before !== null && Math.abs(value - before) > Math.PI) { x.push(null); y.push(null); text.push(""); }
-        x.push(run.times[f]); y.push(value); text.push(`token ${k + 1}`); before = value;
+        x.push(run.times[f]); y.push(value); text.push(`token ${k}`); before = value;
       }
       x.push(null); y.push(null); text.push("");
     }
-    const name = members.length > 1 ? `${members.length} tokens, first ${leader + 1}` : `token ${leader + 1}`;
+    const name = members.length > 1 ? `${members.length} tokens, first ${leader}` : `token ${leader}`;
     return { type: "scatter", mode: "lines", name, x, y, text, hovertemplate: "%{text}<br>t = %{x:.4~g}<br>%{y:.4f}<extra>%{fullData.name}</extra>", line: { color: palette[leader], width: 1 } };
   });
   const { name, low, high, ticks } = HEIGHTS[kind];
@@ -69,10 +69,10 @@ function attention({ data }, theme) {
   if (!data) return { traces: [], layout: {} };
   const { size, tokens, values } = data, rows = [];
   for (let row = 0; row < size; row++) rows.push(Array.from(values.subarray(row * size, (row + 1) * size)));
-  const at = rows.map((_, i) => 1 + Math.floor((i * tokens) / size));
+  const at = rows.map((_, i) => Math.floor((i * tokens) / size));
   const colorscale = [0, 0.1, 0.25, 0.5, 1].map((u) => [u, `rgb(${heat(u ** 0.42, theme.dark).join(",")})`]);
   const trace = { type: "heatmap", z: rows, x: at, y: at, colorscale, zmin: 0, zmax: Math.max(...values), hovertemplate: "token %{y} looks at %{x}: %{z:.3f}<extra></extra>", colorbar: { title: { text: "weight" }, outlinewidth: 0 } };
-  return { traces: [trace], layout: { xaxis: { title: { text: "token looked at" }, constrain: "domain" }, yaxis: { title: { text: "token" }, autorange: "reversed", scaleanchor: "x", constrain: "domain" } }, time: false };
+  return { traces: [trace], layout: { xaxis: { title: { text: "token looked at (from 0)" }, constrain: "domain" }, yaxis: { title: { text: "token (from 0)" }, autorange: "reversed", scaleanchor: "x", constrain: "domain" } }, time: false };
 }
 
 function spectrum(runs, theme) {

@@ -4,7 +4,7 @@ import { Chart } from "./chart.js";
 
 export const HEIGHTS = {
   angle: { name: "angle θ", low: -Math.PI, high: Math.PI, ticks: [[-Math.PI, "−π"], [0, "0"], [Math.PI, "π"]] },
-  distance: { name: "distance to token 1", low: 0, high: Math.PI, ticks: [[0, "0"], [Math.PI / 2, "π/2"], [Math.PI, "π"]] },
+  distance: { name: "distance to the first token", low: 0, high: Math.PI, ticks: [[0, "0"], [Math.PI / 2, "π/2"], [Math.PI, "π"]] },
   x1: { name: "first axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },
   x2: { name: "second axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },
   x3: { name: "third axis", low: -1, high: 1, ticks: [[-1, "−1"], [0, "0"], [1, "1"]] },

@@ -81,7 +81,7 @@ function showTip(panel, what) {
   const { nearest } = run.place(store.state.view.at, store.state.clock.log), leader = run.leader(nearest, what.token);
   let size = 0;
   for (let k = 0; k < run.tokens; k++) if (run.leader(nearest, k) === leader) size++;
-  tip.textContent = `token ${what.token + 1}` + (size > 1 ? `, in a cluster of ${size}${leader === what.token ? ", its first" : ` led by token ${leader + 1}`}` : "");
+  tip.textContent = `token ${what.token}` + (size > 1 ? `, in a cluster of ${size}${leader === what.token ? ", its first" : ` led by token ${leader}`}` : "");
   const figure = stageOf(panel).figure;
   tip.style.left = `${figure.offsetLeft + what.x}px`;
   tip.style.top = `${figure.offsetTop + what.y}px`;

@@ -26,7 +26,7 @@ function news(changed) {
   const { moved, added, earlier, earlier_exact: exact, earlier_shift: shift, later, elsewhere } = changed;
   const parts = [];
   if (moved.length) {
-    parts.push(moved.length === 1 ? `Token ${moved[0] + 1} was moved.` : `${moved.length} tokens were moved.`);
+    parts.push(moved.length === 1 ? `Token ${moved[0]} was moved.` : `${moved.length} tokens were moved.`);
     const quiet = exact ? "did not notice" : shift < 1e-3 ? "end in the same place" : `shift by up to ${scientific(shift, 2)}`;
     if (earlier) parts.push(`The ${plural(earlier, "token")} before ${moved.length === 1 ? "it" : "them"} ${quiet};`);
     parts.push(`of the ${later} from there on ${elsewhere} end elsewhere.`);

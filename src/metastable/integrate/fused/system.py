@@ -26,7 +26,7 @@ from metastable.kernels.cpu.threads import using
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
 
 CHUNKS = 64
-"""Pieces of long arrays."""
+"""Chunks of a long array."""
 
 LONG = 65536
 """Entries from which threads pay for sums of arrays."""
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 
 
 @inner
-def _share(step, weights, count, partial, chunk):
+def _do_chunk(step, weights, count, partial, chunk):
     """A chunk of the argument of the stage `count`; or, for a negative one, of the sum of squares into `partial`."""
     vectors = step.y.size // LANES
     chunks = partial.size // LANES
@@ -63,9 +63,9 @@ def _share(step, weights, count, partial, chunk):
 
 
 @parallel
-def _share_parallel(step, weights, count, partial):
+def _do_chunks_parallel(step, weights, count, partial):
     for chunk in prange(partial.size // LANES):
-        _share(step, weights, count, partial, np.int64(chunk))
+        _do_chunk(step, weights, count, partial, np.int64(chunk))
 
 
 @compiled
@@ -82,10 +82,10 @@ def advance(memory, span, stages, weights, chunks, threads):
         row = weights if last else method.a[stage]
         count = -1 if last else stage
         if threads is not None and step.y.size > LONG:
-            _share_parallel(step, row, count, partial)
+            _do_chunks_parallel(step, row, count, partial)
         else:
             for chunk in range(partial.size // LANES):
-                _share(step, row, count, partial, chunk)
+                _do_chunk(step, row, count, partial, chunk)
         if not last:
             time = min(span[0] + method.c[stage] * step.h[0], span[1])
             kernels.velocity(memory.system, time, step.new, step.k[stage], threads)

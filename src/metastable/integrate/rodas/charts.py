@@ -9,14 +9,13 @@ from collections import namedtuple
 import numpy as np
 
 from metastable.integrate.rodas.tableau import A
-from metastable.kernels.cpu.compiled import allocating as helper
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import allocating, inner
 
 Charts = namedtuple("Charts", ["origin", "mirror", "scale"])
 """x_k0 (n, d), the Householder vector v of the reflector I - scale v v^T whose columns 2..d are E_k (n, d), 2 / |v|^2 (n,)."""
 
 
-@kernel
+@inner
 def set_frames(charts):
     """Householder vectors of all charts at the current tokens."""
     for k in range(charts.scale.size):
@@ -30,32 +29,32 @@ def set_frames(charts):
         charts.scale[k] = 2.0 / square
 
 
-@kernel
+@inner
 def to_chart(charts, k, vector, out):
     """E_k^T vector."""
     mirror = charts.mirror[k]
-    inner = 0.0
+    dot = 0.0
     for a in range(mirror.size):
-        inner += mirror[a] * vector[a]
-    inner *= charts.scale[k]
+        dot += mirror[a] * vector[a]
+    dot *= charts.scale[k]
     for b in range(1, mirror.size):
-        out[b - 1] = vector[b] - inner * mirror[b]
+        out[b - 1] = vector[b] - dot * mirror[b]
 
 
-@kernel
+@inner
 def from_chart(charts, k, y, out):
     """E_k y."""
     mirror = charts.mirror[k]
-    inner = 0.0
+    dot = 0.0
     for b in range(1, mirror.size):
-        inner += mirror[b] * y[b - 1]
-    inner *= charts.scale[k]
-    out[0] = -inner * mirror[0]
+        dot += mirror[b] * y[b - 1]
+    dot *= charts.scale[k]
+    out[0] = -dot * mirror[0]
     for b in range(1, mirror.size):
-        out[b] = y[b - 1] - inner * mirror[b]
+        out[b] = y[b - 1] - dot * mirror[b]
 
 
-@kernel
+@inner
 def combine(increments, k, coefficients, count, y, square):
     """y = sum of the first `count` increments of row k times their coefficients; returns `square` + |y|^2."""
     for b in range(y.size):
@@ -66,7 +65,7 @@ def combine(increments, k, coefficients, count, y, square):
     return square
 
 
-@kernel
+@inner
 def stage_place(charts, increments, k, i, y, place):
     """Chart point and position of row k at stage i; returns r = sqrt(1 + |y|^2)."""
     r = math.sqrt(combine(increments, k, A[i], i, y, 1.0))
@@ -76,40 +75,40 @@ def stage_place(charts, increments, k, i, y, place):
     return r
 
 
-@kernel
+@inner
 def radial(charts, k, force):
     """<x_k0, G_k>."""
-    inner = 0.0
+    dot = 0.0
     for a in range(charts.origin.shape[1]):
-        inner += charts.origin[k, a] * force[a]
-    return inner
+        dot += charts.origin[k, a] * force[a]
+    return dot
 
 
 # ---------------------------------------------------------------- the (d-1) x (d-1) diagonal blocks of the Jacobian in them
 
 
-@kernel
+@inner
 def reflect_block(block, frame, scale):
     """`E^T block E` into the leading (d-1) x (d-1) part, E the columns 2..d of the reflector I - scale frame frame^T."""
     d = frame.size
     for a in range(d):
-        inner = 0.0
+        dot = 0.0
         for b in range(d):
-            inner += block[a, b] * frame[b]
+            dot += block[a, b] * frame[b]
         for b in range(d):
-            block[a, b] -= scale * inner * frame[b]
+            block[a, b] -= scale * dot * frame[b]
     for b in range(d):
-        inner = 0.0
+        dot = 0.0
         for a in range(d):
-            inner += frame[a] * block[a, b]
+            dot += frame[a] * block[a, b]
         for a in range(d):
-            block[a, b] -= scale * inner * frame[a]
+            block[a, b] -= scale * dot * frame[a]
     for a in range(d - 1):
         for b in range(d - 1):
             block[a, b] = block[a + 1, b + 1]
 
 
-@kernel
+@inner
 def bound_of_real_parts(block, m):
     """Gershgorin's bound for the symmetric part of the leading m x m part: no eigenvalue has a larger real part."""
     bound = -1e300
@@ -122,7 +121,7 @@ def bound_of_real_parts(block, m):
     return bound
 
 
-@kernel
+@inner
 def real_part_of_pair(block):
     """Largest real part of the eigenvalues of the leading 2 x 2 part."""
     half = 0.5 * (block[0, 0] + block[1, 1])
@@ -135,7 +134,7 @@ def real_part_of_pair(block):
     return half + (size * math.sqrt(square) if square > 0.0 else 0.0)
 
 
-@helper
+@allocating
 def largest_real_part(block, m, result):
     """Largest real part of the eigenvalues of the leading m x m part, to `result[0]`."""
     result[0] = 0.0
@@ -151,7 +150,7 @@ def largest_real_part(block, m, result):
         result[0] = size * np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)).real.max()
 
 
-@kernel
+@inner
 def factor(block, shift, m, factors, pivots):
     """LU factors with row pivots of `shift I - block` (leading m x m)."""
     for a in range(m):
@@ -172,7 +171,7 @@ def factor(block, shift, m, factors, pivots):
                 factors[a, b] -= factors[a, c] * factors[c, b]
 
 
-@kernel
+@inner
 def solve_factored(factors, pivots, m, vector):
     """Solve with the result of `factor`, in place."""
     for c in range(m):
@@ -188,7 +187,7 @@ def solve_factored(factors, pivots, m, vector):
         vector[c] /= factors[c, c]
 
 
-@kernel
+@inner
 def norm_of_inverse(factors, pivots, m, vector):
     """Largest entry of the inverse of what `factor` was given, `vector` (m,) is memory to work in."""
     result = 0.0

@@ -9,12 +9,10 @@ import numpy as np
 
 from metastable.integrate.rodas.control import CAP, ENOUGH, ERROR, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
-from metastable.kernels.cpu.compiled import aligned_array, inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import aligned_array, inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
-    LARGE_ROWS,
     ROWS,
     Block,
     Columns,
@@ -24,12 +22,8 @@ from metastable.kernels.jacobian_circle import (
     line,
     padded,
     pull_block,
-    pull_large_block,
     pull_row,
 )
-
-LARGE_LIMIT = 512
-"""Columns up to which large blocks stay in the first cache."""
 
 Rows = namedtuple("Rows", ["size", "own", "velocity", "diagonal", "pivot"])
 """For each row (n,): tokens it stands for, its own weight, velocity, J_kk, inverse of 1/(h gamma) - J_kk."""
@@ -38,9 +32,9 @@ Sweep = namedtuple(
     "Sweep",
     [
         "stages",  # `Columns` of all stages: (8, width) each, the vector being the increments
-        "block",  # `Block` of LARGE_ROWS rows (biases: and the row behind them)
+        "block",  # `Block` of ROWS rows (biases: and the row behind them)
         "masses",  # (width,)
-        "angles",  # (whole vectors of LARGE_ROWS,): where the rows of a block were at the start of the step
+        "angles",  # (whole vectors of ROWS,): where the rows of a block were at the start of the step
         "carried",  # (the same,): what earlier stages add to the right-hand side of their solve
     ],
 )
@@ -57,10 +51,10 @@ def sweep_memory(columns: int) -> Sweep:
         return aligned_array(math.prod(shape)).reshape(shape)
 
     width = padded(columns)
-    vectors = -(-LARGE_ROWS // LANES) * LANES
+    vectors = -(-ROWS // LANES) * LANES
     return Sweep(
         stages=Columns(*(zeros(STAGES, width) for _ in Columns._fields)),
-        block=Block(zeros(LARGE_ROWS + 1, width), zeros(LARGE_ROWS, width), Sums(*(zeros(vectors) for _ in range(3)))),
+        block=Block(zeros(ROWS + 1, width), zeros(ROWS, width), Sums(*(zeros(vectors) for _ in range(3)))),
         masses=zeros(width),
         angles=zeros(vectors),
         carried=zeros(vectors),
@@ -122,22 +116,20 @@ def _linearise(system, row, count, h):
         for q in range(system.ranges.shape[1]):
             start, stop = _span(system, row + r, q)
             one = line(columns, block, r, first)
-            entries, inner = finish_row(columns, one, start, stop, system.beta, inverse, velocity)
+            entries, dot = finish_row(columns, one, start, stop, system.beta, inverse, velocity)
             diagonal -= entries
-            product += inner
+            product += dot
         rows.velocity[row + r], rows.diagonal[row + r] = velocity, diagonal
         rows.pivot[row + r] = 1.0 / (1.0 / (h * GAMMA) - diagonal)
         sums.product[r] = product
 
 
 @inlined
-def _pull(system, i, row, large):
+def _pull(system, i, row):
     """Sums of the rows of a block at stage i. A block has one row unless the mask is plain."""
     columns, block = at_stage(system.memory.stages, i), system.memory.block
     first, scale = system.frozen_mass.size + row, system.beta * LOG2E
-    if large:
-        pull_large_block(columns, block, first, scale)
-    elif system.plain:
+    if system.plain:
         pull_block(columns, block, first, scale)
     else:
         force, weights, product = 0.0, 0.0, 0.0
@@ -151,7 +143,7 @@ def _pull(system, i, row, large):
 
 
 @inlined
-def _sweep_block(system, row, count, large, h):
+def _sweep_block(system, row, count, h):
     """All eight stages of the rows `row .. row + count - 1`; returns the largest J_kk that moves.
 
     Positions of a stage depend on earlier stages only, so the rows of a block are evaluated together; the triangular solve
@@ -168,7 +160,7 @@ def _sweep_block(system, row, count, large, h):
         if i == 0:
             _linearise(system, row, count, h)
         else:
-            _pull(system, i, row, large)
+            _pull(system, i, row)
         for r in range(count):
             value = sums.force[r] / (rows.own[row + r] + sums.weights[r]) + sums.product[r] + memory.carried[r]
             for q in range(r):
@@ -180,7 +172,7 @@ def _sweep_block(system, row, count, large, h):
     return rate
 
 
-@kernel
+@inner
 def _copy_bias(biases, source, target, columns):
     """Biases for the next row of a block (or for the next block) start as those of the one before."""
     before, after = biases[source], biases[target]
@@ -212,7 +204,7 @@ def _worst(last, first, count, error):
     return error
 
 
-@kernel
+@inner
 def attempt(system, h):
     """One step of all rows, block by block; `result` gets the largest error estimate and the rate of the fastest unstable mode.
 
@@ -224,8 +216,7 @@ def attempt(system, h):
     rate, error = 0.0, 0.0
     row, count = 0, 0
     n = system.angles.size
-    large = system.plain and frozen + system.count[0] <= LARGE_LIMIT
-    most = LARGE_ROWS if large else (ROWS if system.plain else 1)
+    most = ROWS if system.plain else 1
     for k in range(n):
         r = system.owner[k]
         column = frozen + r
@@ -241,7 +232,7 @@ def attempt(system, h):
                 _copy_bias(biases, count - 1, count, column)
             biases[count if system.plain else 0, column] = -scale
         if count == most or (k == n - 1 and count > 0):
-            rate = max(rate, _sweep_block(system, row, count, large, h))
+            rate = max(rate, _sweep_block(system, row, count, h))
             error = _worst(memory.stages.vector[STAGES - 1], frozen + row, count, error)
             if rate * h > CAP * OVERSHOOT or error > system.result[ENOUGH]:
                 break

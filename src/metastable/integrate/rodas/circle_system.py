@@ -21,8 +21,7 @@ import numpy as np
 from metastable.integrate.rodas.circle_sweep import Rows, at_stage, attempt, sweep_memory
 from metastable.integrate.rodas.control import AT_REST, ENOUGH, HIDDEN, MOVING, RESULT_SIZE, STATE, Calls, with_calls
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
-from metastable.kernels.cpu.compiled import inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E, sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
 
@@ -43,8 +42,8 @@ CircleSystem = namedtuple(
         "beta",
         "logarithms",  # (n + 1,) log2 of 0 (never used), 1, 2, ...
         "slope",  # of a positional bias, times log2(e)
-        "plain",  # True when token k sees everybody before it and itself, without bias
-        "grouping",  # True when tokens may be slaved
+        "plain",  # 1 when token k sees everybody before it and itself, without bias
+        "grouping",  # 1 when tokens may be slaved
         "result",  # see `control`; the error that matters is that from which an attempt may give up early
         "calls",  # addresses of its compiled functions
     ],
@@ -79,8 +78,8 @@ def make(angles, beta, *, frozen=((), ()), slope=0.0, seen=None, grouping=True) 
         beta=float(beta),
         logarithms=np.log2(np.maximum(1, np.arange(n + 1))),
         slope=float(slope * LOG2E),
-        plain=seen is None and slope == 0.0,
-        grouping=bool(grouping and seen is None and slope == 0.0),
+        plain=int(seen is None and slope == 0.0),
+        grouping=int(grouping and seen is None and slope == 0.0),
         result=np.zeros(RESULT_SIZE),
         calls=Calls(0, 0, 0, 0),
     )
@@ -88,7 +87,7 @@ def make(angles, beta, *, frozen=((), ()), slope=0.0, seen=None, grouping=True) 
     return with_calls(system, attempt, _commit, _polynomial, _settled, piece=np.zeros((5, n, 1)))
 
 
-@kernel
+@inner
 def _polynomial(system, piece):
     """Dense output in the angle."""
     frozen, increments = system.frozen_mass.size, system.memory.stages.vector
@@ -106,7 +105,7 @@ BLUR = 2e-15
 """Rounding errors of the difference of two angles near pi, radians."""
 
 
-@kernel
+@inner
 def _settled(system, threshold):
     """At rest when every row is stable and within `threshold` of the rest that Newton predicts, or feels exactly nothing.
 
@@ -149,7 +148,7 @@ def place(system):
         masses[frozen + r] = system.rows.size[r]
 
 
-@kernel
+@inner
 def _outside(system, r, radius):
     """Bound on what everything farther than `radius` adds to the force on any token of row r."""
     masses, frozen = system.memory.masses, system.frozen_mass.size
@@ -259,7 +258,7 @@ def regroup(system, tolerance):
         renumber(system)
 
 
-@kernel
+@inner
 def _commit(system, tolerance):
     """Move the rows, and their slaves with them."""
     frozen, increments = system.frozen_mass.size, system.memory.stages.vector

@@ -16,7 +16,8 @@ Step control, all in absolute angle:
 `t + h == t` late in a merge is harmless, since the system does not depend on t: there is no smallest step.
 
 A system is a named tuple of arrays or an object (dense blocks). The functions `attempt`, `commit`, `polynomial` and `settled` below
-are methods of the object; for a named tuple they are compiled on their own, and its `calls` holds their addresses.
+are methods of the object; for a named tuple they are compiled on their own, and its `calls` holds their addresses: the march, which
+knows no more of a system than these and its `result`, is compiled once for all of them.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import lower_builtin, type_callable
+from numba import typeof, types
 
-from metastable.kernels.cpu.compiled import address_of, compiled, generate_call
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import address_of, compiled, generate_call, inner
+from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.cpu.memory import Reference
 
 CAP = 0.5
 """Largest h * Re lambda of an unstable mode."""
@@ -85,6 +86,8 @@ Goal = namedtuple("Goal", ["until", "tolerance", "settle", "max_steps", "keep_pi
 """What a march is asked for. `settle` > 0 is the threshold of `settled`, 0 switches it off."""
 Calls = namedtuple("Calls", ["attempt", "commit", "polynomial", "settled"])
 """Addresses of the compiled functions of a system."""
+Marched = namedtuple("Marched", ["result", "calls", "place"])
+"""What a march knows of a system: its `result`, its `calls`, and where it stands in memory."""
 
 
 def first_control(t: float, h: float) -> np.ndarray:
@@ -104,85 +107,76 @@ def new_journal(times, saved, pieces, steps: int, t: float, h: float) -> Journal
 # ------------------------------------------------------------------------------------------------ what a system does
 
 
+_known: dict[Any, Calls] = {}
+_settled: dict[Any, Any] = {}
+"""Types of systems -> addresses of their functions; and their `settled`, which is compiled when somebody asks for rest."""
+
+
+def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled: Any, *, piece: np.ndarray) -> Any:
+    """The system with the addresses of its compiled functions; `piece` is like those of its journal."""
+    kind = typeof(Reference(system))
+    if kind not in _known:
+        address = address_of(polynomial, kind, piece)
+        _known[kind] = Calls(address_of(attempt, kind, 1.0), address_of(commit, kind, 1.0), address, 0)
+        _settled[kind] = settled
+    return system._replace(calls=_known[kind])
+
+
+def _with_settled(system: Any) -> Any:
+    """The system with the address of its `settled`, too."""
+    kind = typeof(Reference(system))
+    return system._replace(calls=system.calls._replace(settled=address_of(_settled[kind], kind, 1.0)))
+
+
+@intrinsic
+def _call(typing_context, address, place, x):
+    """Call the compiled function at `address` of the system that stands at `place`."""
+    return types.none(types.int64, types.int64, x), generate_call
+
+
+@inner
 def attempt(system, h):
     """Try a step of size h: `ERROR`, `EXTENT` and `FASTEST` of `system.result`.
 
     Returns early, with the last entry above `CAP * OVERSHOOT / h`, as soon as the cap is broken.
     """
-    system.attempt(h)
+    _call(system.calls.attempt, system.place, h)
 
 
+@inner
 def commit(system, tolerance):
     """Move the state to the end of the attempted step."""
-    system.commit(tolerance)
+    _call(system.calls.commit, system.place, tolerance)
 
 
+@inner
 def polynomial(system, piece):
     """Write the dense output of the attempted step, (5, tokens, components) in powers of u; call it before `commit`."""
-    system.polynomial(piece)
+    _call(system.calls.polynomial, system.place, piece)
 
 
+@inner
 def settled(system, threshold):
     """`STATE` of `system.result`: `AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding
     errors hide whether one does, else `MOVING`; judged at the start of the attempted step."""
-    system.settled(threshold)
+    _call(system.calls.settled, system.place, threshold)
 
 
-def _layout(value: Any) -> Any:
-    """What Numba's type of a value depends on (to ask Numba takes a hundred times as long)."""
-    if isinstance(value, np.ndarray):
-        flags = value.flags
-        return value.dtype, value.ndim, flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned
-    return (type(value), *map(_layout, value)) if isinstance(value, tuple) else type(value)
+_run = compiled(lambda address, place, x: _call(address, place, x))
 
 
-_known: dict[Any, Calls] = {}
-
-
-def with_calls(system: Any, *functions: Any, piece: np.ndarray) -> Any:
-    """The system with the addresses of its compiled functions, in the order of `Calls`; `piece` is like those of its journal."""
-    key = (functions, _layout(system))
-    if key not in _known:
-        arguments = (1.0, 1.0, piece, 1.0)
-        _known[key] = Calls(*(address_of(call, system, x) for call, x in zip(functions, arguments)))
-    return system._replace(calls=_known[key])
-
-
-def _through_address(function: Any, name: str, kind: Any) -> None:
-    """In compiled code, `function(system, x)` is a call through an address: compiled once, not again inside every caller."""
-
-    @type_callable(function)
-    def type_of(context: Any) -> Any:
-        return lambda system, x: types.none
-
-    @lower_builtin(function, types.NamedTuple, kind)
-    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = signature.args[0].fields.index("calls")
-        address = builder.extract_value(arguments[0], [place, Calls._fields.index(name)])
-        call = types.none(types.int64, *signature.args)
-        return generate_call(context, builder, call, (address, *arguments))
-
-
-for _function, _kind in (
-    (attempt, types.Float),
-    (commit, types.Float),
-    (polynomial, types.Array),
-    (settled, types.Float),
-):
-    _through_address(_function, _function.__name__, _kind)
-
-
-# The same for a named tuple, from Python.
-run_attempt = compiled(lambda system, h: attempt(system, h))
-run_commit = compiled(lambda system, tolerance: commit(system, tolerance))
-run_polynomial = compiled(lambda system, piece: polynomial(system, piece))
-run_settled = compiled(lambda system, threshold: settled(system, threshold))
+def run(system: Any, name: str, x: Any) -> None:
+    """Call one of the four functions of a named tuple from Python."""
+    if name == "settled":
+        system = _with_settled(system)
+    place = Reference(system)  # kept until the call is over
+    _run(getattr(system.calls, name), place.address, x)
 
 
 # ------------------------------------------------------------------------------------------------------- step control
 
 
-@kernel
+@inner
 def propose(control, until):
     """Size of the next step: the planned one, inside the cap that the extrapolated lambda sets, not beyond `until`."""
     h = control[H]
@@ -202,7 +196,7 @@ def propose(control, until):
     return remaining
 
 
-@kernel
+@inner
 def break_cap(control, rate):
     """Plan the repetition of a step that broke the cap."""
     control[H] = 0.8 * CAP / rate
@@ -211,7 +205,7 @@ def break_cap(control, rate):
     control[REACH] = CAP
 
 
-@kernel
+@inner
 def refuse(control, h, error, extent, rate):
     """Plan the repetition of a step whose error (in tolerances) was too large or which left its chart."""
     control[AFTER_REJECTION] = 1.0
@@ -229,7 +223,7 @@ def refuse(control, h, error, extent, rate):
         control[H] = h * max(REJECT, SAFETY * error**-0.2)
 
 
-@kernel
+@inner
 def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
@@ -260,7 +254,7 @@ def accept(control, h, error, rate, first):
     control[H] = h * factor
 
 
-@kernel
+@inner
 def evaluate(piece, u, out):
     """Value of a dense output polynomial (5, tokens, components) at the fraction u."""
     for k in range(out.shape[0]):
@@ -271,11 +265,9 @@ def evaluate(piece, u, out):
             out[k, a] = value
 
 
-@kernel
-def record(journal, h, until, piece):
+@inner
+def record(counters, times, saved, t, h, until, piece):
     """Save the output times that the step from t to t + h covers."""
-    counters, times, saved = journal.counters, journal.times, journal.saved
-    t = journal.control[T]
     end = t + h
     while counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= end or end >= until):
         u = (times[counters[OUTPUTS]] - t) / h
@@ -322,7 +314,7 @@ def march(system, journal, goal):
         if goal.keep_pieces or due or control[LANDS] != 0.0:
             piece = journal.pieces[number if goal.keep_pieces else 0]
             polynomial(system, piece)
-            record(journal, h, until, piece)
+            record(counters, times, journal.saved, control[T], h, until, piece)
         commit(system, goal.tolerance)
         journal.starts[number] = control[T]
         journal.widths[number] = h
@@ -333,10 +325,25 @@ def march(system, journal, goal):
         counters[ACCEPTED] += 1
 
 
-march_compiled = compiled(march)
-"""For named tuples."""
+_march = compiled(march)
+
+
+def march_compiled(system: Any, journal: Journal, goal: Goal) -> int:
+    """`march` for named tuples."""
+    if goal.settle > 0.0:
+        system = _with_settled(system)
+    place = Reference(system)
+    marched = Marched(system.result, system.calls, place.address)
+    wanted = goal._replace(keep_pieces=int(goal.keep_pieces))
+    return _march(Reference(marched), Reference(journal), Reference(wanted))
+
+
 march_plain = FunctionType(
     march.__code__,
-    {**globals(), **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept, record)}},
+    {
+        **globals(),
+        **{name: lambda system, x, name=name: getattr(system, name)(x) for name in Calls._fields},
+        **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept, record)},
+    },
 )
 """For objects: the same loop in Python, with the same compiled step control."""

@@ -20,7 +20,7 @@ from metastable.integrate.rodas.charts import Charts, from_chart, stage_place, t
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
-from metastable.kernels.cpu.compiled import compiled
+from metastable.kernels.cpu.memory import by_reference
 
 EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
@@ -34,7 +34,7 @@ Linearised = namedtuple("Linearised", ["forces", "blocks", "spreads", "weights"]
 (heads, first, width)."""
 
 
-@compiled
+@by_reference
 def _begin(system, h):
     """Charts at the current tokens for a step of size h, and the leading rows in the columns of stage 1."""
     prepare(system, h)
@@ -42,7 +42,7 @@ def _begin(system, h):
         put_stage(system, k, 0, system.charts.origin[k], system.vectors.nothing)
 
 
-@compiled
+@by_reference
 def _linearise_block(system, found):
     """`linearise` for the leading rows."""
     vectors, dim = system.vectors, system.charts.origin.shape[1]
@@ -57,7 +57,7 @@ def _linearise_block(system, found):
             found.weights[:, k, start:stop] = system.columns.weights[:, start:stop]
 
 
-@compiled
+@by_reference
 def _velocity_block(system, i, out):
     """Chart velocities of the leading rows at stage i, all of which are put into their columns first."""
     for k in range(system.first):
@@ -67,7 +67,7 @@ def _velocity_block(system, i, out):
         stage_velocity(system, k, i, out[k])
 
 
-@compiled
+@by_reference
 def _tangents_block(system, i):
     """Tangents of the leading rows at stage i, into the columns."""
     tangent = system.vectors.part
@@ -177,14 +177,14 @@ class DenseSystem:
             solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)
             _tangents_block(system, i)
-        control.run_attempt(system, h)
+        control.run(system, "attempt", h)
         self.result[FASTEST] = max(rate, self.result[FASTEST])
 
     def commit(self, tolerance: float) -> None:
-        control.run_commit(self.system, tolerance)
+        control.run(self.system, "commit", tolerance)
 
     def polynomial(self, piece: FloatArray) -> None:
-        control.run_polynomial(self.system, piece)
+        control.run(self.system, "polynomial", piece)
 
     def settled(self, threshold: float) -> None:
-        control.run_settled(self.system, threshold)
+        control.run(self.system, "settled", threshold)

@@ -23,7 +23,7 @@ from metastable.integrate.solution import (
 )
 from metastable.model import Attention
 
-CHUNK_BYTES = 2**26
+MARCH_BYTES = 2**26
 """Dense output that one march keeps."""
 NO_ROOM = -1
 """Beside the codes that a march returns: dense output has no room left."""
@@ -46,9 +46,9 @@ class Integration:
         shape = (len(start), prepared.components)
         piece = 5 * 8 * math.prod(shape)
         self.room = DENSE_LIMIT // piece
-        steps = int(np.clip(CHUNK_BYTES // piece, 8, 256))
+        steps = int(np.clip(MARCH_BYTES // piece, 8, 256))
         self.journal = control.new_journal(
-            np.asarray(times, dtype=float),
+            np.ascontiguousarray(times, dtype=float),
             np.full((len(times), *shape), np.nan),
             np.zeros((steps if goal.keep_pieces else 1, 5, *shape)),
             steps,

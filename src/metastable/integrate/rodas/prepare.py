@@ -1,4 +1,4 @@
-"""The system behind `rodas.solve` for a model: who sees whom as column ranges, and which kernel integrates it."""
+"""The system behind `rodas.solve` for a model: who sees whom as column ranges, and in which coordinates it is integrated."""
 
 from __future__ import annotations
 
@@ -69,20 +69,17 @@ def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarr
     split: list[list[tuple[int, int]]] = []
     own = np.zeros(tokens)
     for k, row in enumerate(rows):
-        parts = [(0, frozen)] if frozen else []
+        seen = [(0, frozen)] if frozen else []
         for a, b in row:
-            if a <= k < b:
-                own[k] = 1.0
-                pieces = [(a, k), (k + 1, b)]
-            else:
-                pieces = [(a, b)]
-            parts += [(frozen + c, frozen + d) for c, d in pieces if d > c]
-        split.append(parts)
-    most = max(1, max(len(parts) for parts in split))
+            own[k] = max(own[k], float(a <= k < b))
+            beside = [(a, k), (k + 1, b)] if a <= k < b else [(a, b)]
+            seen += [(frozen + c, frozen + d) for c, d in beside if d > c]
+        split.append(seen)
+    most = max(1, max(len(seen) for seen in split))
     result = np.zeros((tokens, most, 2), dtype=np.int64)
-    for k, parts in enumerate(split):
-        if parts:
-            result[k, : len(parts)] = parts
+    for k, seen in enumerate(split):
+        if seen:
+            result[k, : len(seen)] = seen
     return result, own
 
 
@@ -150,9 +147,9 @@ def frame_of(model: Attention) -> Frame:
     if found is None:
         return Frame(None, total - float(np.linalg.eigvals(total).real.max()) * identity)
     axes, drift = found
-    kernel = int((~drift.any(axis=0)).sum())
+    nullity = int((~drift.any(axis=0)).sum())
     near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
-    return Frame(axes, drift, defective=int(near.sum()) > kernel)
+    return Frame(axes, drift, defective=int(near.sum()) > nullity)
 
 
 def own_coordinates(model: Attention) -> Frame:

@@ -29,8 +29,7 @@ from metastable.integrate.rodas import charts as chart
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
-from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined
-from metastable.kernels.cpu.compiled import inner as kernel
+from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined, inner
 from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
 from metastable.kernels.jacobian_sphere import (
     Columns,
@@ -70,9 +69,9 @@ SphereSystem = namedtuple(
         "columns",  # `jacobian_sphere.Columns`
         "vectors",  # `jacobian_sphere.Vectors`
         "local",  # `Local`
-        "tag",  # tuple: components per chunk, see kernels.jacobian_sphere
+        "tag",  # array whose number of axes is that of components per chunk, see kernels.jacobian_sphere
         "frozen",  # number of frozen tokens, the first columns
-        "defective",  # True when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
+        "defective",  # 1 when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
         "step",  # (1,) size of the attempted step
         "result",  # see `control`; the error that matters is the tolerance
@@ -136,7 +135,7 @@ def make(x, model: Model, frozen, seen, *, defective: bool, first: int) -> Spher
         local=local,
         tag=chunk_tag(dim),
         frozen=len(frozen[0]),
-        defective=bool(defective),
+        defective=int(defective),
         first=first,
         step=np.zeros(1),
         result=np.zeros(control.RESULT_SIZE),
@@ -217,9 +216,9 @@ def _linearise_row(system, k, h):
     m = local.y.size
     linearise_at(system, k)
     chart.reflect_block(vectors.block, charts.mirror[k], charts.scale[k])
-    inner = chart.radial(charts, k, vectors.force)
+    dot = chart.radial(charts, k, vectors.force)
     for b in range(m):
-        vectors.block[b, b] -= inner
+        vectors.block[b, b] -= dot
     rows.rate[k] = _rate(system, m, LOOK / h)
     chart.factor(vectors.block, 1.0 / (h * GAMMA), m, local.factors, local.pivots)
     rows.inverse[k] = chart.norm_of_inverse(local.factors, local.pivots, m, local.slope)
@@ -234,10 +233,10 @@ def stage_velocity(system, k, i, slope):
     charts, vectors, y = system.charts, system.vectors, system.local.y
     r = chart.stage_place(charts, system.increments, k, i, y, vectors.place)
     drive(_row_of(system, k), system.model, system.columns, i, vectors)
-    inner = chart.radial(charts, k, vectors.force)
+    dot = chart.radial(charts, k, vectors.force)
     chart.to_chart(charts, k, vectors.force, slope)
     for b in range(y.size):
-        slope[b] = r * (slope[b] - y[b] * inner)
+        slope[b] = r * (slope[b] - y[b] * dot)
 
 
 @inlined
@@ -313,7 +312,7 @@ def prepare(system, h):
     system.columns.tangent[:, :, system.frozen :] = 0.0
 
 
-@kernel
+@inner
 def _attempt(system, h):
     """All rows; with a dense block those behind it, after the block was prepared and its stages are in their columns."""
     if system.first == 0:
@@ -328,7 +327,7 @@ def _attempt(system, h):
     system.result[control.FASTEST] = rate
 
 
-@kernel
+@inner
 def _polynomial(system, piece):
     """Dense output in R^d: x_k0 + E_k y(u), to be normalised."""
     y = system.local.y
@@ -340,7 +339,7 @@ def _polynomial(system, piece):
             chart.from_chart(system.charts, k, y, piece[power + 1, k])
 
 
-@kernel
+@inner
 def _move(system, tolerance):
     """Tokens at the end of the step."""
     y, change, tokens = system.local.y, system.vectors.part, system.charts.origin
@@ -356,7 +355,7 @@ def _move(system, tolerance):
             tokens[k, a] /= math.sqrt(length)
 
 
-@kernel
+@inner
 def _settled(system, threshold):
     """Look for rest, judged at the start of the attempted step.
 

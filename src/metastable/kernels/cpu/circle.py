@@ -10,7 +10,7 @@ force of 1e-50 is as accurate, relatively, as one of order one.
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.rules import divisor, own_weight, segment
+from metastable.kernels.cpu.rules import divisor, own_weight, visible_range
 from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
 
 BOUNDED = 510.0
@@ -33,8 +33,8 @@ def members(problem, x, out):
         s = load(x, sine + k * LANES)
         z = fill(own_weight(problem, k))
         force = fill(0.0)
-        for part in range(4):
-            start, stop = segment(problem, k, part, k)
+        for q in range(4):
+            start, stop = visible_range(problem, k, q, k)
             for j in range(start, stop):
                 exponent, pull = _pair(beta, c, s, load(x, j * LANES), load(x, sine + j * LANES))
                 weight = exp2_bounded(exponent) if beta < BOUNDED else exp2(exponent)
@@ -58,8 +58,8 @@ def row(problem, x, stride, k):
     force = fill(0.0)
     z_odd = fill(0.0)
     force_odd = fill(0.0)
-    for part in range(4):
-        j, stop = segment(problem, k, part, k)
+    for q in range(4):
+        j, stop = visible_range(problem, k, q, k)
         while j + 2 * LANES <= stop:
             exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
             weight = exp2(exponent)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from metastable._checks import FloatArray
 from metastable.kernels.cpu.compiled import inlined, inner, vectors
 from metastable.kernels.cpu.problem import Problem
-from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, segment
+from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, visible_range
 from metastable.kernels.cpu.vector import (
     LANES,
     exp2,
@@ -65,8 +65,8 @@ def _members_top(problem, head, k, x, query):
     if problem.unnormalized or problem.bounded[head]:
         return fill(0.0 if problem.unnormalized else problem.beta[head])
     top = fill(LOWEST)
-    for part in range(4):
-        start, stop = segment(problem, k, part, k + 1)
+    for q in range(4):
+        start, stop = visible_range(problem, k, q, k + 1)
         for j in range(start, stop):
             logit = _logit(x, j * problem.dim * LANES, query, problem.dim)
             top = maximum(top, member_logit(problem, head, k, j, logit))
@@ -84,8 +84,8 @@ def _members_sums(problem, head, k, x, memory):
     weight_sum = fill(0.0)
     for a in range(dim):
         store(difference, a * LANES, fill(0.0))
-    for part in range(4):
-        start, stop = segment(problem, k, part, k + 1)
+    for q in range(4):
+        start, stop = visible_range(problem, k, q, k + 1)
         for j in range(start, stop):
             place = j * dim * LANES
             weight = exp2(member_logit(problem, head, k, j, _logit(x, place, query, dim)) - top)
@@ -125,8 +125,8 @@ def members(problem, pace, x, memory, out):
                 store(query, a * LANES, component)
             weight_sum = _members_sums(problem, head, k, x, memory)
             z = divisor(fill(problem.visible[k]) if problem.unnormalized else weight_sum)
-            share = weight_sum / z
-            along = along + problem.axial[head] * share
+            fraction = weight_sum / z
+            along = along + problem.axial[head] * fraction
             for a in range(dim):
                 moved = fill(0.0)
                 own_part = fill(0.0)
@@ -134,7 +134,7 @@ def members(problem, pace, x, memory, out):
                     place = (head * dim + b) * wide + a
                     moved = moved + problem.value[place] * load(difference, b * LANES)
                     own_part = own_part + problem.rest[place] * load(x, own + b * LANES)
-                store(drift, a * LANES, load(drift, a * LANES) + moved / z + share * own_part)
+                store(drift, a * LANES, load(drift, a * LANES) + moved / z + fraction * own_part)
         _members_emit(problem, pace, x, k, drift, along, out)
 
 
@@ -200,8 +200,8 @@ def _row_top(problem, head, k, x, stride, query):
         return 0.0 if problem.unnormalized else problem.beta[head]
     dim = problem.dim
     top = fill(LOWEST)
-    for part in range(4):
-        start, stop = segment(problem, k, part, k + 1)
+    for q in range(4):
+        start, stop = visible_range(problem, k, q, k + 1)
         for j in range(start, stop, LANES):
             logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
             top = maximum(top, where(keep(fill(1.0), stop - j), logit, LOWEST))
@@ -255,13 +255,13 @@ def _row_sums(problem, head, k, x, stride, memory):
     weight_sum = fill(0.0)
     for a in range(dim):
         store(sums, a * LANES, fill(0.0))
-    for part in range(4):
-        j, stop = segment(problem, k, part, k + 1)
+    for q in range(4):
+        j, stop = visible_range(problem, k, q, k + 1)
         if plain and dim == 3:
             run, j = _sphere_run(x, stride, j, stop, top, memory)
             weight_sum = weight_sum + run
         elif plain:
-            # Two vectors at a time share the accumulators.
+            # Two vectors at a time fraction the accumulators.
             while j + 2 * LANES <= stop:
                 weight = exp2(_row_logit(x, stride, j, query, dim) - top)
                 other = exp2(_row_logit(x, stride, j + LANES, query, dim) - top)
@@ -320,7 +320,7 @@ def set_query(problem, head, own, query):
 def add_head(problem, head, k, weight_sum, own, difference, drift):
     """Add one head's drift `(V D + W (V - axial I) x_k) / Z` (padded); returns its part along x_k."""
     z = divisor(problem.visible[k] if problem.unnormalized else weight_sum)
-    share = weight_sum / z
+    fraction = weight_sum / z
     inverse = 1.0 / z
     for a in range(0, problem.wide, LANES):
         moved = fill(0.0)
@@ -329,8 +329,8 @@ def add_head(problem, head, k, weight_sum, own, difference, drift):
             place = (head * problem.dim + b) * problem.wide + a
             moved = moved + load(problem.value, place) * spread(difference, b)
             own_part = own_part + load(problem.rest, place) * spread(own, b)
-        store(drift, a, load(drift, a) + (moved * inverse + own_part * share))
-    return problem.axial[head] * share
+        store(drift, a, load(drift, a) + (moved * inverse + own_part * fraction))
+    return problem.axial[head] * fraction
 
 
 @inlined

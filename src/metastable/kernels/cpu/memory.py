@@ -9,6 +9,7 @@ that it stands in.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,19 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import NativeValue, models, register_model, unbox
 from numba.np.arrayobj import populate_array
 
+from metastable.kernels.cpu.compiled import compiled
+
 WORD = ir.IntType(64)
 _NUMBER, _BITS = struct.Struct("d"), struct.Struct("q")
+
+
+def _title(kind: Any) -> str:
+    """The name of a type, by which Numba tells types apart: two tuples of one name may have other fields of the same types."""
+    if not isinstance(kind, types.BaseNamedTuple):
+        return str(kind)
+    named: Any = kind
+    fields = ", ".join(f"{name}: {_title(field)}" for name, field in zip(named.fields, named.types))
+    return f"{named.instance_class.__name__}({fields})"
 
 
 class ReferenceType(types.Type):
@@ -28,7 +40,7 @@ class ReferenceType(types.Type):
 
     def __init__(self, target: Any) -> None:
         self.target = target
-        super().__init__(name=f"metastable.Reference({target})")
+        super().__init__(name=f"metastable.Reference({_title(target)})")
 
     def field(self, name: str) -> Any:
         """The type of a field: as in the tuple, and tuples are referred to."""
@@ -137,3 +149,9 @@ def _unbox(kind, instance, c):
     address = c.pyapi.long_as_longlong(number)
     c.pyapi.decref(number)
     return NativeValue(c.builder.inttoptr(address, c.context.get_value_type(kind)))
+
+
+def by_reference(function: Callable) -> Callable:
+    """A function, compiled, whose first argument is a named tuple and travels by reference."""
+    machine = compiled(function)
+    return lambda memory, *others: machine(Reference(memory), *others)

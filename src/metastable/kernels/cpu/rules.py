@@ -18,14 +18,14 @@ def inverse_length(x, start, dim):
 
 
 @inlined
-def segment(problem, k, part, reach):
-    """The tokens that token k sees, in four parts: each of its two ranges up to `reach` and behind k. Start, stop.
+def visible_range(problem, k, q, reach):
+    """The tokens that token k sees, in four ranges: each of the two of its mask up to `reach` and behind k. Start, stop of the q-th.
 
     `reach` k + 1 counts the token itself, k leaves it out.
     """
-    start = problem.intervals[k, part // 2, 0]
-    stop = problem.intervals[k, part // 2, 1]
-    if part % 2 == 0:
+    start = problem.intervals[k, q // 2, 0]
+    stop = problem.intervals[k, q // 2, 1]
+    if q % 2 == 0:
         return start, min(stop, reach)
     return max(start, k + 1), stop
 
@@ -34,8 +34,8 @@ def segment(problem, k, part, reach):
 def own_weight(problem, k):
     """What token k weighs in its own sum, relative to the largest weight: one where it sees itself, else nothing."""
     weight = 0.0
-    for part in range(2):
-        if problem.intervals[k, part, 0] <= k < problem.intervals[k, part, 1]:
+    for q in range(2):
+        if problem.intervals[k, q, 0] <= k < problem.intervals[k, q, 1]:
             weight = 1.0
     return weight
 

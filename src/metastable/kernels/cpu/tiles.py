@@ -1,7 +1,7 @@
 """Direct sums in large dimension: tiles of four rows against blocks of columns; two matrix products with the weights between.
 
 Four rows by two vectors: eight sums run at once, which hides the latency of the multiply-add unit.
-Logits come from panels of L = LANES tokens, `panels[(j // L) dim L + a L + j % L]`, mean positions from panels of L coordinates,
+Logits come from strips of L = LANES tokens, `strips[(j // L) dim L + a L + j % L]`, mean positions from strips of L coordinates,
 `points[(a // L) n L + j L + a % L]`: both are read straight through. Twelve tiles share a block of columns while it is cached.
 The token itself stays out of the sum of positions (see `general`), so small forces keep their relative accuracy; the running
 maximum of a row is raised block by block, as in arXiv:2205.14135.
@@ -118,14 +118,14 @@ def _add(rows, x, factors, place, stride):
 
 
 @inner
-def _logits(query, dim, panels, start, stop, logits):
+def _logits(query, dim, strips, start, stop, logits):
     """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start in whole vectors)."""
     for j in range(start, stop, 2 * LANES):
         left = right = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
-        panel = j * dim
+        strip = j * dim
         for a in range(dim):
-            left = _add(left, load(panels, panel + a * LANES), query, ROWS * a, 1)
-            right = _add(right, load(panels, panel + (dim + a) * LANES), query, ROWS * a, 1)
+            left = _add(left, load(strips, strip + a * LANES), query, ROWS * a, 1)
+            right = _add(right, load(strips, strip + (dim + a) * LANES), query, ROWS * a, 1)
         _put(logits, j - start, COLUMNS, left)
         _put(logits, j - start + LANES, COLUMNS, right)
 
@@ -178,12 +178,12 @@ def _block_weights(logits, columns, seen, top):
 
 
 @inlined
-def _block_row(problem, head, k, part, columns, i, memory):
+def _block_row(problem, head, k, q, columns, i, memory):
     """Weights of token k, row i of the stack, in one block; raises its largest logit and rescales what was summed before, where
     needed."""
     start, stop = columns
-    low = problem.intervals[k, part, 0]
-    high = problem.intervals[k, part, 1]
+    low = problem.intervals[k, q, 0]
+    high = problem.intervals[k, q, 1]
     row = i % ROWS * COLUMNS
     logits = memory.logits[row : row + COLUMNS]
     if biased(problem, head):
@@ -236,13 +236,13 @@ def _start_row(problem, head, i, query, memory):
 
 
 @inlined
-def _range(problem, first, count, part):
-    """Columns that any of the rows first..first + count sees in one part: first (rounded down to a vector) and last."""
-    begin = problem.intervals[first, part, 0]
-    end = problem.intervals[first, part, 1]
+def _range(problem, first, count, q):
+    """Columns that any of the rows first..first + count sees in the q-th range: first (rounded down to a vector) and last."""
+    begin = problem.intervals[first, q, 0]
+    end = problem.intervals[first, q, 1]
     for r in range(1, count):
-        begin = min(begin, problem.intervals[first + r, part, 0])
-        end = max(end, problem.intervals[first + r, part, 1])
+        begin = min(begin, problem.intervals[first + r, q, 0])
+        end = max(end, problem.intervals[first + r, q, 1])
     return begin // LANES * LANES, end
 
 
@@ -250,20 +250,20 @@ def _range(problem, first, count, part):
 def _stack_sums(problem, head, buffers, first, last, memory):
     """For the rows first..last, at most STACK tiles: sums of weights and of weight times position, both without the token itself."""
     tile_query, tile_sums = ROWS * problem.dim, ROWS * problem.wide
-    for part in range(2):
-        begin, end = _range(problem, first, last - first, part)
+    for q in range(2):
+        begin, end = _range(problem, first, last - first, q)
         for start in range(begin, end, COLUMNS):
             for first_row in range(first, last, ROWS):
                 tile = (first_row - first) // ROWS
                 count = min(ROWS, last - first_row)
-                low, high = _range(problem, first_row, count, part)
+                low, high = _range(problem, first_row, count, q)
                 stop = min(start + COLUMNS, high)
                 if stop <= low or stop <= start:
                     continue
                 query = memory.query[tile * tile_query : (tile + 1) * tile_query]
                 _logits(query, problem.dim, buffers.x, start, stop, memory.logits)
                 for r in range(count):
-                    _block_row(problem, head, first_row + r, part, (start, stop), tile * ROWS + r, memory)
+                    _block_row(problem, head, first_row + r, q, (start, stop), tile * ROWS + r, memory)
                 for r in range(count, ROWS):
                     for i in range(stop - start):
                         memory.logits[r * COLUMNS + i] = 0.0

@@ -1,0 +1,157 @@
+"""`index.html`: one page over all papers. What holds, what holds under a condition, and what could not be confirmed."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+
+from metastable import __version__, _checks
+from metastable.errors import InvalidInputError
+from metastable.reproduce.paper import FIRST, Paper
+from metastable.reproduce.recipe import VERDICTS, Finding
+from metastable.reproduce.report import CLASS, chip, plain, tally
+from metastable.reproduce.result_store import Result, explain_disk_errors
+from metastable.reproduce.typeset import format_seconds, typeset
+from metastable.stores import write_file
+
+LISTS = (
+    (
+        "What we could not confirm",
+        "disagrees",
+        "Each statement was tested as it stands, by the test in its report. Nothing was tuned until it agreed.",
+    ),
+    (
+        "What holds under a condition",
+        "agrees under a condition",
+        "True for part of what was tried; the report says which.",
+    ),
+    ("What could not be tested here", "not available", ""),
+)
+"""Headings of the lists of statements, their verdicts, and a sentence."""
+
+THUMBNAIL = 640
+"""Width of the pictures on the page, in pixels."""
+
+
+def write_index(found: Mapping[Paper, Sequence[Result]], out: Path, command: str) -> Path:
+    """Write `out/index.html` (whole or not at all) and return its path; `found`: papers with their results."""
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(f"found must map papers to lists of results, not {type(found).__name__}")
+    papers = _checks.instances(found, Paper, "found")
+    results = {paper: _checks.instances(found[paper], Result, "found") for paper in papers}
+    _checks.text(command, "command")
+    folder = _checks.path(out, "out")
+    path = folder / "index.html"
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(path, render({paper: some for paper, some in results.items() if some}, command).encode())
+    return path
+
+
+def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
+    """The page as a string."""
+    css = files("metastable.reproduce")
+    style = css.joinpath("report.css").read_text(encoding="utf-8") + css.joinpath("index.css").read_text(
+        encoding="utf-8"
+    )
+    every = [(paper, result, finding) for paper in found for result in found[paper] for finding in result.findings]
+    counts = Counter(finding.verdict for _, _, finding in every)
+    seconds = format_seconds(sum(result.seconds for results in found.values() for result in results))
+    lists = "".join(_list(title, verdict, every, note) for title, verdict, note in LISTS)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Attention dynamics, recomputed</title><style>{style}</style></head><body><main>
+<h1>Attention dynamics, recomputed</h1>
+<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. Their statements, simulated again:
+{sum(counts.values())} were tested, {plain(tally(counts))}.</p>
+{_bar(counts)}
+<div class="papers">{"".join(_card(paper, found[paper]) for paper in found)}</div>
+{lists}
+<p class="lead">Computing time {seconds}; metastable {__version__}. <code>{plain(command)}</code></p>
+</main></body></html>
+"""
+
+
+def _place(paper: Paper) -> str:
+    """The address of a paper's report, seen from the page."""
+    return "report.html" if paper.number == FIRST else f"{paper.number}/report.html"
+
+
+def _bar(counts: Counter[str]) -> str:
+    """A strip whose parts are as long as there are verdicts of each kind."""
+    parts = "".join(
+        f'<span class="{CLASS[verdict]}" style="flex:{counts[verdict]}" title="{counts[verdict]} {verdict}"></span>'
+        for verdict in VERDICTS
+        if counts[verdict]
+    )
+    return f'<div class="bar" role="img" aria-label="{plain(tally(counts))}">{parts}</div>'
+
+
+def _card(paper: Paper, results: Sequence[Result]) -> str:
+    counts = Counter(finding.verdict for result in results for finding in result.findings)
+    failed = sum(result.verdict == "failed" for result in results)
+    lost = f", {failed} items failed" if failed else ""
+    items = "".join(
+        f'<li><span class="dot {CLASS[result.verdict]}" title="{plain(result.verdict)}"></span>'
+        f'<a href="{_place(paper)}#{plain(result.name)}">{typeset(result.title)}</a></li>'
+        for result in results
+    )
+    number = f'<a href="{paper.link}">arXiv:{paper.number}</a>' if paper.link else plain(paper.number)
+    return f"""<section class="paper" id="{plain(paper.number)}"><span class="name">{number}</span>
+<h2><a href="{_place(paper)}">{plain(paper.title)}</a></h2>
+{_picture(paper, results)}
+<p>{typeset(paper.summary)}</p>
+{_bar(counts)}<p class="tally">{plain(tally(counts))}{lost}</p>
+<details><summary>{len(results)} items</summary><ul class="items">{items}</ul></details></section>
+"""
+
+
+def _picture(paper: Paper, results: Sequence[Result]) -> str:
+    """The figure that stands for the paper, made small."""
+    drawn = [result for result in results if result.figure is not None and result.figure.is_file()]
+    chosen = next((result for result in drawn if result.name == paper.picture), drawn[0] if drawn else None)
+    if chosen is None or chosen.figure is None:
+        return ""
+    content = base64.b64encode(_thumbnail(chosen.figure)).decode()
+    return (
+        f'<a href="{_place(paper)}#{plain(chosen.name)}"><img alt="{plain(chosen.title)}" '
+        f'src="data:image/png;base64,{content}"></a>'
+    )
+
+
+def _thumbnail(path: Path) -> bytes:
+    """A PNG of at most `THUMBNAIL` pixels across."""
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB")
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        buffer = BytesIO()
+        small.quantize(64).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
+
+
+def _list(title: str, verdict: str, every: Sequence[tuple[Paper, Result, Finding]], note: str) -> str:
+    chosen = [(paper, result, finding) for paper, result, finding in every if finding.verdict == verdict]
+    if not chosen:
+        return (
+            ""
+            if verdict != "disagrees"
+            else f"<section><h2>{title}</h2><p>Nothing: every statement held.</p></section>"
+        )
+    rows = "".join(
+        f'<li class="finding {CLASS[verdict]}"><p>{typeset(finding.claim)}</p>'
+        f'<p class="measured">{typeset(finding.measured)}</p>'
+        f'<p class="where"><a href="{_place(paper)}#{plain(result.name)}">{paper.number} · {typeset(result.title)}</a>'
+        f"{' · ours' if result.origin == 'beyond' else ''}</p></li>"
+        for paper, result, finding in chosen
+    )
+    body = f'<ul class="list">{rows}</ul>'
+    lead = f"<p>{note}</p>" if note else ""
+    if verdict != "disagrees":
+        body = f"<details><summary>{len(chosen)} statements</summary>{body}</details>"
+    return f"<section><header><h2>{title}</h2>{chip(verdict)}</header>{lead}{body}</section>"

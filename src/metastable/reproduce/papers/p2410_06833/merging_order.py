@@ -1,0 +1,313 @@
+"""How long plateaus last, and which pair ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import sphere
+from metastable.analysis import cluster_labels, merge_tree
+from metastable.figures import statements, style
+from metastable.model import Attention, Full
+from metastable.reproduce.draws import each, seeds
+from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
+from metastable.reproduce.statistics import Mean, interval, percent, slope
+from metastable.run import simulate
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """A plateau and the merge that ends it: how long it lasted, `1 - cosine` of the pair that merged, the predicted wait of that pair,
+    whether it was the closest, whether it had the shortest predicted wait, and clusters at its beginning.
+    """
+
+    wait: float
+    gap: float
+    predicted: float
+    closest: bool
+    soonest: bool
+    clusters: int
+    chance: float
+
+
+def pair_wait(angle: float, first: float, second: float, beta: float, radius: float) -> float:
+    """Time in which two clusters of masses m_1, m_2 on their own come from `angle` to `radius` under softmax:
+
+    d phi/dt = -sin phi e^(-beta (1 - cos phi)) [m_2/(m_1 + m_2 w) + m_1/(m_2 + m_1 w)],  w = e^(-beta (1 - cos phi)).
+    """
+    if angle <= radius:
+        return 0.0
+    node, weight = np.polynomial.legendre.leggauss(400)
+    phi = radius + 0.5 * (angle - radius) * (node + 1)
+    w = np.exp(-beta * (1 - np.cos(phi)))
+    speed = np.sin(phi) * w * (second / (first + second * w) + first / (second + first * w))
+    return float(0.5 * (angle - radius) * (weight / speed).sum())
+
+
+def plateaus(tokens: int, beta: float, seed: int, until: float, radius: float, least: float) -> list[Plateau]:
+    """The plateaus of one run from uniform tokens on the circle that lasted longer than `least`."""
+    model = Attention(dim=2, beta=beta, mask=Full())
+    run: Any = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=until, method="rodas", rtol=1e-5)
+    tree = merge_tree(run, radius=radius)
+    found, before = [], 0.0
+    for time, child, parent in zip(tree.time, tree.child, tree.parent):
+        wait = float(time - before)
+        if wait > least:
+            found.append(_plateau(run.at(before + min(20.0, 0.2 * wait)), wait, int(child), int(parent), beta, radius))
+        before = float(time)
+    return [one for one in found if one is not None]
+
+
+def _plateau(x: Any, wait: float, child: int, parent: int, beta: float, radius: float) -> Plateau | None:
+    labels = cluster_labels(x, radius)
+    count = int(labels.max()) + 1
+    if count < 3 or labels[child] == labels[parent]:  # two clusters leave no choice
+        return None
+    masses = np.bincount(labels)
+    centers = np.stack([x[labels == k].mean(axis=0) for k in range(count)])
+    angles = sphere.pairwise_distance(centers / np.linalg.norm(centers, axis=1, keepdims=True))
+    pairs = list(combinations(range(count), 2))
+    waits = [pair_wait(float(angles[i, j]), masses[i], masses[j], beta, radius) for i, j in pairs]
+    one, other = sorted((int(labels[child]), int(labels[parent])))
+    merged = (one, other)
+    closest = min(pairs, key=lambda pair: angles[pair])
+    soonest = pairs[int(np.argmin(waits))]
+    return Plateau(
+        wait,
+        float(1 - np.cos(angles[merged])),
+        waits[pairs.index(merged)],
+        merged == closest,
+        merged == soonest,
+        count,
+        1.0 / count,
+    )
+
+
+def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) -> xr.Dataset:
+    import xarray as xr
+
+    betas = list(parameters["betas"])
+    chosen = seeds(settings, "plateaus", settings.draws(parameters["draws"]))
+
+    def one(job: tuple[float, int]) -> list[Plateau]:
+        beta, seed = job
+        return plateaus(
+            parameters["tokens"],
+            beta,
+            seed,
+            parameters["until"],
+            parameters["radius"] / np.sqrt(beta),
+            parameters["least"],
+        )
+
+    jobs = [(float(beta), seed) for beta in betas for seed in chosen]
+    found = [(job[0], one) for job, some in zip(jobs, each(one, jobs, report)) for one in some]
+    fields = ("wait", "gap", "predicted", "closest", "soonest", "clusters", "chance")
+    columns = {name: ("plateau", np.array([getattr(plateau, name) for _, plateau in found])) for name in fields}
+    return xr.Dataset(
+        {**columns, "beta": ("plateau", np.array([beta for beta, _ in found]))},
+        attrs={"betas": betas, "draws": len(chosen), "until": parameters["until"]},
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- plateaus
+
+
+def _judge_plateaus(data: xr.Dataset) -> list[Finding]:
+    error = np.log10(data.wait.values / data.predicted.values)
+    exponent = slope(data.beta.values * data.gap.values, np.log(data.wait.values))
+    middle, wide = float(np.median(error)), float(np.quantile(np.abs(error), 0.9))
+    near = int((np.abs(error) < 0.3).sum())
+    lone = np.abs(exponent.value - 1)
+    verdict: Verdict = "agrees" if lone < 0.1 else "agrees under a condition" if lone < 0.3 else "disagrees"
+    good: Verdict = (
+        "agrees" if near > 0.9 * error.size else "agrees under a condition" if abs(middle) < 0.3 else "disagrees"
+    )
+    return [
+        Finding(
+            claim="plateaus last like exp(beta (1 - cosine)) of the pair that merges",
+            measured=f"ln(length) against beta (1 - cosine): slope {exponent} over {error.size} plateaus of "
+            f"10^{np.log10(data.wait.min()):.1f} to "
+            f"10^{np.log10(data.wait.max()):.1f}",
+            test="slope within 10 % of 1 (under a condition: within 30 %)",
+            verdict=verdict,
+        ),
+        Finding(
+            claim="with masses: the length is the time two clusters of these masses need on their own",
+            measured=f"log10(measured/predicted): median {middle:+.3f}, nine in ten within {wide:.2f}; "
+            f"{percent(near, error.size)} within a factor of 2",
+            test="nine in ten within a factor of 2 (under a condition: the median)",
+            verdict=good,
+        ),
+    ]
+
+
+def _draw_plateaus(data: xr.Dataset) -> Figure:
+    left, right = [], []
+    for number, beta in enumerate(data.attrs["betas"]):
+        one = data.isel(plateau=np.flatnonzero(data.beta.values == beta))
+        if one.sizes["plateau"]:
+            color = style.CATEGORICAL[number]
+            left.append(
+                statements.Curve(
+                    rf"$\beta = {beta:g}$",
+                    beta * one.gap.values / np.log(10),
+                    np.log10(one.wait.values),
+                    points=True,
+                    color=color,
+                )
+            )
+            right.append(
+                statements.Curve(
+                    rf"$\beta = {beta:g}$",
+                    np.log10(one.predicted.values),
+                    np.log10(one.wait.values),
+                    points=True,
+                    color=color,
+                )
+            )
+    ends = np.array([0.0, float(np.log10(data.wait.values).max()) + 0.5])
+    for curves in (left, right):
+        curves.append(statements.Curve("equal", ends, ends, dashed=True, color=style.INK))
+    return statements.plots(
+        [
+            statements.Plot(
+                "against the gap alone",
+                r"$\beta\,(1 - \cos)$ of the pair, in decades",
+                r"$\log_{10}$ length of the plateau",
+                left,
+                legend="upper left",
+            ),
+            statements.Plot(
+                "against two clusters with their masses",
+                r"$\log_{10}$ predicted length",
+                r"$\log_{10}$ length of the plateau",
+                right,
+                legend=None,
+            ),
+        ],
+        height=2.8,
+    )
+
+
+COMMON: dict[str, Any] = {"tokens": 16, "draws": 8, "until": 1e20, "radius": 0.5, "least": 100.0}
+SMALL: dict[str, Any] = {"tokens": 8, "betas": (12.0,), "until": 1e10}
+
+PLATEAUS = Recipe(
+    name="plateaus",
+    title="How long a plateau lasts",
+    statement="Between merges nothing moves for a time like exp(beta (1 - cosine)) of the pair that merges next; the "
+    "force on cluster i from cluster j "
+    "carries the ratio of their masses. Full attention on the circle, up to t = 10^20.",
+    parameters={**COMMON, "betas": (12.0, 20.0, 32.0)},
+    quick=SMALL,
+    measure=_measure,
+    judge=_judge_plateaus,
+    draw=_draw_plateaus,
+    uses=("seed", "members"),
+    seconds=15,
+)
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+def _judge_order(data: xr.Dataset) -> list[Finding]:
+    findings = []
+    for name, claim in (
+        ("closest", "the pair that merges next is the closest one"),
+        ("soonest", "the pair that merges next is the one with the shortest wait, masses counted (ours)"),
+    ):
+        hits = {float(b): data[name].values[data.beta.values == b] for b in data.attrs["betas"]}
+        listed = ", ".join(f"beta = {b:g}: {int(v.sum())} of {v.size}" for b, v in hits.items() if v.size)
+        every = data[name].values
+        share = float(every.mean())
+        chance = float(data.chance.mean())
+        verdict: Verdict = "agrees" if share > 0.9 else "agrees under a condition" if share > 0.5 else "disagrees"
+        findings.append(
+            Finding(
+                claim=claim,
+                measured=f"{percent(int(every.sum()), every.size)} merges; {listed} (a random pair of neighbours: "
+                f"{100 * chance:.0f} %)",
+                test="more than nine in ten (under a condition: more than half)",
+                verdict=verdict,
+            )
+        )
+    betas = np.array(data.attrs["betas"], dtype=float)
+    some = [data.closest.values[data.beta.values == b] for b in betas]
+    keep = [k for k, values in enumerate(some) if values.size > 1]
+    shares = [Mean.of(some[k]) for k in keep]
+    if len(keep) > 2 and all(mean.error > 0 for mean in shares):
+        trend = slope(betas[keep], [mean.value for mean in shares], [mean.error for mean in shares])
+        findings.append(
+            Finding(
+                claim="the closest pair wins more surely as beta grows (its limit: always)",
+                measured=f"slope of the share against beta {trend} ({trend.value / max(trend.error, 1e-12):+.1f} "
+                "standard errors)",
+                test="positive by 2 standard errors (under a condition: positive)",
+                verdict="agrees"
+                if trend.value > 2 * trend.error
+                else "agrees under a condition"
+                if trend.value > 0
+                else "disagrees",
+            )
+        )
+    return findings
+
+
+def _draw_order(data: xr.Dataset) -> Figure:
+    curves = []
+    for name, label, color, shift in (
+        ("soonest", "the pair with the shortest predicted wait", style.GREEN, 0.4),
+        ("closest", "the closest pair", style.BLUE, -0.4),
+    ):
+        betas, share, low, high = [], [], [], []
+        for beta in data.attrs["betas"]:
+            values = data[name].values[data.beta.values == beta]
+            if values.size:
+                bounds = interval(int(values.sum()), values.size)
+                betas.append(beta + shift)
+                share.append(values.mean())
+                low.append(values.mean() - bounds[0])
+                high.append(bounds[1] - values.mean())
+        curves.append(statements.Curve(label, betas, 100 * np.array(share), 100 * np.stack([low, high]), color=color))
+    chance = [
+        100 * float(data.chance.values[data.beta.values == b].mean())
+        for b in data.attrs["betas"]
+        if (data.beta.values == b).any()
+    ]
+    shown = [b for b in data.attrs["betas"] if (data.beta.values == b).any()]
+    curves.append(statements.Curve("any pair of neighbours", shown, chance, dashed=True, color=style.MUTED))
+    plot = statements.Plot(
+        "which pair merges next (exact 95 % intervals)",
+        r"inverse temperature $\beta$",
+        "merges (%)",
+        curves,
+        ylim=(0, 104),
+        legend="lower right",
+    )
+    return statements.plots([plot], height=2.9)
+
+
+ORDER = Recipe(
+    name="merging-order",
+    title="Which pair merges next",
+    statement="For large beta only the closest pair moves, so it merges next. Counted over all merges that end a "
+    "plateau with three clusters or more, "
+    "beta = 10 to 60.",
+    parameters={**COMMON, "betas": (10.0, 20.0, 30.0, 40.0, 60.0)},
+    quick=SMALL,
+    measure=_measure,
+    judge=_judge_order,
+    draw=_draw_order,
+    uses=("seed", "members"),
+    seconds=25,
+)

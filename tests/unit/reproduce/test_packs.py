@@ -1,0 +1,133 @@
+"""What the packs compute by short cuts, against the long way round."""
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+import metastable as ms
+from metastable.reproduce.papers.p2312_10794 import gradient, phase_diagram
+from metastable.reproduce.papers.p2410_06833 import merging_order
+from metastable.reproduce.papers.p2410_23228 import cluster_number, linear_growth
+from metastable.reproduce.papers.p2507_22857 import repulsion
+from metastable.reproduce.papers.p2510_22026 import speeds
+from metastable.reproduce.papers.p2512_01868 import long_context
+from metastable.reproduce.papers.p2605_09213 import formulas, sampling
+from metastable.reproduce.papers.p2606_05140 import phases
+
+
+def test_tokens_in_their_span_move_as_in_the_whole_space():
+    whole = ms.sphere.uniform(6, dim=40, seed=np.random.default_rng(3))
+    small = phase_diagram.uniform_in_span(6, 40, np.random.default_rng(3))
+    assert small.shape == (6, 6)
+    runs = [
+        ms.simulate(ms.Attention(dim=x.shape[1], beta=3.0, mask=ms.Full()), x, times=[2.0], rtol=1e-9, atol=1e-12)
+        for x in (whole, small)
+    ]
+    np.testing.assert_allclose(runs[0].final @ runs[0].final.T, runs[1].final @ runs[1].final.T, atol=1e-8)
+
+
+def test_the_passing_of_a_pair_is_found_between_output_times():
+    times = np.array([0.0, 1.0, 2.0, 3.0])
+    cosines = np.array([[0.0, 0.998, 1.0, 1.0], [0.0, 1.0, 0.5, 0.6], [1.0, 1.0, 1.0, 1.0]])
+    np.testing.assert_allclose(phase_diagram.first_passing(times, cosines), [1.5, np.inf, 0.0])
+
+
+def test_the_energy_has_the_velocity_of_usa_as_its_gradient():
+    x = ms.sphere.uniform(5, dim=3, seed=0)
+    assert gradient.gradient_defect(x, 2.0) < 1e-13
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (3, 1)])
+def test_the_wait_of_a_pair_is_that_of_a_run(first, second):
+    beta, angle, radius = 8.0, 1.2, 0.2
+    x = ms.sphere.from_angle(np.repeat([0.0, angle], [first, second]))
+    run = ms.simulate(ms.Attention(dim=2, beta=beta, mask=ms.Full()), x, until=400.0, method="tsit5", rtol=1e-9)
+    wait = merging_order.pair_wait(angle, first, second, beta, radius)
+    there = run.at(wait)
+    assert ms.sphere.distance(there[0], there[-1]) == pytest.approx(radius, rel=1e-5)
+
+
+def test_the_model_of_position_biases_has_the_weights_of_the_paper():
+    tokens, beta, slope = 12, 1.5, 2.0
+    x = ms.sphere.uniform(tokens, dim=2, seed=1)
+    theta = np.arctan2(x[:, 1], x[:, 0])
+    difference = theta[:, None] - theta[None, :]
+    turning = -(formulas.weights(tokens, slope) * np.sin(difference) * np.exp(beta * np.cos(difference))).sum(axis=1)
+    velocity = ms.velocity(sampling.model(tokens, beta, slope), x)
+    np.testing.assert_allclose(x[:, 0] * velocity[:, 1] - x[:, 1] * velocity[:, 0], turning, atol=1e-14)
+    rows = formulas.weights(tokens, slope)
+    np.testing.assert_allclose(rows[1:].sum(axis=1), 1.0)
+    assert rows[5, 2] / rows[5, 4] == pytest.approx(np.exp(-slope * 2 / tokens))
+
+
+def test_starts_of_a_batch_are_spread_evenly():
+    readers = sampling.reader_places(64)
+    assert readers[-1] == 63
+    starts = sampling.batch_of_starts(64, readers, 16, seed=0)
+    others = np.setdiff1d(np.arange(64), readers)
+    for mode in (1, 2, 3):
+        assert np.abs(np.exp(1j * mode * starts[:, others]).mean(axis=0)).max() < 1e-12
+    assert np.ptp(starts[:, readers], axis=0).max() == 0
+
+
+def test_influence_is_the_limit_of_sums_over_tokens():
+    gaps = []
+    for tokens in (50, 100, 200):
+        sums = formulas.finite_influence(tokens, 2, 1.0, 1.0, 1.0)[-1, tokens // 10 : -1]
+        s = (np.arange(tokens // 10, tokens - 1) + 0.5) / tokens
+        gaps.append(np.abs(sums - formulas.influence(s, 2, 1.0, 1.0, 1.0)).max())
+    assert gaps[0] > 1.8 * gaps[1] > 3.2 * gaps[2]
+    assert formulas.response(0.3, 0.0) == pytest.approx(0.3)
+    assert formulas.response(0.3, 1e-9) == pytest.approx(0.3, rel=1e-8)
+
+
+def test_one_layer_of_equiangular_tokens_is_that_of_explicit_weights():
+    for tokens, rho, gamma in ((5, 0.3, 0.7), (30, 0.1, 1.5)):
+        x = long_context.equiangular_tokens(tokens, rho)
+        np.testing.assert_allclose(x @ x.T, rho + (1 - rho) * np.eye(tokens), atol=1e-14)
+        weights = np.exp(gamma * np.log(tokens) * (x @ x.T))
+        layer = (weights / weights.sum(axis=1, keepdims=True)) @ x
+        layer /= np.linalg.norm(layer, axis=1, keepdims=True)
+        assert long_context.layer_cosine(np.log(tokens), gamma, rho) == pytest.approx(
+            float(layer[0] @ layer[1]), rel=1e-12
+        )
+    np.testing.assert_array_equal(long_context.limit([0.5, 2.0, 3.0], 0.5), [1.0, 0.8, 0.5])
+
+
+def test_growth_of_resting_clusters_is_that_of_single_tokens():
+    """Clusters of 2, 2 and 1 tokens at rest: the linearised flow of all five has the same largest rate, but for turning."""
+    masses, beta = np.array([2.0, 2.0, 1.0]), -3.0
+    angles = repulsion.rest(2 * np.pi * np.arange(3) / 3, masses, beta)
+    assert angles is not None
+    every = np.repeat(angles, [2, 2, 1])
+    rates = np.sort(linalg.eigvals(repulsion.jacobian(every, np.ones(5), beta)).real)
+    rates = np.delete(rates, np.argmin(np.abs(rates)))
+    assert repulsion.growth(angles, masses, beta) == pytest.approx(rates.max(), abs=1e-9)
+    step = 1e-6
+    moved = [repulsion.forces(every + step * sign * np.eye(5)[2], np.ones(5), beta) for sign in (1, -1)]
+    np.testing.assert_allclose(
+        (moved[0] - moved[1]) / (2 * step), repulsion.jacobian(every, np.ones(5), beta)[:, 2], atol=1e-6
+    )
+    assert repulsion.mildest(2 * np.pi * np.arange(3) / 3, np.ones(3), -2.0) == pytest.approx(-2 / 3, abs=1e-5)
+    assert repulsion.mildest(2 * np.pi * np.arange(4) / 4, np.ones(4), -2.0) == -np.inf  # squares are never stable
+
+
+def test_the_mean_gap_is_the_mean_over_pairs():
+    x = ms.sphere.uniform(7, dim=3, seed=2)
+    pairs = [1 - x[i] @ x[j] for i in range(7) for j in range(i)]
+    assert speeds.mean_gap(x) == pytest.approx(np.mean(pairs), rel=1e-12)
+
+
+def test_modes_of_tokens_and_of_densities_with_their_noise():
+    x = ms.sphere.uniform(50, dim=2, seed=0)
+    theta = np.arctan2(x[:, 1], x[:, 0])
+    np.testing.assert_allclose(linear_growth.fourier(x, 3)[1], np.exp(-2j * theta).mean(), atol=1e-14)
+    sizes = [np.abs(cluster_number.noisy_density(400, 8, np.random.default_rng(k)).fourier(8)) ** 2 for k in range(200)]
+    assert np.mean(sizes) == pytest.approx(1 / 400, rel=0.15)
+    assert cluster_number.crests(ms.meanfield.Density.perturbed(2, {5: 0.3})) == 5
+
+
+def test_onset_and_threshold_agree_with_the_library():
+    for dim, beta in ((2, 1.0), (5, 3.0)):
+        assert phases.onset_formula(dim, beta) == pytest.approx(ms.meanfield.critical_kappa(phases.model(dim, beta)))
+    assert phases.threshold_formula(3) == pytest.approx(ms.meanfield.tricritical_beta(3))
