@@ -80,7 +80,9 @@ def growth() -> None:
             sizes = evolve(model, begin, [0.0, until], rtol=1e-12).amplitudes(mode)[:, -1]
             measured.append(np.log(sizes[1] / sizes[0]) / until)
         axes[0].plot(np.arange(1, 7), measured, "o", color=color, markersize=4)
-        print(f"beta = {beta:g}: largest relative error of six growth rates {np.abs(measured / rates[:6] - 1).max():.1e}")
+        print(
+            f"beta = {beta:g}: largest relative error of six growth rates {np.abs(measured / rates[:6] - 1).max():.1e}"
+        )
     axes[0].set_xlabel("mode $k$")
     axes[0].set_ylabel("growth rate")
     axes[0].legend()
@@ -134,7 +136,7 @@ def branches() -> None:
     page, axes = style.figure(9.6, 3.5, 1, 3)
     settings = (
         (1.0, (1.2, 3.2), [1.3, 1.5, 1.7, 1.9, 2.2, 2.6, 3.0], 15.0, 0.03),
-        (4.0, (0.36, 0.44), [0.37, 0.38, 0.384, 0.39, 0.397, 0.404, 0.412, 0.43], 1.2, 0.004),
+        (4.0, (0.36, 0.46), [0.37, 0.38, 0.386, 0.391, 0.398, 0.407, 0.425, 0.45], 8.0, 0.016),
     )
     for ax, letter, (beta, limits, kappas, hold, step) in zip(axes, "ab", settings):
         found = branch(noisy(beta), limits=limits)
@@ -150,8 +152,12 @@ def branches() -> None:
     axes[2].plot(betas, [critical_kappa(noisy(b)) for b in betas], color=style.BLUE, label=r"$\kappa_\#$")
     star = tricritical_beta(2)
     above = np.linspace(star + 0.05, 6, 12)
-    folds = [branch(noisy(b), limits=(0.5 * critical_kappa(noisy(b)), 1.3 * critical_kappa(noisy(b)))).folds for b in above]
-    axes[2].plot([star, *above], [critical_kappa(noisy(star)), *(f[0] for f in folds)], color=style.VERMILLION, label="fold")
+    folds = [
+        branch(noisy(b), limits=(0.5 * critical_kappa(noisy(b)), 1.3 * critical_kappa(noisy(b)))).folds for b in above
+    ]
+    axes[2].plot(
+        [star, *above], [critical_kappa(noisy(star)), *(f[0] for f in folds)], color=style.VERMILLION, label="fold"
+    )
     axes[2].plot([star], [critical_kappa(noisy(star))], "o", color=style.INK, markersize=4, label=r"$\beta_*$")
     axes[2].set_yscale("log")
     axes[2].set_xlabel(r"$\beta$")
@@ -175,7 +181,9 @@ def causal() -> None:
     top = max(law.at(1.0).values.max() for law in found.densities)
     for ax, letter, t, law in zip(axes, "abc", found.times, found.densities):
         picture = np.array([law.at(float(u)).at_angle(grid) for u in places])
-        shown = ax.pcolormesh(places, grid, picture.T, cmap=style.density_map(), vmin=0, vmax=min(top, 6.0), rasterized=True)
+        shown = ax.pcolormesh(
+            places, grid, picture.T, cmap=style.density_map(), vmin=0, vmax=min(top, 6.0), rasterized=True
+        )
         x = run.start if t == 0 else run.at(float(t))
         some = np.arange(0, tokens, 25)
         ax.plot((some + 0.5) / tokens, angle(x[some]), ".", color=style.ORANGE, markersize=1.5, alpha=0.8)
