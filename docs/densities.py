@@ -123,7 +123,7 @@ def ramp(beta: float, kappas: list[float], hold: float, step: float) -> tuple[li
         found = []
         for number, kappa in enumerate(sequence):
             times = hold * np.array([0.6, 0.7, 0.8, 0.9, 1.0])
-            run = ms.simulate(noisy(beta, kappa), x, times=times, seed=number, step=step, progress=False)
+            run = ms.simulate(noisy(beta, kappa), x, times=times, seed=number, step=step, threads=1, progress=False)
             found.append(float(run.observe(ms.observe.order_parameter()).mean()))
             x = run.final
         ways.append(found)

@@ -157,7 +157,7 @@ def test_hysteresis_above_the_tricritical_beta_and_none_below():
         model = usa(2, beta, kappa)
         starts = ms.sphere.uniform(1000, 2, 0), ms.sphere.from_angle(np.full(1000, 0.3))
         times = until * np.array([0.6, 0.7, 0.8, 0.9, 1.0])
-        runs = [ms.simulate(model, x, times=times, seed=1, step=step) for x in starts]
+        runs = [ms.simulate(model, x, times=times, seed=1, step=step, threads=1) for x in starts]
         return [float(run.observe(ms.observe.order_parameter()).mean()) for run in runs]
 
     kappa, aligned = 0.391, Density.from_function(lambda x: np.exp(3 * x[:, 0]), 2)
