@@ -26,7 +26,7 @@ from metastable.errors import IncompleteStoreError, InvalidInputError, Metastabl
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
 from metastable.model import Attention, Schedule
 from metastable.model.serialize import from_text, to_text
-from metastable.stores import folders
+from metastable.stores import folders, labels
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -221,7 +221,7 @@ def _plain(value: Any) -> Any:
 def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does."""
     target = check_destination(path, overwrite)
-    complete = dataset.assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
+    complete = labels.text_as_numbers(dataset).assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
     sums = {"checksums": checksums(complete), "attribute_checksums": attribute_checksums(complete)}
     complete = complete.assign_attrs({name: json.dumps(value) for name, value in sums.items()})
     with stores.new_folder(target, overwrite=overwrite) as folder:
@@ -235,7 +235,7 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     if "member" in dataset.dims:
         raise StoreError(f"{path} holds an ensemble, not a run; open it with metastable.load_ensemble")
     try:
-        _check_run(dataset)
+        check_run(dataset)
     except InvalidInputError as reason:
         raise IncompleteStoreError(f"{path} is damaged: {reason}; run it again") from reason
     return dataset
@@ -261,7 +261,10 @@ def verified(path: str | os.PathLike[str]) -> xr.Dataset:
             f"{target} holds an ensemble that was not saved by save_ensemble; open it with xarray.open_zarr"
         )
     _verify(dataset, target, layout)
-    return dataset
+    try:
+        return labels.numbers_as_text(dataset)
+    except (ValueError, TypeError, IndexError) as reason:
+        raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
 
 
 def _read(place: Path, target: Path) -> xr.Dataset:
@@ -361,7 +364,7 @@ def _check_variables(dataset: xr.Dataset, dims: dict[str, tuple[str, ...]]) -> N
             raise InvalidInputError(f"the variable {name} must be float64 over {', '.join(wanted)}")
 
 
-def _check_run(dataset: xr.Dataset) -> None:
+def check_run(dataset: xr.Dataset) -> None:
     """Raise `InvalidInputError` for a dataset that is not a run: attributes, variables and shapes."""
     missing = [name for name in ATTRIBUTES if name not in dataset.attrs]
     if missing:

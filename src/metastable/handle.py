@@ -6,7 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,21 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+OWN = "own"
+"""Attribute of a stored run that names the variables and attributes which a user added to its dataset."""
+
+
 @dataclass(frozen=True, eq=False)
 class Handle(ABC):
-    """A handle on an `xarray.Dataset` of the schema of runs: dims `time`, `token`, `coord`, variables `x` and `start`."""
+    """A handle on an `xarray.Dataset` of the schema of runs: dims `time`, `token`, `coord`, variables `x` and `start`.
+
+    Variables and attributes of your own may be added to `dataset`; they are saved and loaded with the run. What was computed stays:
+    the properties of a run do not notice when `dataset` is changed, and `save` refuses to store it so.
+    """
 
     dataset: xr.Dataset
+    _made: xr.Dataset = field(init=False, repr=False)
+    """The dataset as it was computed, whatever is done to `dataset`."""
 
     def __post_init__(self) -> None:
         import xarray as xr
@@ -37,7 +47,12 @@ class Handle(ABC):
             raise InvalidInputError(
                 f"dataset must be an xarray.Dataset of the schema of runs, not {kind}; runs come from simulate and load"
             )
-        object.__setattr__(self, "dataset", readonly(self.dataset))
+        whole = readonly(self.dataset)
+        added = json.loads(whole.attrs.pop(OWN, "{}"))
+        made = whole.drop_vars(added.get("variables", ())).copy()
+        made.attrs = {name: value for name, value in whole.attrs.items() if name not in added.get("attributes", ())}
+        object.__setattr__(self, "dataset", whole)
+        object.__setattr__(self, "_made", made)
 
     @property
     @abstractmethod
@@ -51,22 +66,22 @@ class Handle(ABC):
     @property
     def times(self) -> FloatArray:
         """Saved times (depth), shape (times,)."""
-        return self.dataset["time"].values
+        return self._made["time"].values
 
     @property
     def states(self) -> FloatArray:
         """Unit tokens at the saved times, shape (times, tokens, dim)."""
-        return self.dataset["x"].values
+        return self._made["x"].values
 
     @property
     def radius(self) -> FloatArray | None:
         """Radii at the saved times, shape (times, tokens), for norms that have them."""
-        return self.dataset["radius"].values if "radius" in self.dataset else None
+        return self._made["radius"].values if "radius" in self._made else None
 
     @property
     def start(self) -> FloatArray:
         """Unit tokens at depth 0, shape (tokens, dim)."""
-        return self.dataset["start"].values
+        return self._made["start"].values
 
     @property
     def final(self) -> FloatArray:
@@ -81,38 +96,38 @@ class Handle(ABC):
     @property
     def status(self) -> str:
         """ "success", "max_steps", "diverged" or "unresolved"; `message` says more."""
-        return self.dataset.attrs["status"]
+        return self._made.attrs["status"]
 
     @property
     def message(self) -> str:
         """Why a run stopped early; empty for a success."""
-        return self.dataset.attrs["message"]
+        return self._made.attrs["message"]
 
     @property
     def method(self) -> str:
         """The method that made the run."""
-        return self.dataset.attrs["method"]
+        return self._made.attrs["method"]
 
     @property
     def engine(self) -> str:
         """The engine that made the run."""
-        return self.dataset.attrs["engine"]
+        return self._made.attrs["engine"]
 
     @property
     def interaction(self) -> str:
         """How interactions were summed: "direct" or "series"."""
-        return self.dataset.attrs["interaction"]
+        return self._made.attrs["interaction"]
 
     @property
     def notes(self) -> dict[str, Any]:
         """What else is worth knowing, for example where an automatic method switched."""
-        return json.loads(self.dataset.attrs["notes"])
+        return json.loads(self._made.attrs["notes"])
 
     @property
     def stats(self) -> Statistics:
         """Steps accepted and rejected, right-hand sides and Jacobians evaluated."""
         names = ("accepted", "rejected", "evaluations", "jacobians")
-        return Statistics(*(int(self.dataset.attrs[name]) for name in names))
+        return Statistics(*(int(self._made.attrs[name]) for name in names))
 
     def observe(self, observable: Any) -> xr.DataArray:
         """An observable at the saved times: one of `metastable.observe`, or a function of your own.
@@ -139,7 +154,42 @@ class Handle(ABC):
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         from metastable import dataset
 
-        dataset.save(self.dataset, _checks.path(path), _checks.flag(overwrite, "overwrite"))
+        dataset.save(self._kept(), _checks.path(path), _checks.flag(overwrite, "overwrite"))
+
+    def _kept(self) -> xr.Dataset:
+        """What `save` stores: what was computed, and what was added to `dataset`; refuses a dataset that says something else."""
+        from metastable.dataset import check_run
+
+        made, now = self._made, self.dataset
+        changed = [
+            str(name) for name, variable in made.variables.items() if not _same(variable, now.variables.get(name))
+        ]
+        changed += [f"the attribute {name}" for name, value in made.attrs.items() if now.attrs.get(name) != value]
+        if changed:
+            raise InvalidInputError(
+                f"run.dataset is not what was computed any more ({', '.join(changed)} changed), so it is not saved as a run; change a "
+                "copy instead, data = run.dataset.copy(), and save that with data.to_zarr. Variables and attributes of your own may be "
+                "added under other names"
+            )
+        added = self._added()
+        complete = now.assign_attrs({OWN: json.dumps(added)}) if any(added.values()) else now
+        for name in added["attributes"]:
+            try:
+                json.dumps(complete.attrs[name])
+            except (TypeError, ValueError):
+                raise InvalidInputError(
+                    f"the attribute {name} of run.dataset is {complete.attrs[name]!r}; a store takes text, numbers and lists of them"
+                ) from None
+        check_run(complete)
+        return complete
+
+    def _added(self) -> dict[str, list[str]]:
+        """Names of the `variables` and `attributes` that were added to `dataset` since the run was made."""
+        made, now = self._made, self.dataset
+        return {
+            "variables": [str(name) for name in now.variables if name not in made.variables],
+            "attributes": [str(name) for name in now.attrs if name not in made.attrs],
+        }
 
     def plot(self, **options: Any) -> Any:
         """Draw the run as its dimension suggests; see `metastable.figures.draw_run`."""
@@ -152,6 +202,10 @@ class Handle(ABC):
         from metastable import figures
 
         figures.animate(self, path, **options)
+
+
+def _same(made: xr.Variable, now: xr.Variable | None) -> bool:
+    return now is not None and made.dtype == now.dtype and made.identical(now)
 
 
 def moments_of(t: Any) -> FloatArray | float:

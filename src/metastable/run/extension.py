@@ -34,14 +34,14 @@ def extended(
     progress: bool | None,
 ) -> tuple[Plan, Wishes, Solution]:
     """The longer run as its plan, what was asked for, and its solution; see `Run.extend`."""
-    earlier = memory.solution_of(run.dataset)
+    earlier = memory.solution_of(run._made)
     _check_can_go_on(run)
     _checks.choice(method, "method", METHODS)
     save = _save(run, until, times, earlier)
     wishes = _wishes(run, save, method)
-    steps = _checks.count(run.dataset.attrs["max_steps"] if max_steps is None else max_steps, "max_steps")
+    steps = _checks.count(run._made.attrs["max_steps"] if max_steps is None else max_steps, "max_steps")
     done = earlier.statistics.accepted + earlier.statistics.rejected
-    seed = int(run.dataset.attrs["seed"])
+    seed = int(run._made.attrs["seed"])
     plan = make(
         run.models,
         len(run.start),
@@ -52,12 +52,12 @@ def extended(
     with progress_bar("extend", plan.save.until, progress) as report:
         solution = extend.solve(plan, earlier, plan.packed(np.array(run.start)), report)
     # The plan to remember is that of a run with as many steps at a time.
-    asked = replace(Wishes(), **memory.asked(run.dataset))
+    asked = replace(Wishes(), **memory.asked(run._made))
     return replace(plan, accuracy=replace(plan.accuracy, max_steps=steps)), asked, solution
 
 
 def _check_can_go_on(run: Run) -> None:
-    if "schedule" in run.dataset.attrs:
+    if "schedule" in run._made.attrs:
         raise UnsupportedError(
             "this run follows a Schedule, of which it keeps no more than the pieces that it reached; simulate the Schedule to the "
             "later time instead, the tokens come the same way: metastable.simulate(schedule, run.start, until=...), schedule the one "
@@ -99,7 +99,7 @@ def _every_step(run: Run, earlier: Solution) -> bool:
 
 def _wishes(run: Run, save: Save, method: str) -> Wishes:
     """How the further part is computed: as the run was, unless that cannot go as far."""
-    attrs, asked = run.dataset.attrs, memory.asked(run.dataset)
+    attrs, asked = run._made.attrs, memory.asked(run._made)
     chosen = _method(run, save, asked, method)
     options = {name: attrs[name] for name in ("rtol", "atol", "dtype")}
     if chosen in ("layers", "sde"):

@@ -15,8 +15,8 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.errors import StoppedEarlyWarning, TimeError, UnsupportedError
-from metastable.handle import Handle, moments_of
+from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.handle import OWN, Handle, moments_of
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
@@ -94,11 +94,11 @@ class Run(Handle):
         """The models in order: those of a `Schedule`, or of the layers (one, where all are the same). `schedule` says which is when."""
         from metastable import dataset
 
-        if dataset.describes_layers(self.dataset.attrs["model"]):
+        if dataset.describes_layers(self._made.attrs["model"]):
             raise UnsupportedError(
                 "the layers of a checkpoint made this run, not an Attention; open it with metastable.checkpoints.FlowRun.load"
             )
-        return dataset.models_of(self.dataset)
+        return dataset.models_of(self._made)
 
     @property
     def model(self) -> Attention:
@@ -110,10 +110,10 @@ class Run(Handle):
         """Which model is when: the `Schedule` of the run; layer i of a layered run holds from depth i step on."""
         if len(self.models) == 1:
             return Schedule(((0.0, self.model),))
-        joints = self.dataset.attrs.get("schedule")
+        joints = self._made.attrs.get("schedule")
         if joints is not None:
             return Schedule(tuple(zip(json.loads(joints), self.models)))
-        step = float(self.dataset.attrs["step"])
+        step = float(self._made.attrs["step"])
         return Schedule(tuple((number * step, model) for number, model in enumerate(self.models)))
 
     def model_at(self, t: float) -> Attention:
@@ -129,7 +129,7 @@ class Run(Handle):
     def _dense(self) -> Dense | JoinedDense | None:
         from metastable import dataset
 
-        return dataset.dense_of(self.dataset)
+        return dataset.dense_of(self._made)
 
     @property
     def dense(self) -> Dense | JoinedDense | None:
@@ -208,7 +208,8 @@ class Run(Handle):
                 f"{'' if self.dense is not None else ', without dense output'}) does not have; simulate all tokens together, the "
                 f"earlier ones move as before: {self._call('numpy.concatenate([run.start, tokens])')}"
             )
-        attrs = self.dataset.attrs
+        self._check_added_fits("coord")
+        attrs = self._made.attrs
         plan = Plan(
             self.models,
             self.method,
@@ -219,7 +220,7 @@ class Run(Handle):
         with progress_bar("append", self.end, progress) as report:
             solution = append.solve(plan, self.dense, plan.packed(new), report)
         warn_if_early(solution)
-        return from_solution(plan, np.concatenate([self.start, new]), solution)
+        return self._with_added(from_solution(plan, np.concatenate([self.start, new]), solution))
 
     def extend(
         self,
@@ -257,13 +258,35 @@ class Run(Handle):
         """
         from metastable.run.extension import extended
 
+        self._check_added_fits("token", "coord")
         plan, wishes, solution = extended(self, until, times, method, max_steps, threads, progress)
         warn_if_early(solution)
-        return from_solution(plan, self.start, solution, wishes)
+        return self._with_added(from_solution(plan, self.start, solution, wishes))
+
+    def _check_added_fits(self, *dims: str) -> None:
+        """Refuse what was added to the dataset along dims of the run that are not `dims`: a longer one has them in another length."""
+        for name in self._added()["variables"]:
+            lost = sorted({*map(str, self.dataset[name].dims)} & {*map(str, self._made.dims)} - {*dims})
+            if lost:
+                raise InvalidInputError(
+                    f"run.dataset[{name!r}], which you added, is over {', '.join(lost)} and would not fit the longer run; keep it "
+                    f"elsewhere and take it out first: del run.dataset[{name!r}]"
+                )
+
+    def _with_added(self, longer: Run) -> Run:
+        """`longer` with what was added to the dataset of this run."""
+        added = self._added()
+        if not any(added.values()):
+            return longer
+        names = added["variables"]
+        data = longer.dataset.assign({name: self.dataset.variables[name] for name in names})
+        data = data.set_coords([name for name in names if name in self.dataset.coords])
+        own = {name: self.dataset.attrs[name] for name in added["attributes"]}
+        return Run(data.assign_attrs({**own, OWN: json.dumps(added)}))
 
     def _call(self, start: str) -> str:
         """The call of `simulate` that makes this run from other tokens."""
-        attrs = self.dataset.attrs
+        attrs = self._made.attrs
         options = [
             f"{name}={attrs[name]!r}" for name in ("rtol", "atol") if self.method.split("+")[0] in ("tsit5", "rodas")
         ]

@@ -143,40 +143,38 @@ class FlowRun(Handle):
     def __post_init__(self) -> None:
         import xarray as xr
 
-        from metastable.dataset import readonly
-
         if not isinstance(self.dataset, xr.Dataset) or not {"x", "start", "time"} <= set(self.dataset.variables):
             raise InvalidInputError(
                 "a FlowRun holds a dataset of Flow.run or from_states; open a store with FlowRun.load"
             )
-        object.__setattr__(self, "dataset", readonly(self.dataset))
+        super().__post_init__()
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (
-            f"<FlowRun: {tokens} tokens in R^{dim}, {self.dataset.attrs.get('flow', 'layers')}, t = 0..{self.end:g}, {self.method}, "
+            f"<FlowRun: {tokens} tokens in R^{dim}, {self._made.attrs.get('flow', 'layers')}, t = 0..{self.end:g}, {self.method}, "
             f"{self.stats.accepted} steps, {self.status}>"
         )
 
     @cached_property
     def model(self) -> LayerModel:
         """What moved the tokens."""
-        return LayerModel(json.loads(self.dataset.attrs["model"]))
+        return LayerModel(json.loads(self._made.attrs["model"]))
 
     @property
     def radius(self) -> FloatArray:
         """Lengths of the hidden states, shape (times, tokens)."""
-        return self.dataset["radius"].values
+        return self._made["radius"].values
 
     @property
     def hidden(self) -> np.ndarray:
         """Hidden states as the model has them, shape (times, tokens, dim)."""
-        return self.dataset["hidden"].values
+        return self._made["hidden"].values
 
     @property
     def text(self) -> tuple[str, ...]:
         """The tokens' texts."""
-        return tuple(str(item) for item in self.dataset["text"].values)
+        return tuple(str(item) for item in self._made["text"].values)
 
     @property
     def method(self) -> str:
@@ -209,7 +207,7 @@ class FlowRun(Handle):
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
         # Text as an attribute: zarr has no settled format for arrays of strings.
         names = json.dumps(list(self.text))
-        data = self.dataset.drop_vars("text").assign_attrs(text=names)
+        data = self._kept().drop_vars("text").assign_attrs(text=names)
         stores.save(data, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
     @staticmethod

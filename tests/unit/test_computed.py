@@ -1,0 +1,136 @@
+"""What was computed stays what it was: a run does not follow changes of its dataset, nor does a store; additions are kept."""
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import InvalidInputError
+
+
+def made() -> ms.Run:
+    model = ms.Attention(dim=2, beta=4.0)
+    return ms.simulate(model, ms.sphere.uniform(6, dim=2, seed=0), until=5.0, progress=False)
+
+
+def zeros_by_values(data):
+    data["x"].values = np.zeros(data["x"].shape)
+
+
+def zeros_by_data(data):
+    data.x.data = np.zeros(data["x"].shape)
+
+
+def zeros_by_name(data):
+    data["x"] = data["x"] * 0
+
+
+def holes(data):
+    data["x"] = data["x"].where(data["time"] > 2)
+
+
+def single(data):
+    data["x"] = data["x"].astype(np.float32)
+
+
+def another_model(data):
+    data.attrs["model"] = made().dataset.attrs["model"].replace("4.0", "99.0")
+
+
+def status(data):
+    data.attrs["status"] = "checked by me"
+
+
+def tolerance(data):
+    data.attrs["rtol"] = 1.0
+
+
+def gone(data):
+    del data["x"]
+
+
+def times(data):
+    data["time"] = data["time"] + 1.0
+
+
+CHANGES = [zeros_by_values, zeros_by_data, zeros_by_name, holes, single, another_model, status, tolerance, gone, times]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_changed_dataset_changes_no_run_and_is_not_saved(change, loaded, tmp_path):
+    run = made()
+    truth = run.states.copy(), run.times.copy(), repr(run), run.model, run.final.copy()
+    run.save(tmp_path / "good.zarr")
+    if loaded:
+        run = ms.load(tmp_path / "good.zarr")
+    change(run.dataset)
+    assert np.array_equal(run.states, truth[0])
+    assert np.array_equal(run.times, truth[1])
+    assert repr(run) == truth[2]
+    assert run.model == truth[3]
+    assert np.array_equal(run.final, truth[4])
+    for place, overwrite in (("good.zarr", True), ("new.zarr", False)):
+        with pytest.raises(InvalidInputError, match="not what was computed any more"):
+            run.save(tmp_path / place, overwrite=overwrite)
+    assert np.array_equal(ms.load(tmp_path / "good.zarr").states, truth[0])
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def annotated() -> ms.Run:
+    run = made()
+    run.dataset.attrs["remark"] = "mine"
+    run.dataset["label"] = ("token", [f"t{i}" for i in range(6)])
+    run.dataset["weight"] = (("token", "coord"), np.arange(12.0).reshape(6, 2))
+    return run
+
+
+def test_additions_are_saved_and_carried_on(tmp_path):
+    run = annotated()
+    run.save(tmp_path / "a.zarr")
+    for longer in (
+        run.extend(until=8.0, progress=False),
+        ms.load(tmp_path / "a.zarr").extend(until=8.0, progress=False),
+    ):
+        assert longer.end == 8.0
+        for kept in (longer, _again(longer, tmp_path / "b.zarr")):
+            assert kept.dataset.attrs["remark"] == "mine"
+            assert list(kept.dataset["label"].values) == [f"t{i}" for i in range(6)]
+            assert np.array_equal(kept.dataset["weight"], np.arange(12.0).reshape(6, 2))
+    # And they can be taken away again.
+    run = ms.load(tmp_path / "a.zarr")
+    del run.dataset["label"], run.dataset.attrs["remark"]
+    run.save(tmp_path / "a.zarr", overwrite=True)
+    assert "label" not in ms.load(tmp_path / "a.zarr").dataset
+
+
+def _again(run: ms.Run, path) -> ms.Run:
+    run.save(path, overwrite=path.exists())
+    return ms.load(path)
+
+
+def test_additions_that_would_not_fit_are_refused_before_any_work():
+    run = annotated()
+    run.dataset["energy"] = ("time", np.zeros(len(run.times)))
+    with pytest.raises(InvalidInputError, match=r"'energy'.* is over time"):
+        run.extend(until=8.0)
+    del run.dataset["energy"]
+    with pytest.raises(InvalidInputError, match=r"'label'.* is over token"):
+        run.append([[1.0, 0.0]])
+    del run.dataset["label"], run.dataset["weight"]
+    assert run.append([[1.0, 0.0]], progress=False).dataset.attrs["remark"] == "mine"
+
+
+def test_attributes_that_no_store_takes(tmp_path):
+    run = made()
+    run.dataset.attrs["thing"] = object()
+    with pytest.raises(InvalidInputError, match="the attribute thing"):
+        run.save(tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_additions_that_take_a_name_of_the_schema_are_refused(tmp_path):
+    run = made()
+    run.dataset.attrs["schedule"] = "[0.0, 1.0]"
+    with pytest.raises(InvalidInputError, match="schedule"):
+        run.save(tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
