@@ -235,6 +235,10 @@ def test_a_new_variant_is_refused_by_everybody_who_does_not_list_it(name, dim):
         with pytest.raises(UnsupportedError) as caught:
             call()
         assert len(str(caught.value)) > 20, who
+    density = ms.meanfield.Density.uniform(dim, axis=np.eye(dim)[0])
+    for call in (lambda: ms.meanfield.evolve(model, density, [1.0]), lambda: ms.meanfield.growth_rates(model)):
+        with pytest.raises(UnsupportedError):
+            call()
 
 
 @pytest.mark.parametrize("name", NEW)
