@@ -131,9 +131,47 @@ def predict_merges(
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
     clusters = _Clusters(tokens, model, t0, radius)
+    encounter = ENCOUNTER / clusters.pace
+    parted = _parted(clusters)
+    if parted is not None:
+        groups, tree = parted
+        doubts = _doubts(tree, [groups.group_tree(places) for places in groups.disturbed(blur)], t0, encounter)
+        if len(groups.leaders) == len(tokens):
+            return doubts
+        # Groups of several tokens are more than one token each: who goes where is a good guess.
+        return replace(doubts, doubtful=doubts.doubtful | _touches(tree, clusters.labels))
     tree = clusters.tree(clusters.places)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
-    return _doubts(tree, copies, t0, ENCOUNTER / clusters.pace)
+    return _doubts(tree, copies, t0, encounter)
+
+
+def _parted(clusters: _Clusters) -> tuple[_Clusters, MergeTree] | None:
+    """Groups of followers and their tree, where some of them part from their leader later; None where all stay with it."""
+    from metastable.analysis.followers import groups_of
+
+    if not clusters.causal or clusters.sizes.max() == 1 or len(clusters.leaders) == 0 or _pulled_back(clusters.model):
+        return None
+    groups = _Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, groups_of(clusters.labels))
+    tree = groups.group_tree(groups.places)
+    return None if tree.start_labels.max() == clusters.labels.max() else (groups, tree)
+
+
+def _pulled_back(model: Attention) -> bool:
+    """True when a token beside another one always falls back to it, for Q^T K = c I with c >= 0."""
+    form = model.all_heads[0].bilinear
+    factor = 1.0 if form is None else scalar_multiple(form)
+    return factor is not None and factor >= 0.0
+
+
+def _touches(tree: MergeTree, labels: np.ndarray) -> np.ndarray:
+    """Which merges (m,) are of clusters of `labels` whose tokens are apart in the tree."""
+    split = np.bincount(labels[cluster_leaders(tree.start_labels)]) > 1
+    affected = split[labels[cluster_leaders(tree.start_labels)]][tree.start_labels]
+    rows = np.zeros(len(tree), dtype=bool)
+    for row, (child, parent) in enumerate(zip(tree.child, tree.parent)):
+        rows[row] = affected[child] or affected[parent]
+        affected[parent] |= affected[child]
+    return rows
 
 
 def _check_range(model: Attention) -> None:
@@ -152,9 +190,12 @@ def _check_range(model: Attention) -> None:
 class _Clusters:
     """The clusters of a state as points with masses."""
 
-    def __init__(self, tokens: FloatArray, model: Attention, t0: float, radius: float) -> None:
+    def __init__(
+        self, tokens: FloatArray, model: Attention, t0: float, radius: float, labels: np.ndarray | None = None
+    ) -> None:
+        """`labels` (n,): groups of tokens to take for clusters; None: tokens that are linked."""
         self.tokens, self.model, self.t0, self.radius = tokens, model, t0, radius
-        self.labels = labels_of_unit_tokens(tokens, link_bound(radius))
+        self.labels = labels_of_unit_tokens(tokens, link_bound(radius)) if labels is None else labels
         self.leaders, self.sizes = cluster_leaders(self.labels), cluster_sizes(self.labels)
         count = len(self.leaders)
         if count > MOST_CLUSTERS:
@@ -164,7 +205,7 @@ class _Clusters:
             )
         value = model.all_heads[0].value
         self.pace = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
-        causal = isinstance(model.mask, Causal)
+        self.causal = causal = isinstance(model.mask, Causal)
         self.places = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
         token_mass = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses)
         member = np.zeros((count, len(tokens)))
@@ -201,14 +242,25 @@ class _Clusters:
 
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
+        return self._read(self._path(places, ARRIVED * self.radius))
+
+    def group_tree(self, places: FloatArray) -> MergeTree:
+        """The merges of groups at these places, which may part after they have met."""
+        from metastable.analysis.followers import tree_of_groups
+
+        tree = tree_of_groups(self._path(places, 0.0), self.labels, self.radius, self.pace, RESOLUTION)
+        return replace(tree, time=self.t0 + tree.time, before=self.t0 + tree.before)
+
+    def _path(self, places: FloatArray, reach: float) -> Any:
+        """The way of points from these places on; those within `reach` of one another are one."""
         from metastable.analysis import leaders
         from metastable.integrate import rodas
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, ARRIVED * self.radius)
+        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, reach)
         latest = LATEST if self.together == self.model.dim - 1 else rodas.DENSE_HORIZON
-        path = leaders.solve(
+        return leaders.solve(
             places,
             surroundings,
             begin=0.0,
@@ -216,7 +268,6 @@ class _Clusters:
             tolerance=TOLERANCE,
             max_steps=MAX_STEPS,
         )
-        return self._read(path)
 
     def _read(self, path: Any) -> MergeTree:
         """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
