@@ -136,9 +136,7 @@ def predict_merges(
     if parted is not None:
         groups, tree = parted
         doubts = _doubts(tree, [groups.group_tree(places) for places in groups.disturbed(blur)], t0, encounter)
-        if len(groups.leaders) == len(tokens):
-            return doubts
-        # Groups of several tokens are more than one token each: who goes where is a good guess.
+        # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         return replace(doubts, doubtful=doubts.doubtful | _touches(tree, clusters.labels))
     tree = clusters.tree(clusters.places)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []

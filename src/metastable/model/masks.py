@@ -78,7 +78,10 @@ class Masking(Declared, ABC, family="mask"):
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
         short, long = self.intervals(before), self.intervals(after)
-        return short is not None and long is not None and bool(np.array_equal(short, long[:before]))
+        if short is not None and long is not None:
+            return bool(np.array_equal(short, long[:before]))
+        seen, wide = self.matrix(before), self.matrix(after)
+        return bool(np.array_equal(seen, wide[:before, :before])) and not wide[:before, before:].any()
 
     def check(self, tokens: int) -> None:
         """Raise `ModelError` when the mask does not fit a sequence of this length."""
