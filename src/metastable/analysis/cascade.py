@@ -27,8 +27,8 @@ from metastable.analysis.clusters import (
 )
 from metastable.analysis.merging import Events, MergeTree
 from metastable.analysis.scales import cluster_radius
-from metastable.errors import InvalidInputError, NumericalRangeError
-from metastable.model import Attention, Causal, Rule, Support, require
+from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
+from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
 LATEST = 1e300
@@ -69,7 +69,6 @@ SUPPORT = Support(
     weights=frozenset({"softmax"}),
     parts=frozenset({"bilinear", "value", "masses"}),
     rules=(Rule("value", _multiple_rule),),
-    use="simulate it: metastable.merge_tree(metastable.simulate(model, start, until='settled'))",
 )
 """The models whose clusters are points that stand until they fall."""
 
@@ -125,7 +124,9 @@ def predict_merges(
     """
     _checks.instance(model, Attention, "model")
     tokens = model.check_tokens(state, "state")
-    require(model, SUPPORT, len(tokens))
+    reason = why_not(model, SUPPORT, len(tokens))
+    if reason is not None:
+        raise UnsupportedError(f"{reason}; simulate it: {_instead(model, len(tokens))}")
     _check_range(model)
     t0 = _checks.number(t0, "t0", 0.0)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
@@ -170,6 +171,16 @@ def _touches(tree: MergeTree, labels: np.ndarray) -> np.ndarray:
         rows[row] = affected[child] or affected[parent]
         affected[parent] |= affected[child]
     return rows
+
+
+def _instead(model: Attention, tokens: int) -> str:
+    """The call that finds the merges of a model that cannot be predicted."""
+    from metastable.integrate import rodas
+
+    settles = model.noise == 0 and rodas.horizon_refusal(model, tokens, LATEST, settled=True) is None
+    until = "until='settled'" if settles else "until=1000.0" + (", seed=0" if model.noise > 0 else "")
+    radius = ", radius=0.1" if model.beta is None or model.beta <= 0 else ""
+    return f"metastable.merge_tree(metastable.simulate(model, start, {until}){radius})"
 
 
 def _check_range(model: Attention) -> None:

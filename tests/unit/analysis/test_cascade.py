@@ -221,8 +221,13 @@ def test_rotations_and_the_order_of_followers_change_nothing():
 )
 def test_refuses_what_does_not_stand_still(changes, words):
     model = dataclasses.replace(ms.Attention(dim=2, beta=9.0), **changes)
-    with pytest.raises(UnsupportedError, match=words):
-        ms.predict_merges(on_circle([0.0, 1.0]), model)
+    start = on_circle([0.0, 1.0])
+    with pytest.raises(UnsupportedError, match=words) as caught:
+        ms.predict_merges(start, model)
+    # The call that it names instead works.
+    call = str(caught.value).split("simulate it: ")[1].replace("1000.0", "20.0")
+    found = eval(call, {"metastable": ms, "model": model, "start": start})
+    assert found.tokens == 2
 
 
 def test_refuses_nonsense():
