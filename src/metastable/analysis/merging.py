@@ -44,7 +44,7 @@ class MergeTree:
     child_size, parent_size : (m,) tokens in each just before.
     refined : True when times come from the dense output, False when only saved times were available.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
-    doubtful : (m,) of predicted trees: True where the parent itself is in doubt; None for trees of runs.
+    doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
     """
 
     radius: float
