@@ -153,7 +153,9 @@ def predict_merges(
 
 
 def _carried(clusters: _Clusters, alone: MergeTree) -> tuple[_Clusters, MergeTree] | None:
-    """Groups of followers and their tree, where it is another one than that of the leaders `alone`; None where followers change nothing.
+    """Groups of followers and their tree, where it is another one than that of the leaders `alone`.
+
+    None where followers change nothing.
 
     It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
     """

@@ -82,8 +82,8 @@ class Problem:
         model = drawn_model(self.draw_model, self.seed, member)
         if model.dim != self.model.dim:
             raise ModelError(
-                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member {self.first}; all members have "
-                "the same dimension"
+                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member {self.first}; "
+                "all members have the same dimension"
             )
         model.check_count(self.tokens)
         return make((model,), self.tokens, self.plan.save, self.wishes, members=1, seed=self.seed)

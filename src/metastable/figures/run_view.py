@@ -124,7 +124,9 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
     image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log), gaps=saved is not None)
     page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
     words = note(saved, False)
-    style.panel(axes[0], "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known"))
+    style.panel(
+        axes[0], "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known")
+    )
     draw_ring(axes[1], run.final)
     axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
     return page
