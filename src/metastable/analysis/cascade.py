@@ -99,7 +99,7 @@ def predict_merges(
     tree says so: `uncertainty` holds, for each merge, the root mean square deviation in log10(time - t0) of `COPIES`
     cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and `doubtful`
     is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
-    of three times as much happen in one of a hundred merges, of four to five times where falls follow closely.
+    of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
     For Q^T K = c I, c >= 0, followers stay with their leader. Under other Q and K (and the causal mask) they are carried along as
     points of their own (`followers`), which takes about as long as to simulate as many tokens: some part from their leader, and

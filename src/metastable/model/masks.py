@@ -82,8 +82,8 @@ class Masking(Declared, ABC, family="mask"):
             return bool(np.array_equal(short, long[:before]))
         if self.fixed_length is not None and self.fixed_length != after:
             raise UnsupportedError(
-                f"the mask is a matrix for {self.fixed_length} tokens (a rule is kept as the matrix that it made), which does not say whom "
-                f"{after} tokens see; simulate all of them together, with a mask for {after}"
+                f"the mask is a matrix for {self.fixed_length} tokens (a rule is kept as the matrix that it made), which does not "
+                f"say whom {after} tokens see; simulate all of them together, with a mask for {after}"
             )
         seen, wide = self.matrix(before), self.matrix(after)
         return bool(np.array_equal(seen, wide[:before, :before])) and not wide[:before, before:].any()
