@@ -13,8 +13,8 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
-from metastable.analysis.observe_own import name_of, required_arguments
-from metastable.errors import InvalidInputError, ModelError, own_function
+from metastable.analysis.observe_own import name_of, required_arguments, required_names
+from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
@@ -26,6 +26,8 @@ OVERLAPPING_BATCH = 1024
 """Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
 COMPILED_DRAWS = 2**18
 """Numbers from which drawing starts is worth compiling: NumPy draws fewer in less than a tenth of a second."""
+FIRST_MODELS = 32
+"""Members among which one is looked for whose model can be drawn."""
 Start = Callable[..., Any]
 """A function of a `numpy.random.Generator` (or of generator, tokens and dim) that returns unit tokens."""
 DrawModel = Callable[[np.random.Generator], Attention]
@@ -60,6 +62,8 @@ class Problem:
     memory: int
     draw_model: DrawModel | None = None
     wishes: Wishes = Wishes()
+    first: int = 0
+    """The first member whose model could be drawn."""
 
     @property
     def model(self) -> Attention:
@@ -75,13 +79,13 @@ class Problem:
 
     def member_plan(self, member: int) -> Plan:
         """The plan of one member."""
-        if self.draw_model is None or member == 0:
+        if self.draw_model is None or member == self.first:
             return self.plan
         model = drawn_model(self.draw_model, self.seed, member)
         if model.dim != self.model.dim:
             raise ModelError(
-                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member 0; all members have "
-                "the same dimension"
+                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member {self.first}; "
+                "all members have the same dimension"
             )
         model.check_count(self.tokens)
         return make((model,), self.tokens, self.plan.save, self.wishes, members=1, seed=self.seed)
@@ -185,12 +189,14 @@ def check(
 ) -> Problem:
     """The arguments of `ensemble` as a `Problem`, or a named exception."""
     draw_model: DrawModel | None = None
+    first = 0
     if not isinstance(model, Attention):
         if not callable(model) or isinstance(model, type):
             raise InvalidInputError(
                 f"model must be an Attention, or a function of a numpy.random.Generator that returns one, not {model!r}"
             )
-        draw_model, model = model, drawn_model(model, _checks.seed(seed), 0)
+        draw_model = model
+        first, model = _first_model(model, _checks.seed(seed), _checks.count(members, "members"))
     save = horizon(None, times, wishes.method)
     assert save.times is not None
     count = _checks.count(tokens, "tokens")
@@ -211,7 +217,19 @@ def check(
         _checks.count(memory, "memory"),
         draw_model,
         wishes,
+        first,
     )
+
+
+def _first_model(draw: DrawModel, seed: int, members: int) -> tuple[int, Attention]:
+    """The first member whose model can be drawn, and this; what the first one raised where the first `FIRST_MODELS` cannot."""
+    reasons: list[OwnFunctionError] = []
+    for member in range(min(members, FIRST_MODELS)):
+        try:
+            return member, drawn_model(draw, seed, member)
+        except OwnFunctionError as reason:
+            reasons.append(reason)
+    raise reasons[0]
 
 
 def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]:
@@ -244,7 +262,12 @@ def _start(start: str | Start) -> Draw | None:
             f"start must be 'uniform' or a function of a numpy.random.Generator, not {type(start).__name__}; the same tokens for "
             "every member: start=lambda generator: x"
         )
-    needed = required_arguments(start)
+    needed, missing = required_arguments(start), required_names(start)
+    if missing:
+        raise InvalidInputError(
+            f"start is called as f(generator) or f(generator, tokens, dim), and {name_of(start)!r} needs {', '.join(missing)} by name; "
+            "give it with functools.partial(f, name=value)"
+        )
     if needed not in (None, 1, 3):
         raise InvalidInputError(
             f"start must be a function of a generator, or of (generator, tokens, dim), and {name_of(start)!r} needs {needed} "

@@ -17,7 +17,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import DrawModel, Problem, Start, check
-from metastable.ensembles.record import Record
+from metastable.ensembles.record import GIVE_UP, Record
 from metastable.errors import (
     MetastableError,
     ObservableError,
@@ -77,7 +77,8 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where it has never worked, the call.
+    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the
+    first 32 do, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
     Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
@@ -169,10 +170,10 @@ def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, Own
         try:
             starts.append(problem.start(member))
         except OwnFunctionError as reason:
-            if member == 0:
-                raise  # it has never worked
             undrawn[member] = reason
             starts.append(sphere.uniform(problem.tokens, problem.model.dim, seed=member))
+    if len(undrawn) == len(members) >= min(GIVE_UP, problem.members):
+        raise undrawn[members[0]]  # it has never worked
     return np.stack(starts), undrawn
 
 
@@ -182,6 +183,7 @@ def _plan(problem: Problem, record: Record, member: int) -> Plan | None:
         return problem.member_plan(member)
     except OwnFunctionError as reason:
         record.fail(member, reason)
+        record.check_hope()
         return None
 
 
@@ -211,9 +213,8 @@ def _measure(
         except ObservableError:
             raise  # it does not return what an observable must: it is wrong, not the member
         except (MetastableError, ArithmeticError, ValueError, TypeError) as reason:
-            if len(record.values) < len(problem.observables):
-                raise  # one of the observables has never worked
             record.fail(member, reason)
+    record.check_hope()
 
 
 def _measure_on_device(problem: Problem, record: Record, numbers: range) -> bool:
