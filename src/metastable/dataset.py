@@ -95,7 +95,7 @@ def readonly(dataset: xr.Dataset) -> xr.Dataset:
     """
     import pandas as pd
 
-    result = dataset.copy()
+    locked: dict[Any, Any] = {}
     for name, variable in dataset.variables.items():
         values: Any = variable.values
         if values.dtype.kind not in "biuf":
@@ -104,8 +104,9 @@ def readonly(dataset: xr.Dataset) -> xr.Dataset:
             values = pd.Index(_checks.readonly(np.array(values)), copy=False, name=name)
         else:
             values = _checks.readonly(values)
-        result[name] = (variable.dims, values, variable.attrs, variable.encoding)
-    return result
+        locked[name] = (variable.dims, values, variable.attrs, variable.encoding)
+    # All at once: xarray compares every new variable with all the others.
+    return dataset.assign(locked)
 
 
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:

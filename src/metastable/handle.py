@@ -48,9 +48,11 @@ class Handle(ABC):
                 f"dataset must be an xarray.Dataset of the schema of runs, not {kind}; runs come from simulate and load"
             )
         whole = readonly(self.dataset)
-        added = json.loads(whole.attrs.pop(OWN, "{}"))
-        made = whole.drop_vars(added.get("variables", ())).copy()
-        made.attrs = {name: value for name, value in whole.attrs.items() if name not in added.get("attributes", ())}
+        made = whole.copy()
+        if OWN in whole.attrs:
+            added = json.loads(whole.attrs.pop(OWN))
+            made = made.drop_vars(added["variables"])
+            made.attrs = {name: value for name, value in whole.attrs.items() if name not in added["attributes"]}
         object.__setattr__(self, "dataset", whole)
         object.__setattr__(self, "_made", made)
 

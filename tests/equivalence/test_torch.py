@@ -16,6 +16,8 @@ from metastable.kernels import torch as engine
 from metastable.model import Bias, declare
 from tests import variants
 from tests.equivalence.test_heads import MODELS, TIME, packed_velocity, slow_packed
+from tests.unit import test_extend
+from tests.unit.test_model_arrays import stored_and_extended
 
 TOLERANCE = {"float64": 1e-12, "float32": 3e-5}
 
@@ -59,11 +61,12 @@ def test_torchs_own_product_is_the_same(mask, low, monkeypatch):
         truth = packed_velocity(reference, model, x, None)
         made = engine.right_hand_side(model, len(x))
         assert isinstance(made, Velocity)
-        assert any(made._is_fused(group) for group in made.groups)
+        # A GPU has it in single precision only.
+        assert any(made._is_fused(group) for group in made.groups) == (made.device.type == "cpu")
         size = np.abs(truth).max() + sum(head.value_size for head in model.all_heads)
-        np.testing.assert_allclose(packed_velocity(engine, model, x, None), truth, rtol=0, atol=1e-13 * size)
-        monkeypatch.setattr(Velocity, "_is_fused", lambda self, group: False)
-        np.testing.assert_allclose(packed_velocity(engine, model, x, None), truth, rtol=0, atol=1e-13 * size)
+        for fused in (True, False):
+            monkeypatch.setattr(Velocity, "_is_fused", lambda self, group, fused=fused: fused)
+            np.testing.assert_allclose(packed_velocity(engine, model, x, None), truth, rtol=0, atol=1e-13 * size)
         monkeypatch.undo()
 
 
@@ -80,19 +83,45 @@ def test_blocks_of_rows_change_nothing_and_bound_memory(monkeypatch):
         return made, fixed
 
     monkeypatch.setattr(inside.Velocity, "_logits", watched)
-    monkeypatch.setattr(inside, "FEWEST", 2)
+    kind = inside.choose_device("float64").type
+    usual = inside.HELD[kind]
+    monkeypatch.setitem(inside.FEWEST, kind, 2)
     monkeypatch.setattr(inside.Velocity, "_is_fused", lambda self, group: False)
     for seed in range(14):
         model, x, radius = variants.wide_model(seed)
         truth = packed_velocity(engine, model, x, radius)
-        monkeypatch.setitem(inside.HELD, "cpu", 1)
+        monkeypatch.setitem(inside.HELD, kind, 1)
         first = len(x) // 3
         held.clear()
         small = packed_velocity(engine, model, x, radius, first=first)
         assert max(held) <= 2
         np.testing.assert_allclose(small[first:], truth[first:], rtol=1e-12, atol=1e-12)
         assert not small[:first].any()
-        monkeypatch.setitem(inside.HELD, "cpu", 2**17)
+        monkeypatch.setitem(inside.HELD, kind, usual)
+
+
+def test_evaluated_again_and_again_it_is_the_same():
+    """On a GPU what is asked for often is recorded and launched as a whole; other states, depths and rows then give what they must."""
+    import torch
+
+    from metastable.kernels.torch import engine as inside
+
+    for seed in range(12):
+        model, x, radius = variants.wide_model(seed)
+        first = min(seed % 3, len(x) - 1)
+        rng = np.random.default_rng(seed)
+        velocity = inside.Velocity(model, len(x), first, None, "float64")
+        for number in range(inside.RECORD_AFTER + 3):
+            packed = variants.tokens(rng, *x.shape)
+            if radius is not None:
+                packed = np.column_stack([packed, radius])
+            depth = 0.3 * number
+            y = torch.tensor(packed, device=velocity.home)
+            found, truth = torch.full_like(y, 7.0), torch.full_like(y, 7.0)
+            velocity.evaluate(depth, y, found)
+            velocity.compute(depth, y, truth)
+            np.testing.assert_allclose(found.cpu(), truth.cpu(), rtol=1e-13, atol=1e-13)
+            assert (found[:first] == 7.0).all()
 
 
 @pytest.mark.parametrize("norm", variants.NORMS, ids=repr)
@@ -114,6 +143,21 @@ def test_marches_equal_the_numpy_march(norm):
         np.testing.assert_allclose(ours.radius, plain.radius, atol=1e-10)
     single = ms.simulate(model, x, engine="torch", dtype="float32", **{**options, "rtol": 1e-5})
     np.testing.assert_allclose(single.final, plain.final, atol=1e-3)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+@pytest.mark.parametrize("norm", test_extend.NORMS, ids=repr)
+def test_runs_are_extended(norm, every):
+    """States live on the device; where they are taken up comes back from it."""
+    model = ms.Attention(dim=3, beta=6.0, norm=norm)
+    half, end = test_extend.HALF, test_extend.END
+    options = {"method": "tsit5", "engine": "torch", "n": 8, **test_extend.kept(every)}
+    test_extend.agree(*test_extend.pair(model, half, end, **options), test_extend.ROUNDING)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+def test_stored_runs_are_extended(tmp_path, every):
+    stored_and_extended(tmp_path, "torch", every)
 
 
 def test_ends_early_as_the_readable_march_does():
@@ -215,6 +259,7 @@ def test_auto_follows_the_table(monkeypatch):
     def chosen(model, tokens, **options):
         return select.choose(model, tokens, **options).engine
 
+    monkeypatch.setattr(select.engine_module("cuda"), "wins", lambda *_: False)  # as on a machine without a GPU
     row, others = select.TORCH_WINS["several heads of low rank"], select.TORCH_WINS["others"]
     assert chosen(ms.Attention(dim=select.PRODUCTS_FROM - 1, beta=1.0), 5000) == "cpu"
     assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), 50) == "reference"

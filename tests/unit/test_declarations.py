@@ -186,8 +186,8 @@ def test_an_added_variant_is_refused_by_everybody_who_does_not_list_it(name, dim
         with pytest.raises(UnsupportedError) as caught:
             call()
         assert len(str(caught.value)) > 20, who
-    others = [cpu_support.CIRCLE_SERIES, cpu_support.SPHERE_SERIES, *cuda_support.DIRECT.values(), rodas.SUPPORT]
-    for item in [*others, *cuda_support.FUSED.values(), cuda_support.SERIES, energy.SUPPORT]:
+    others = [*cpu_support.SERIES.values(), *cuda_support.DIRECT.values(), rodas.SUPPORT]
+    for item in [*others, *cuda_support.FUSED.values(), cuda_support.SERIES, cuda_support.TOTAL, energy.SUPPORT]:
         assert why_not(model, item, N) is not None, item.who
     assert fused.supports(model, N)
     assert not cuda_support.wins(model, 10**6, 10**4)
@@ -235,6 +235,10 @@ def test_a_new_variant_is_refused_by_everybody_who_does_not_list_it(name, dim):
         with pytest.raises(UnsupportedError) as caught:
             call()
         assert len(str(caught.value)) > 20, who
+    density = ms.meanfield.Density.uniform(dim, axis=np.eye(dim)[0])
+    for call in (lambda: ms.meanfield.evolve(model, density, [1.0]), lambda: ms.meanfield.growth_rates(model)):
+        with pytest.raises(UnsupportedError):
+            call()
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -245,13 +249,13 @@ def test_every_declaration_refuses_a_new_variant(name):
         lists: list[Support] = [
             cpu_support.DIRECT,
             cpu_support.FUSED,
-            cpu_support.CIRCLE_SERIES,
-            cpu_support.SPHERE_SERIES,
+            *cpu_support.SERIES.values(),
         ]
         lists += [
             *cuda_support.DIRECT.values(),
             *cuda_support.FUSED.values(),
             cuda_support.SERIES,
+            cuda_support.TOTAL,
             rodas.SUPPORT,
             energy.SUPPORT,
         ]
@@ -352,10 +356,16 @@ def test_lists_name_known_kinds_and_parts():
         reference.SUPPORT,
         reference.JACOBIAN,
         cpu_support.DIRECT,
-        cpu_support.CIRCLE_SERIES,
-        cpu_support.SPHERE_SERIES,
+        *cpu_support.SERIES.values(),
     ]
-    found += [*cuda_support.DIRECT.values(), *cuda_support.FUSED.values(), cuda_support.SERIES, rodas.SUPPORT]
+    found += [
+        *cuda_support.DIRECT.values(),
+        *cuda_support.FUSED.values(),
+        cuda_support.SERIES,
+        cuda_support.TOTAL,
+        rodas.SUPPORT,
+        rodas.JOINED,
+    ]
     found += [energy.SUPPORT, layers.SUPPORT, methods.TSIT5, methods.SDE]
     for item in found:
         for family, listed in (

@@ -1,5 +1,7 @@
 """Ensembles: seeds, batches, threads, failures, interruption, statistics."""
 
+import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,3 +179,88 @@ def test_statistics_over_members():
 def test_bad_calls_are_refused(options, word):
     with pytest.raises(errors.MetastableError, match=word):
         run(**options)
+
+
+# ------------------------------------------------------------------------------- functions that fail for some members
+
+
+def failing_in(bad, members=5, what="observe"):
+    """An ensemble whose start, model or observable fails for the members `bad` only."""
+    model, calls = ms.Attention(dim=2, beta=2.0), itertools.count()
+    drawn = [
+        float(np.random.default_rng(np.random.SeedSequence(3, spawn_key=(i, *k))).random())
+        for k in ((), (1,))
+        for i in range(members)
+    ]
+    starts, models = ({drawn[j * members + i] for i in bad} for j in (0, 1))
+
+    def start(generator):
+        if generator.random() in starts:
+            raise RuntimeError("this one not")
+        return ms.sphere.uniform(4, dim=2, seed=generator)
+
+    def draw(generator):
+        if generator.random() in models:
+            raise RuntimeError("this one not")
+        return model
+
+    def look(x):
+        if next(calls) in bad:
+            raise RuntimeError("this one not")
+        return x[0, 0]
+
+    return ms.ensemble(
+        draw if what == "model" else model,
+        tokens=4,
+        members=members,
+        times=[1.0],
+        seed=3,
+        start=start if what == "start" else "uniform",
+        observe={"f": look if what == "observe" else (lambda x: x[0, 0])},
+        threads=1,
+        progress=False,
+    )
+
+
+@pytest.mark.parametrize("what", ["start", "model", "observe"])
+@pytest.mark.parametrize("bad", [{0}, {3}, {0, 1, 4}])
+def test_every_member_may_fail_alike(what, bad):
+    with pytest.warns(errors.StoppedEarlyWarning, match="this one not"):
+        stats = failing_in(bad, what=what)
+    assert set(np.flatnonzero(stats.status.values == "failed")) == bad
+    assert set(np.flatnonzero(np.isnan(stats.f.values[:, 0]))) == bad
+
+
+@pytest.mark.parametrize("what", ["start", "model", "observe"])
+def test_where_all_members_fail_the_call_does(what):
+    with pytest.raises(errors.OwnFunctionError, match="this one not"):
+        failing_in(set(range(5)), what=what)
+
+
+@pytest.mark.parametrize("dims", [("time",), ("member",), ("k", "k")])
+def test_dims_that_are_taken_are_refused(dims):
+    with pytest.raises(errors.InvalidInputError, match="dims"):
+        ms.observe.own(lambda x: x, dims=dims)
+
+
+def test_one_dimension_has_one_size():
+    observe = {
+        "a": ms.observe.own(lambda x: x[:, 0], dims=("k",)),
+        "b": ms.observe.own(lambda x: x.ravel(), dims=("k",)),
+    }
+    with pytest.raises(errors.ObservableError, match="'k' has size 6 in the observable 'b' and 3 in 'a'"):
+        ms.ensemble(ms.Attention(dim=2, beta=1.0), tokens=3, members=2, times=[1.0], seed=0, observe=observe)
+
+
+def test_an_argument_that_must_be_named_is_asked_for():
+    def above(x, *, level):
+        return (x[:, 0] > level).sum()
+
+    with pytest.raises(errors.InvalidInputError, match="needs level by name"):
+        ms.observe.own(above)
+    assert ms.observe.own(functools.partial(above, level=0.1)).name == "above"
+
+
+def test_a_start_that_lacks_an_argument_is_refused_before_any_work():
+    with pytest.raises(errors.InvalidInputError, match="'chain' needs correlation by name"):
+        run(start=ms.starts.chain)

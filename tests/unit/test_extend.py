@@ -106,12 +106,25 @@ def test_implicit(fields, every):
 
 @pytest.mark.parametrize("dim", [2, 3])
 def test_automatic_long_runs(dim):
-    further, whole = pair(ms.Attention(dim=dim, beta=6.0), 1e4, 1e7)
+    """Beyond what explicit steps reach the choice does not depend on the horizon."""
+    further, whole = pair(ms.Attention(dim=dim, beta=6.0), 1e6, 1e8)
     agree(further, whole, AT_REST)
     assert further.method == "tsit5+rodas"
     assert further.notes["segments"][0] == whole.notes["segments"][0]
-    assert further.notes["segments"][1]["to"] == 1e7
+    assert further.notes["segments"][1]["to"] == 1e8
     assert further.notes["segments"][1]["steps"] == whole.notes["segments"][1]["steps"]
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_automatic_runs_within_reach_of_explicit_steps(dim):
+    """There the choice depends on what is left: other steps, the same tokens."""
+    further, whole = pair(ms.Attention(dim=dim, beta=6.0), 3e3, 1e7)
+    assert further.end == whole.end == 1e7
+    np.testing.assert_allclose(further.final, whole.final, atol=TOLERANCE)
+    np.testing.assert_allclose(
+        further.at(np.geomspace(1.0, 9e6, 30)), whole.at(np.geomspace(1.0, 9e6, 30)), atol=TOLERANCE
+    )
+    assert sum(entry["steps"] for entry in further.notes["segments"]) == further.stats.accepted + further.stats.rejected
 
 
 @pytest.mark.parametrize("dim", [2, 3])

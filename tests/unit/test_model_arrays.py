@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,3 +77,47 @@ def test_a_store_without_one_of_them_is_refused(tmp_path):
     dataset.save(run.dataset.drop_vars("model_array3"), tmp_path / "run.zarr")
     with pytest.raises(IncompleteStoreError, match="model_array3"):
         ms.load(tmp_path / "run.zarr")
+
+
+def stored_and_extended(folder: Path, engine: str, every: bool) -> None:
+    """Saved, loaded, extended, saved and loaded: the same model, and the steps of one long run."""
+    options = {"method": "tsit5", "engine": engine, "progress": False}
+    until, later, whole = ({"until": 0.1}, {"until": 0.25}, {"until": 0.25})
+    if not every:
+        until, later, whole = ({"times": [0.05, 0.1]}, {"times": [0.2, 0.25]}, {"times": [0.05, 0.1, 0.2, 0.25]})
+    ms.simulate(wide(), start(), **until, **options).save(folder / "run.zarr")
+    further = ms.load(folder / "run.zarr").extend(**later, progress=False)
+    further.save(folder / "further.zarr")
+    kept = ms.load(folder / "further.zarr")
+    once = ms.simulate(wide(), start(), **whole, **options)
+    assert kept.model == wide()
+    assert (kept.engine, kept.end, kept.status) == (engine, 0.25, "success")
+    assert kept.stats.accepted == once.stats.accepted
+    np.testing.assert_allclose(kept.times, once.times, rtol=1e-9)
+    np.testing.assert_allclose(kept.states, once.states, rtol=0, atol=1e-10)
+    assert len(kept.dataset.attrs["model"]) < 2000
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
+def test_stored_runs_are_extended_with_their_arrays(tmp_path, every):
+    stored_and_extended(tmp_path, "reference", every)
+
+
+def test_a_layer_as_large_as_smollm2s_is_stored_once(tmp_path):
+    """d = 576, nine heads of rank 64 on three keys and values, MLP of 1536: as many numbers as one layer has, each of them once."""
+    rng = np.random.default_rng(0)
+
+    def draw(rows: int, columns: int) -> np.ndarray:
+        return rng.normal(size=(rows, columns)) / columns**0.5
+
+    keys, values = ([draw(64, 576) for _ in range(3)] for _ in range(2))
+    heads = [ms.Head(draw(64, 576), keys[i // 3], values[i // 3], 0.125, draw(576, 64)) for i in range(9)]
+    layer = ms.FeedForward(draw(1536, 576), np.zeros(1536), draw(576, 1536), np.zeros(576), "silu")
+    model = ms.Attention(dim=576, heads=tuple(heads), feedforward=layer)
+    run = ms.simulate(model, start(576), method="layers", step=0.1, until=0.1, progress=False)
+    run.save(tmp_path / "run.zarr")
+    numbers = 2 * 9 * 64 * 576 + 2 * 3 * 64 * 576 + 2 * 1536 * 576
+    size = sum(file.stat().st_size for file in (tmp_path / "run.zarr").rglob("*") if file.is_file())
+    # Random numbers cannot be compressed much.
+    assert size < 8 * numbers + 10**6
+    assert ms.load(tmp_path / "run.zarr").model == model

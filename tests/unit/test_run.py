@@ -288,6 +288,20 @@ def test_append_equals_simulating_all_at_once(mask, norm, tmp_path):
     np.testing.assert_array_equal(ms.load(tmp_path / "grown.zarr").at(1.3), grown.at(1.3))
 
 
+@pytest.mark.parametrize("mask", [ms.Mask(lambda k, j: j <= k), ms.Mask(np.tri(6, dtype=bool))], ids=["rule", "matrix"])
+def test_append_says_that_a_matrix_has_one_size(mask):
+    """Under a causal matrix earlier tokens do not move differently: nobody knows whom the new ones see."""
+    m = ms.Attention(dim=3, beta=3.0, mask=mask)
+    x = variants.tokens(np.random.default_rng(5), 9, 3)
+    with pytest.raises(errors.UnsupportedError, match="a matrix for 6 tokens"):
+        ms.simulate(m, x[:6], until=1.0, engine="reference").append(x[6:])
+
+
+def test_a_rule_extends_where_earlier_tokens_see_the_same():
+    assert ms.Mask(lambda k, j: j <= k).extends(4, 7)
+    assert not ms.Mask(lambda k, j: j <= k + 1).extends(4, 7)
+
+
 def test_append_is_refused_where_it_would_be_wrong():
     full = ms.simulate(MODEL.replace(mask=ms.Full()), START, until=1.0, engine="reference")
     with pytest.raises(errors.UnsupportedError, match="Full"):

@@ -9,7 +9,14 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import metastable as ms
-from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.errors import (
+    InvalidInputError,
+    ModelError,
+    ObservableError,
+    StoppedEarlyWarning,
+    TimeError,
+    UnsupportedError,
+)
 from tests import variants
 
 OPTIONS = {"method": "tsit5", "engine": "reference", "progress": False}
@@ -227,3 +234,36 @@ def test_what_takes_no_schedule_says_so():
         ms.ensemble(schedule(), tokens=3, members=2, times=[1.0], seed=0, progress=False)
     with pytest.raises(InvalidInputError):
         ms.velocity(schedule(), x)
+
+
+def test_functions_of_ones_own_get_the_model_of_their_time():
+    """f(states, times, model): once for the times of each model; f(x) and runs of one model as ever."""
+    cold, hot = ms.Attention(dim=3, beta=9.0), ms.Attention(dim=3, beta=0.5)
+    run = ms.simulate(ms.Schedule([(0.0, cold), (1.0, hot)]), start(), times=[0.0, 0.5, 1.0, 2.0], **OPTIONS)
+    seen = []
+
+    def temperature(states, times, model):
+        seen.append((list(times), len(states)))
+        return np.full(len(times), model.beta)
+
+    np.testing.assert_array_equal(run.observe(temperature).values, [9.0, 9.0, 0.5, 0.5])
+    assert seen == [([0.0, 0.5], 2), ([1.0, 2.0], 2)]
+    layered = ms.simulate([cold, hot], start(), method="layers", step=0.5, progress=False)
+    np.testing.assert_array_equal(layered.observe(temperature).values, [9.0, 0.5, 0.5])
+    with pytest.raises(ObservableError, match=r"returned \(2,\) numbers per time for one model of the run and \(1,\)"):
+        run.observe(lambda states, times, model: np.zeros((len(times), 1 if model.beta == 9.0 else 2)))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_scheduled_run_is_not_extended_but_simulated_again(tmp_path, stored):
+    """The refusal says the call that does it, and that call gives what an extension would have given."""
+    plan = schedule()
+    run = ms.simulate(plan, start(), until=1.5, **OPTIONS)
+    if stored:
+        run.save(tmp_path / "run.zarr")
+        run = ms.load(tmp_path / "run.zarr")
+    with pytest.raises(UnsupportedError, match=r"metastable\.simulate\(schedule, run\.start, until=\.\.\.\)"):
+        run.extend(2.0)
+    longer = ms.simulate(run.schedule, run.start, until=2.0, **OPTIONS)
+    whole = ms.simulate(plan, start(), until=2.0, **OPTIONS)
+    np.testing.assert_array_equal(longer.final, whole.final)

@@ -8,10 +8,8 @@ with M = Q^T K, V = I, and m_kj the number of tokens of cluster j that leader k 
 causal mask m is lower triangular and m_kk = 1: each leader is one token among the places and masses of those before
 it. Under full attention m_kj is the size of cluster j.
 
-The method is that of `integrate.rodas` (gnomonic charts, G_k = D_k because V = I, step control with the cap on
-unstable modes), written for few points with a matrix of masses. Linear systems are solved block by block: single
-points when the order of the leaders is that of their influence (no rounding error of a fast one reaches a slow one),
-all points at once otherwise.
+The method is that of `integrate.rodas.points`: single points are solved one after the other when the order of the leaders is that of
+their influence, all at once otherwise.
 
 A leader that has come within `reach` of another is one with it from then on: its mass moves over, and it leaves the
 system. What is still pulled elsewhere follows later, as tokens of one cluster do.
@@ -19,19 +17,11 @@ system. What is still pulled elsewhere follows later, as tokens of one cluster d
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.charts import (
-    bound_of_real_parts,
-    factor,
-    largest_real_part,
-    real_part_of_pair,
-    solve_factored,
-)
 from metastable.integrate.rodas.control import (
     CAP,
     OVERSHOOT,
@@ -41,8 +31,17 @@ from metastable.integrate.rodas.control import (
     propose,
     refuse,
 )
-from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
-from metastable.kernels.cpu.compiled import allocating, compiled, inner
+from metastable.integrate.rodas.points import (
+    Surroundings,
+    fastest,
+    grown,
+    linearise,
+    make_work,
+    set_frames,
+    take_step,
+    write_piece,
+)
+from metastable.kernels.cpu.compiled import compiled, inner
 
 FIRST_STEP = 1e-2
 ROOM = 512
@@ -50,20 +49,6 @@ ROOM = 512
 
 # How a march ended.
 ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST = range(5)
-
-
-class Surroundings(NamedTuple):
-    """What moves the leaders: `masses` (m, m), `form` M (d, d), `beta`.
-
-    `together`: coordinates that are solved at once (d - 1, or all); `reach`: the distance (a chord) at which two are
-    one.
-    """
-
-    masses: FloatArray
-    form: FloatArray
-    beta: float
-    together: int
-    reach: float
 
 
 class Path(NamedTuple):
@@ -81,296 +66,6 @@ class Path(NamedTuple):
     owner: np.ndarray
     code: int
     end: float
-
-
-class Work(NamedTuple):
-    """Memory of a march of m leaders in dimension d = n + 1."""
-
-    x: FloatArray  # (m, d) where the leaders are at the start of a step
-    place: FloatArray  # (m, d) where they are at a stage
-    frames: FloatArray  # (m, d, n) tangent bases
-    velocity: FloatArray  # (m, n) in the charts, at the start of a step
-    jacobian: FloatArray  # (m n, m n) of it
-    stages: FloatArray  # (8, m, n) the increments of a step
-    chart: FloatArray  # (m, n + 1) chart points of a stage, and r = sqrt(1 + |y|^2) behind them
-    slope: FloatArray  # (m n,) right-hand sides of the linear systems
-    factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
-    pivots: np.ndarray  # (m n,)
-    block: FloatArray  # (together, together)
-    weights: FloatArray  # (m,) p_kj of one leader
-    vectors: FloatArray  # (6, d)
-    result: FloatArray  # (1,)
-    owner: np.ndarray  # (m,) the leader that each one is one with
-    alone: np.ndarray  # (m,) True while a leader is its own owner
-
-
-def _memory(x: FloatArray, together: int) -> Work:
-    m, d = x.shape
-    n = d - 1
-    return Work(
-        x=np.array(x, dtype=float),
-        place=np.array(x, dtype=float),
-        frames=np.zeros((m, d, n)),
-        velocity=np.zeros((m, n)),
-        jacobian=np.zeros((m * n, m * n)),
-        stages=np.zeros((STAGES, m, n)),
-        chart=np.zeros((m, n + 1)),
-        slope=np.zeros(m * n),
-        factors=np.zeros((m * n, together)),
-        pivots=np.zeros(m * n, dtype=np.int64),
-        block=np.zeros((together, together)),
-        weights=np.zeros(m),
-        vectors=np.zeros((6, d)),
-        result=np.zeros(1),
-        owner=np.arange(m),
-        alone=np.ones(m, dtype=np.bool_),
-    )
-
-
-@inner
-def _set_frames(work):
-    """Tangent bases: columns 2..d of the reflectors that map x_k to a multiple of e_1."""
-    m, d = work.x.shape
-    mirror = work.vectors[0]
-    for k in range(m):
-        square = 0.0
-        for a in range(d):
-            mirror[a] = work.x[k, a]
-            if a == 0:
-                mirror[a] += 1.0 if mirror[a] >= 0.0 else -1.0
-            square += mirror[a] * mirror[a]
-        for a in range(d):
-            for b in range(d - 1):
-                work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - 2.0 / square * mirror[a] * mirror[b + 1]
-
-
-@inner
-def _attend(surroundings, work, k):
-    """Weights p_kj of leader k at its place, beta M^T x_k to `vectors[0]`, D_k to `vectors[1]`; returns sum_j p_kj, j != k."""
-    masses, form, beta, x, weights = surroundings.masses, surroundings.form, surroundings.beta, work.place, work.weights
-    m, d = x.shape
-    query, spread = work.vectors[0], work.vectors[1]
-    for b in range(d):
-        query[b] = 0.0
-        spread[b] = 0.0
-        for a in range(d):
-            query[b] += beta * x[k, a] * form[a, b]
-    largest = 0.0
-    for j in range(m):
-        weights[j] = 0.0
-        if j != k and masses[k, j] > 0.0:
-            for b in range(d):
-                weights[j] += query[b] * (x[j, b] - x[k, b])
-            largest = max(largest, weights[j])
-    total = masses[k, k] * math.exp(-largest)
-    for j in range(m):
-        if j != k and masses[k, j] > 0.0:
-            weights[j] = masses[k, j] * math.exp(weights[j] - largest)
-            total += weights[j]
-    others = 0.0
-    for j in range(m):
-        if j != k and weights[j] > 0.0:
-            weights[j] /= total
-            others += weights[j]
-            for b in range(d):
-                spread[b] += weights[j] * (x[j, b] - x[k, b])
-    return others
-
-
-@inner
-def _to_chart(work, k, r, out):
-    """Velocity (n,) in the chart of leader k at its chart point, from D_k; returns <x_k, D_k>."""
-    x, frames, spread = work.x, work.frames, work.vectors[1]
-    d = x.shape[1]
-    radial = 0.0
-    for a in range(d):
-        radial += x[k, a] * spread[a]
-    for b in range(d - 1):
-        along = 0.0
-        for a in range(d):
-            along += frames[k, a, b] * spread[a]
-        out[b] = r * (along - work.chart[k, b] * radial)
-    return radial
-
-
-@inner
-def _linearise(surroundings, work):
-    """Chart velocities and Jacobian at the start of a step."""
-    x, frames, jacobian, weights = work.x, work.frames, work.jacobian, work.weights
-    form, beta = surroundings.form, surroundings.beta
-    m, d = x.shape
-    n = d - 1
-    query, spread, lever, turn, grip = (
-        work.vectors[0],
-        work.vectors[1],
-        work.vectors[2],
-        work.vectors[3],
-        work.vectors[4],
-    )
-    for row in range(m * n):
-        for column in range(m * n):
-            jacobian[row, column] = 0.0
-    for k in range(m):
-        for a in range(d):
-            work.place[k, a] = x[k, a]
-        for b in range(n):
-            work.chart[k, b] = 0.0
-            work.velocity[k, b] = 0.0
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        others = _attend(surroundings, work, k)
-        radial = _to_chart(work, k, 1.0, work.velocity[k])
-        for b in range(n):
-            jacobian[k * n + b, k * n + b] -= others + radial
-        for j in range(m):
-            if j == k or weights[j] == 0.0:
-                continue
-            for b in range(n):
-                lever[b], turn[b], grip[b] = 0.0, 0.0, 0.0
-                for a in range(d):
-                    change = -query[a]
-                    for c in range(d):
-                        change += beta * form[a, c] * (x[j, c] - x[k, c])
-                    lever[b] += frames[k, a, b] * (x[j, a] - x[k, a] - spread[a])
-                    turn[b] += frames[k, a, b] * change
-                    grip[b] += frames[j, a, b] * query[a]
-            for a in range(n):
-                for b in range(n):
-                    side = 0.0
-                    for c in range(d):
-                        side += frames[k, c, a] * frames[j, c, b]
-                    jacobian[k * n + a, k * n + b] += weights[j] * lever[a] * turn[b]
-                    jacobian[k * n + a, j * n + b] = weights[j] * (side + lever[a] * grip[b])
-
-
-@inner
-def _copy_block(work, first):
-    """The diagonal block that begins at row `first`, to `work.block`."""
-    size = len(work.block)
-    for a in range(size):
-        for b in range(size):
-            work.block[a, b] = work.jacobian[first + a, first + b]
-
-
-@allocating
-def _rate(work):
-    """Largest real part of the eigenvalues of the diagonal blocks whose leaders move; 0 when none is positive."""
-    rate = 0.0
-    n, size = work.velocity.shape[1], len(work.block)
-    for first in range(0, len(work.jacobian), size):
-        moves = False
-        for row in range(first, first + size):
-            moves |= work.velocity[row // n, row % n] != 0.0
-        if not moves:
-            continue
-        _copy_block(work, first)
-        if size == 1:
-            rate = max(rate, work.block[0, 0])
-        elif bound_of_real_parts(work.block, size) > 0.0:
-            if size == 2:
-                rate = max(rate, real_part_of_pair(work.block))
-            else:
-                largest_real_part(work.block, size, work.result)
-                rate = max(rate, work.result[0])
-    return rate
-
-
-@inner
-def _place_stage(work, i):
-    """Where the leaders are at stage i."""
-    x, place, chart, stages = work.x, work.place, work.chart, work.stages
-    m, d = x.shape
-    n = d - 1
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        square = 1.0
-        for b in range(n):
-            chart[k, b] = 0.0
-            for j in range(i):
-                chart[k, b] += A[i, j] * stages[j, k, b]
-            square += chart[k, b] * chart[k, b]
-        chart[k, n] = math.sqrt(square)
-        for a in range(d):
-            place[k, a] = x[k, a]
-            for b in range(n):
-                place[k, a] += work.frames[k, a, b] * chart[k, b]
-            place[k, a] /= chart[k, n]
-
-
-@inner
-def _step(surroundings, work, h):
-    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end."""
-    stages, slope, jacobian = work.stages, work.slope, work.jacobian
-    m, n = work.velocity.shape
-    size = len(work.block)
-    for first in range(0, m * n, size):
-        _copy_block(work, first)
-        factor(
-            work.block, 1.0 / (h * GAMMA), size, work.factors[first : first + size], work.pivots[first : first + size]
-        )
-    for i in range(STAGES):
-        if i > 0:
-            _place_stage(work, i)
-        for k in range(m):
-            part = slope[k * n : (k + 1) * n]
-            if i == 0 or not work.alone[k]:
-                for b in range(n):
-                    part[b] = work.velocity[k, b]
-            else:
-                _attend(surroundings, work, k)
-                _to_chart(work, k, work.chart[k, n], part)
-            for j in range(i):
-                for b in range(n):
-                    part[b] += C[i, j] / h * stages[j, k, b]
-        for first in range(0, m * n, size):
-            last = first + size
-            for row in range(first, last):
-                for column in range(first):
-                    slope[row] += jacobian[row, column] * slope[column]
-            solve_factored(work.factors[first:last], work.pivots[first:last], size, slope[first:last])
-        for k in range(m):
-            for b in range(n):
-                stages[i, k, b] = slope[k * n + b]
-    error, extent = 0.0, 0.0
-    for k in range(m):
-        last_stage, end = 0.0, 0.0
-        for b in range(n):
-            change = 0.0
-            for i in range(STAGES):
-                change += WEIGHTS[i] * stages[i, k, b]
-            last_stage += stages[STAGES - 1, k, b] ** 2
-            end += change * change
-        if not last_stage <= error:
-            error = last_stage
-        if not end <= extent:
-            extent = end
-    return math.sqrt(error), math.sqrt(extent)
-
-
-@inner
-def _write(work, piece):
-    """The polynomial of a step, (5, m, d), that of its owner for a leader that has left; the leaders move to its end."""
-    m, d = work.x.shape
-    for k in range(m):
-        own = work.owner[k]
-        for a in range(d):
-            piece[0, k, a] = work.x[own, a]
-            for power in range(4):
-                piece[power + 1, k, a] = 0.0
-                for b in range(d - 1):
-                    y = 0.0
-                    for i in range(STAGES):
-                        y += POLYNOMIAL[power, i] * work.stages[i, own, b]
-                    piece[power + 1, k, a] += work.frames[own, a, b] * y
-    for k in range(m):
-        square = 0.0
-        for a in range(d):
-            work.x[k, a] = piece[0, k, a] + piece[1, k, a] + piece[2, k, a] + piece[3, k, a] + piece[4, k, a]
-            square += work.x[k, a] ** 2
-        for a in range(d):
-            work.x[k, a] /= math.sqrt(square)
 
 
 @inner
@@ -405,14 +100,6 @@ def _absorb(surroundings, work):
     return left
 
 
-@allocating
-def _grown(array):
-    """A copy with room for twice as many steps."""
-    larger = np.zeros((2 * len(array), *array.shape[1:]), dtype=array.dtype)
-    larger[: len(array)] = array
-    return larger
-
-
 @compiled
 def _march(surroundings, work, control, until, tolerance, max_steps):
     """Steps to the end: their begins, widths, polynomials and owners, and how it ended."""
@@ -426,9 +113,9 @@ def _march(surroundings, work, control, until, tolerance, max_steps):
         if code >= 0:
             break
         if fresh:
-            _set_frames(work)
-            _linearise(surroundings, work)
-            rate, fresh = _rate(work), False
+            set_frames(work)
+            linearise(surroundings, work)
+            rate, fresh = fastest(work), False
             if not work.velocity.any():
                 code = STILL
                 break
@@ -440,15 +127,15 @@ def _march(surroundings, work, control, until, tolerance, max_steps):
         if rate * h > CAP * OVERSHOOT:
             break_cap(control, rate)
             continue
-        error, extent = _step(surroundings, work, h)
+        error, extent = take_step(surroundings, work, h)
         error /= tolerance
         if not (error <= 1.0 and extent < 1.0):
             refuse(control, h, error, extent, rate)
             continue
         if steps == len(begins):
-            begins, widths, pieces, owners = _grown(begins), _grown(widths), _grown(pieces), _grown(owners)
+            begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
         begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
-        _write(work, pieces[steps])
+        write_piece(work, pieces[steps])
         accept(control, h, error, rate, steps == 0)
         if until - control[0] <= 1e-15 * until:
             control[0] = until
@@ -470,7 +157,7 @@ def solve(
     """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`)."""
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
-    work = _memory(places, surroundings.together)
+    work = make_work(places, surroundings.together)
     begins, widths, pieces, owners, code = _march(
         surroundings, work, control, float(until), float(tolerance), max_steps
     )

@@ -44,7 +44,7 @@ class MergeTree:
     child_size, parent_size : (m,) tokens in each just before.
     refined : True when times come from the dense output, False when only saved times were available.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
-    doubtful : (m,) of predicted trees: True where the parent itself is in doubt; None for trees of runs.
+    doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
     """
 
     radius: float
@@ -193,7 +193,7 @@ def merge_tree(
     if trajectory.dense is None:
         return _from_saved(trajectory, radius, bound)
     dim = np.asarray(trajectory.start).shape[1]
-    return _from_dense(Film(trajectory.dense, dim, radius), window, resolution)
+    return tree_of_film(Film(trajectory.dense, dim, radius), window, resolution)
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
@@ -210,7 +210,7 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     return events.tree(radius, partition, final, refined=False)
 
 
-def _from_dense(film: Film, window: float, resolution: float) -> MergeTree:
+def tree_of_film(film: Film, window: float = 0.1, resolution: float = 1e-9) -> MergeTree:
     """Merges between checkpoints, refined on the dense output."""
     rewind = _Rewind(film, window, resolution)
     final = rewind.partition

@@ -7,7 +7,7 @@ An observable is a small frozen object with
   shape (times, ...).
 
 One whose class says `follows_model = True` looks at the model itself: in a run with several models it is measured with the one of
-each time.
+each time, once for the times of each model (so do functions of your own that take the model).
 
 `run.observe(metastable.observe.mean_cosine())` gives a `DataArray`; `metastable.ensemble(..., observe={"name": observable})`
 measures each member while it runs. Plain functions `f(x)` of one state, or `f(states, times, model)` of all, are observables, too
@@ -33,7 +33,7 @@ from metastable.analysis.observe_density import density, energy
 from metastable.analysis.observe_own import as_observable, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
 from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, ObservableError
 from metastable.model import Attention
 
 __all__ = [
@@ -79,6 +79,11 @@ def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], 
     for chosen, model in _by_model(run) if getattr(item, "follows_model", False) else [(slice(None), run.model)]:
         states, times = run.states[chosen], run.times[chosen]
         values, dims = measured(item, label, states, start=run.start, model=model, times=times)
+        if parts and values.shape[1:] != parts[0].shape[1:]:
+            raise ObservableError(
+                f"the observable {label!r} returned {values.shape[1:]} numbers per time for one model of the run and "
+                f"{parts[0].shape[1:]} for another; return as many for every model"
+            )
         parts.append(values)
     return name, parts[0] if len(parts) == 1 else np.concatenate(parts), dims, repr(item)
 

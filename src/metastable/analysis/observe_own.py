@@ -16,6 +16,8 @@ from metastable.model import Attention
 if TYPE_CHECKING:
     from metastable.analysis.observe import Observable
 
+TAKEN = ("time", "member")
+"""Dimensions that results have anyway."""
 OURS = "metastable.analysis.observe"
 """Where the functions live that make observables, which are no observables themselves."""
 
@@ -28,6 +30,15 @@ def required_arguments(function: Callable[..., Any]) -> int | None:
         return None
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(item.kind in by_place and item.default is item.empty for item in parameters)
+
+
+def required_names(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a function must be given by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [item.name for item in parameters if item.kind is item.KEYWORD_ONLY and item.default is item.empty]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -45,6 +56,11 @@ class Own:
     dims: tuple[str, ...] | None
     whole: bool
     """True for f(states, times, model), False for f(x)."""
+
+    @property
+    def follows_model(self) -> bool:
+        """A function that is given the model gets the one of each time."""
+        return self.whole
 
     def __repr__(self) -> str:
         return f"own({name_of(self.function)}, {'f(states, times, model)' if self.whole else 'f(x)'})"
@@ -76,7 +92,8 @@ def own(function: Callable[..., Any], *, dims: Sequence[str] | None = None, name
 
     Args:
         function: `f(x) -> number or array` for one state x (n, d), called for every time; or `f(states, times, model) -> array` of
-            shape (times, ...) for all states (times, n, d) at once. Which of them it is is told by how many arguments it needs.
+            shape (times, ...) for all states (times, n, d) at once. Which of them it is is told by how many arguments it needs. In a
+            run with several models (a `Schedule`, layers) the second is called once for each, with the times at which it holds.
         dims: names of the dimensions of what it returns for one time, for example ("token",); None: `NAME_0`, `NAME_1`, ...
         name: of the result; None: that of the function.
 
@@ -93,7 +110,19 @@ def own(function: Callable[..., Any], *, dims: Sequence[str] | None = None, name
     listed = isinstance(dims, Sequence) and not isinstance(dims, (str, bytes))
     if dims is not None and not (listed and all(isinstance(dim, str) for dim in dims)):
         raise InvalidInputError(f'dims must be a list of names such as ("token",), not {dims!r}')
-    needed = required_arguments(function)
+    taken = [dim for dim in dims or () if dim in TAKEN]
+    if taken:
+        raise InvalidInputError(
+            f"dims: {taken[0]!r} is in front of every result already; name only what comes after it, by other names"
+        )
+    if dims is not None and len(set(dims)) < len(dims):
+        raise InvalidInputError(f"dims: every dimension has a name of its own, not {tuple(dims)!r}")
+    needed, missing = required_arguments(function), required_names(function)
+    if missing:
+        raise InvalidInputError(
+            f"the observable {label!r} is called as f(x) or f(states, times, model), and it needs {', '.join(missing)} by name; "
+            "give it with functools.partial(f, name=value), in a sweep as an argument of its table, or a default"
+        )
     if needed not in (None, 1, 3):
         raise InvalidInputError(
             f"the observable {label!r} must be a function of one state, f(x), or of all, f(states, times, model), and it "

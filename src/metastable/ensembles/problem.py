@@ -13,8 +13,8 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
-from metastable.analysis.observe_own import name_of, required_arguments
-from metastable.errors import InvalidInputError, ModelError, own_function
+from metastable.analysis.observe_own import name_of, required_arguments, required_names
+from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 OVERLAPPING_BATCH = 1024
 """Members per batch when measuring overlaps with simulating: few enough to overlap much, enough to keep all lanes busy."""
+COMPILED_DRAWS = 2**18
+"""Numbers from which drawing starts is worth compiling: NumPy draws fewer in less than a tenth of a second."""
+FIRST_MODELS = 32
+"""Members among which one is looked for whose model can be drawn."""
 Start = Callable[..., Any]
 """A function of a `numpy.random.Generator` (or of generator, tokens and dim) that returns unit tokens."""
 DrawModel = Callable[[np.random.Generator], Attention]
@@ -58,6 +62,8 @@ class Problem:
     memory: int
     draw_model: DrawModel | None = None
     wishes: Wishes = Wishes()
+    first: int = 0
+    """The first member whose model could be drawn."""
 
     @property
     def model(self) -> Attention:
@@ -73,13 +79,13 @@ class Problem:
 
     def member_plan(self, member: int) -> Plan:
         """The plan of one member."""
-        if self.draw_model is None or member == 0:
+        if self.draw_model is None or member == self.first:
             return self.plan
         model = drawn_model(self.draw_model, self.seed, member)
         if model.dim != self.model.dim:
             raise ModelError(
-                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member 0; all members have "
-                "the same dimension"
+                f"model(generator) drew dim={model.dim} for member {member} and dim={self.model.dim} for member {self.first}; "
+                "all members have the same dimension"
             )
         model.check_count(self.tokens)
         return make((model,), self.tokens, self.plan.save, self.wishes, members=1, seed=self.seed)
@@ -101,6 +107,13 @@ class Problem:
         fits = self.memory // (8 * self.times.size * self.tokens * self.model.dim)
         return max(1, min(fits // 2, OVERLAPPING_BATCH) if self.overlap else fits)
 
+    @property
+    def device_batch(self) -> int:
+        """Members per batch that is measured on the GPU, which leaves no states here, only starts."""
+        from metastable.kernels.cuda.support import MOST_MEMBERS
+
+        return max(1, min(self.memory // (8 * self.tokens * self.model.dim), MOST_MEMBERS))
+
     @cached_property
     def on_device(self) -> dict[str, Any]:
         """The observables as the GPU measures them, if it can measure them all; else empty."""
@@ -117,6 +130,15 @@ class Problem:
             return {}
         translated = {name: _device_observable(item) for name, item in self.observables.items()}
         return translated if all(item is not None for item in translated.values()) else {}
+
+    def uniform_starts(self, members: range) -> FloatArray:
+        """Uniform starts (members, tokens, dim): those of `start`, many of them in one compiled call."""
+        if len(members) * self.tokens * self.model.dim < COMPILED_DRAWS:
+            return np.stack([self.start(member) for member in members])
+        from metastable.kernels.cpu import starts
+
+        threads = self.plan.backend.threads
+        return starts.uniform(self.seed, members.start, len(members), self.tokens, self.model.dim, threads)
 
     def named(self, member: int) -> str:
         """A member, for messages."""
@@ -167,12 +189,14 @@ def check(
 ) -> Problem:
     """The arguments of `ensemble` as a `Problem`, or a named exception."""
     draw_model: DrawModel | None = None
+    first = 0
     if not isinstance(model, Attention):
         if not callable(model) or isinstance(model, type):
             raise InvalidInputError(
                 f"model must be an Attention, or a function of a numpy.random.Generator that returns one, not {model!r}"
             )
-        draw_model, model = model, drawn_model(model, _checks.seed(seed), 0)
+        draw_model = model
+        first, model = _first_model(model, _checks.seed(seed), _checks.count(members, "members"))
     save = horizon(None, times, wishes.method)
     assert save.times is not None
     count = _checks.count(tokens, "tokens")
@@ -193,7 +217,19 @@ def check(
         _checks.count(memory, "memory"),
         draw_model,
         wishes,
+        first,
     )
+
+
+def _first_model(draw: DrawModel, seed: int, members: int) -> tuple[int, Attention]:
+    """The first member whose model can be drawn, and this; what the first one raised where the first `FIRST_MODELS` cannot."""
+    reasons: list[OwnFunctionError] = []
+    for member in range(min(members, FIRST_MODELS)):
+        try:
+            return member, drawn_model(draw, seed, member)
+        except OwnFunctionError as reason:
+            reasons.append(reason)
+    raise reasons[0]
 
 
 def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]:
@@ -226,7 +262,12 @@ def _start(start: str | Start) -> Draw | None:
             f"start must be 'uniform' or a function of a numpy.random.Generator, not {type(start).__name__}; the same tokens for "
             "every member: start=lambda generator: x"
         )
-    needed = required_arguments(start)
+    needed, missing = required_arguments(start), required_names(start)
+    if missing:
+        raise InvalidInputError(
+            f"start is called as f(generator) or f(generator, tokens, dim), and {name_of(start)!r} needs {', '.join(missing)} by name; "
+            "give it with functools.partial(f, name=value)"
+        )
     if needed not in (None, 1, 3):
         raise InvalidInputError(
             f"start must be a function of a generator, or of (generator, tokens, dim), and {name_of(start)!r} needs {needed} "

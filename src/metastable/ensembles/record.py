@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+GIVE_UP = 32
+"""When so many members have failed, and none has not, the rest is not tried."""
+
+
 @dataclass
 class Record:
     """What has been measured so far, member by member."""
@@ -32,6 +36,8 @@ class Record:
     interrupted: bool = False
     failure: str = ""
     """Why the first member failed that could not be drawn or measured."""
+    error: Exception | None = None
+    """What was raised then."""
     methods: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -65,6 +71,7 @@ class Record:
         if name not in self.values:
             self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
             self.dims[name] = dims
+            self._check_sizes(name, shape, dims)
         known = self.values[name].shape[2:]
         if shape != known:
             raise ObservableError(
@@ -72,13 +79,32 @@ class Record:
                 "every member"
             )
 
+    def _check_sizes(self, name: str, shape: tuple[int, ...], dims: tuple[str, ...]) -> None:
+        """A dimension has one size in the whole dataset."""
+        for other, known in self.dims.items():
+            sizes = dict(zip(known, self.values[other].shape[2:]))
+            for dim, size in zip(dims, shape):
+                if sizes.get(dim, size) != size:
+                    raise ObservableError(
+                        f"the dimension {dim!r} has size {size} in the observable {name!r} and {sizes[dim]} in {other!r}; give one of "
+                        "them another name: metastable.observe.own(f, dims=(...))"
+                    )
+
     def fail(self, member: int, reason: Exception | str) -> None:
         """A member that could not be drawn or measured: nothing of it is kept but why (of the first one)."""
         for values in self.values.values():
             values[member] = np.nan
         self.status[member] = FAILED
         said = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-        self.failure = self.failure or f"member {member}, {said}"
+        if not self.failure:
+            self.failure, self.error = f"member {member}, {said}", reason if isinstance(reason, Exception) else None
+
+    def check_hope(self) -> None:
+        """Raise what the first member failed with when all have failed, or the first `GIVE_UP` of them: then it never works."""
+        tried = self.status != UNFINISHED
+        enough = min(GIVE_UP, self.problem.members)
+        if self.error is not None and tried.sum() >= enough and (self.status[tried] == FAILED).all():
+            raise self.error
 
     def _status(self) -> str:
         """Of the whole ensemble: "success" when every member reached the last time."""

@@ -17,7 +17,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.ensembles.problem import DrawModel, Problem, Start, check
-from metastable.ensembles.record import Record
+from metastable.ensembles.record import GIVE_UP, Record
 from metastable.errors import (
     MetastableError,
     ObservableError,
@@ -77,7 +77,8 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where it has never worked, the call.
+    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the
+    first 32 do, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
     Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
@@ -120,14 +121,23 @@ def _shortfall(result: xr.Dataset, members: int, failure: str) -> str:
 
 
 def _run_batches(problem: Problem, record: Record, report: Report) -> None:
-    """Batch after batch; with threads to spare, one is measured while the next is simulated."""
+    """All members, in batches."""
+    if not problem.on_device:
+        _measure_here(problem, record, range(problem.members), report)
+        return
+    for first in range(0, problem.members, problem.device_batch):
+        numbers = range(first, min(first + problem.device_batch, problem.members))
+        if not _measure_on_device(problem, record, numbers):
+            _measure_here(problem, record, numbers, report)
+        report(numbers.stop)
+
+
+def _measure_here(problem: Problem, record: Record, numbers: range, report: Report) -> None:
+    """Members batch after batch; with threads to spare, one is measured while the next is simulated."""
     measured: Future[None] | None = None
     with ThreadPoolExecutor(1, "metastable-measure") as measuring:
-        for first in range(0, problem.members, problem.batch):
-            starts, undrawn = _starts(problem, range(first, min(first + problem.batch, problem.members)))
-            if problem.on_device and not undrawn and _measure_on_device(problem, record, first, starts):
-                report(first + len(starts))
-                continue
+        for first in range(numbers.start, numbers.stop, problem.batch):
+            starts, undrawn = _starts(problem, range(first, min(first + problem.batch, numbers.stop)))
             plan = _plan(problem, record, first)
             if plan is None:
                 continue
@@ -153,15 +163,17 @@ def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, Own
 
     (Members of a batch are numbered through, so none can be left out; what became of those is not looked at.)
     """
+    if problem.draw is None:
+        return problem.uniform_starts(members), {}
     starts, undrawn = [], {}
     for member in members:
         try:
             starts.append(problem.start(member))
         except OwnFunctionError as reason:
-            if member == 0:
-                raise  # it has never worked
             undrawn[member] = reason
             starts.append(sphere.uniform(problem.tokens, problem.model.dim, seed=member))
+    if len(undrawn) == len(members) >= min(GIVE_UP, problem.members):
+        raise undrawn[members[0]]  # it has never worked
     return np.stack(starts), undrawn
 
 
@@ -171,6 +183,7 @@ def _plan(problem: Problem, record: Record, member: int) -> Plan | None:
         return problem.member_plan(member)
     except OwnFunctionError as reason:
         record.fail(member, reason)
+        record.check_hope()
         return None
 
 
@@ -200,19 +213,21 @@ def _measure(
         except ObservableError:
             raise  # it does not return what an observable must: it is wrong, not the member
         except (MetastableError, ArithmeticError, ValueError, TypeError) as reason:
-            if len(record.values) < len(problem.observables):
-                raise  # one of the observables has never worked
             record.fail(member, reason)
+    record.check_hope()
 
 
-def _measure_on_device(problem: Problem, record: Record, first: int, starts: FloatArray) -> bool:
-    """Measure a batch on the GPU, without copying states back; False when a member failed and must be looked at closely."""
+def _measure_on_device(problem: Problem, record: Record, numbers: range) -> bool:
+    """Measure members on the GPU, without copying states back; False when one failed and they must be looked at closely."""
     from metastable.integrate.fused import cuda as fused_cuda
 
+    starts, undrawn = _starts(problem, numbers)
+    if undrawn:
+        return False
     values, statistics, status = fused_cuda.observe_members(problem.plan, starts, problem.on_device)
     if (status != SUCCESS).any():
         return False
-    part = slice(first, first + len(starts))
+    part = slice(numbers.start, numbers.stop)
     for name, measured in values.items():
         record.values.setdefault(name, np.full((problem.members, problem.times.size), np.nan))[part] = measured
     record.statistics[part], record.status[part] = statistics, status

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".mp4", ".gif")
 HOLD = 1.0
-"""Seconds for which the last picture is held."""
+"""Seconds of a film (at most half of it) for which the last picture is held."""
 MOST_KEYS = 8
 """Clusters in the key."""
 
@@ -54,6 +54,8 @@ def animate(
 ) -> Path:
     """Write a film of `run` to `path` (.mp4 or .gif), `seconds` long at `frames_per_second`, and return the path.
 
+    The last picture is held for the last second of them (half of a film that is shorter than two).
+
     Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2), as everywhere); a key says so.
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
@@ -73,11 +75,12 @@ def animate(
     _checks.progress(progress)
     if not target.parent.is_dir():
         raise StoreError(f"the folder {target.parent} does not exist; make it first")
-    count = max(2, round(seconds * frames_per_second))
+    hold = min(HOLD, 0.5 * seconds)
+    count = max(2, round((seconds - hold) * frames_per_second) + 1)
     with style.theme("screen"):
         film = frames(run, count, log)
         scene = _scene(run, film, wants_log_time(run, log), trail, delta, radius, view or DEFAULT_VIEW)
-        _write(_pictures(scene, len(film.times), target.name, progress), target, frames_per_second)
+        _write(_pictures(scene, len(film.times), target.name, progress), target, frames_per_second, hold)
     return target
 
 
@@ -303,11 +306,11 @@ def _pictures(scene: Scene, frames: int, name: str, progress: bool | None, dpi: 
             report(frame + 1)
 
 
-def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int) -> None:
+def _write(pictures: Iterable[np.ndarray], target: Path, frames_per_second: int, hold: float) -> None:
     """Encode `pictures`; the film appears when it is complete."""
     with stores.new_file(target) as partial:
         encode = _write_gif if target.suffix.lower() == ".gif" else _write_mp4
-        encode(pictures, partial, frames_per_second)
+        encode(pictures, partial, frames_per_second, hold)
 
 
 def _palette(first: Any) -> Any:
@@ -327,7 +330,7 @@ def _palette(first: Any) -> Any:
     return palette
 
 
-def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
+def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int, hold: float) -> None:
     from PIL import Image
 
     images: list[Any] = []
@@ -337,11 +340,11 @@ def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: in
         palette = _palette(image) if palette is None else palette
         images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
     pause = round(1000 / frames_per_second)
-    durations = [pause] * (len(images) - 1) + [round(1000 * HOLD)]
+    durations = [pause] * (len(images) - 1) + [max(pause, round(1000 * hold))]
     images[0].save(path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 
-def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int) -> None:
+def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: int, hold: float) -> None:
     import imageio_ffmpeg
 
     encoder = None
@@ -362,7 +365,7 @@ def _write_mp4(pictures: Iterable[np.ndarray], path: Path, frames_per_second: in
                 )
                 encoder.send(None)
             encoder.send(picture.tobytes())
-        for _ in range(round(HOLD * frames_per_second)):
+        for _ in range(max(0, round(hold * frames_per_second) - 1)):
             assert encoder is not None
             encoder.send(picture.tobytes())
     finally:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+STRIP = 1.0 / 160
+"""Part of a density picture that a saved moment takes to each side, at the most."""
 HIGHLIGHT = 1.3
 """Width of the world lines of highlighted tokens."""
 
@@ -174,20 +176,23 @@ def angle_counts(points: Any, cells: int) -> np.ndarray:
 
 
 @drawing
-def draw_world_counts(ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False) -> Any:
+def draw_world_counts(
+    ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False, gaps: bool = False
+) -> Any:
     """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
 
     Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
-    Returns the image, for a colour bar.
+    `gaps`: the moments are all that is known, so each is a strip no wider than 1/80 of the picture, ticked above, and what lies between
+    is hatched. Returns the image, for a colour bar.
     """
     from matplotlib.colors import LogNorm
 
     t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
     if log:
         numbers, t = numbers[t > 0], t[t > 0]
-    middle = np.sqrt(t[1:] * t[:-1]) if log else 0.5 * (t[1:] + t[:-1])
-    edges = np.concatenate([t[:1], middle, t[-1:]])
     top = float(numbers.max())
+    edges, owner = _columns(t, log, gaps)
+    numbers = np.where(owner[:, None] >= 0, numbers[owner], 0.0)
     norm = LogNorm(min(0.1, 0.5 * top), max(1.5, top), clip=True) if relative else LogNorm(1.0, max(2.0, top))
     image = ax.pcolormesh(
         edges,
@@ -198,7 +203,40 @@ def draw_world_counts(ax: Axes, times: Any, counts: Any, *, log: bool = False, r
         rasterized=True,
     )
     _axes_of_angle_and_time(ax, t, log)
+    for first, last, empty in zip(edges[:-1], edges[1:], owner < 0):
+        if empty:
+            ax.axvspan(first, last, facecolor="none", edgecolor=style.FAINT, hatch="////", linewidth=0, zorder=0.5)
+    if (owner < 0).any():
+        above = ax.get_xaxis_transform()
+        ax.plot(t, np.ones(t.size), "v", transform=above, color=style.INK, markersize=3.0, clip_on=False)
     return image
+
+
+def _columns(t: np.ndarray, log: bool, gaps: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Edges of the columns of a density picture of the moments `t`, and the moment that each shows (-1: none).
+
+    Columns meet half way between moments; with `gaps` they reach no farther than `STRIP` of the picture to each side.
+    """
+    place = np.log(t) if log else t
+    ends = 0.5 * (place[1:] + place[:-1])
+    if not gaps or t.size < 2:
+        edges = np.concatenate([place[:1], ends, place[-1:]])
+        if t.size == 1:
+            edges = edges + np.array([-0.5, 0.5])
+        return (np.exp(edges) if log else edges), np.arange(t.size)
+    reach = STRIP * (place[-1] - place[0])
+    left = np.maximum(place - reach, np.concatenate([place[:1], ends]))
+    right = np.minimum(place + reach, np.concatenate([ends, place[-1:]]))
+    # The first and the last moment are at the rim and have one side only: there the strip is as wide as others.
+    right[0], left[-1] = min(place[0] + 2 * reach, ends[0]), max(place[-1] - 2 * reach, ends[-1])
+    edges, owner = [left[0]], []
+    for index in range(t.size):
+        if left[index] > edges[-1]:
+            edges.append(left[index])
+            owner.append(-1)
+        edges.append(right[index])
+        owner.append(index)
+    return (np.exp(edges) if log else np.array(edges)), np.array(owner)
 
 
 @drawing

@@ -189,6 +189,7 @@ def draw_dendrogram(
         ax.set_yticks(range(len(order)), [str(leader) for leader in order])
     else:
         ax.set_yticks([])
-    ax.set_ylabel("cluster (its first token, from 0)")
+    # One line of a short picture has no room for all of it.
+    ax.set_ylabel("cluster\n(first token, from 0)" if len(order) < 12 else "cluster (its first token, from 0)")
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ def plot_ensemble(
 
     Args:
         stats: what `metastable.ensemble` returned (or `load_ensemble`).
-        observables: names of those to draw; None draws all that have one number for each member and time.
+        observables: names of those to draw; None draws all that have one number for each member and time (at most
+            `MOST_PANELS`), and the figure names the others.
         log: log time; None for times beyond `moments.LOG_SPAN` that are all above zero but the first.
         quantiles: lower and upper edge of the band, between 0 and 1.
         theme: "screen" or "print".
@@ -52,18 +54,19 @@ def plot_ensemble(
         )
     if log is not None:
         _checks.flag(log, "log")
-    names = _drawable(stats, observables)
+    names, left_out = _drawable(stats, observables)
     with style.theme(theme):
-        return _page(stats, names, (low, high), log)
+        return _page(stats, names, left_out, (low, high), log)
 
 
-def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> list[str]:
-    """Names of the observables with dims (member, time), or those asked for."""
+def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Names of the observables with dims (member, time), or those asked for; and of those that are left out unasked."""
     flat = [str(name) for name, values in stats.data_vars.items() if set(values.dims) == {"member", "time"}]
     if observables is None:
         if not flat:
             raise InvalidInputError("no observable has one number for each member and time; name some in observe={...}")
-        return flat[:MOST_PANELS]
+        measured = [str(name) for name, values in stats.data_vars.items() if {"member", "time"} <= set(values.dims)]
+        return flat[:MOST_PANELS], [name for name in measured if name not in flat[:MOST_PANELS]]
     if isinstance(observables, str) or not isinstance(observables, Sequence):
         raise InvalidInputError(f"observables must be a list of names, not {observables!r}")
     for name in observables:
@@ -71,10 +74,12 @@ def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> list[str]
             raise InvalidInputError(
                 f"{name!r} is no observable with one number for each member and time; there are: {', '.join(flat)}"
             )
-    return list(observables)
+    return list(observables), []
 
 
-def _page(stats: xr.Dataset, names: list[str], edges: tuple[float, float], log: bool | None) -> Figure:
+def _page(
+    stats: xr.Dataset, names: list[str], left_out: list[str], edges: tuple[float, float], log: bool | None
+) -> Figure:
     times = np.asarray(stats["time"].values, dtype=float)
     logged = bool(times[-1] > LOG_SPAN) if log is None else log
     shown = times > 0 if logged else np.full(times.shape, True)
@@ -97,7 +102,12 @@ def _page(stats: xr.Dataset, names: list[str], edges: tuple[float, float], log: 
     if len(handles) > 1:
         handles[1].set_label(label)
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
-    page.suptitle(_heading(stats, members), x=0.01, ha="left", fontsize="medium")
+    words = _heading(stats, members)
+    if left_out:
+        words += f"; not drawn: {', '.join(left_out)}"
+    # About 14 letters to an inch: a narrow page breaks the line.
+    lines = textwrap.wrap(words, max(24, int(14 * page.get_figwidth())), break_long_words=False)
+    page.suptitle("\n".join(lines), x=0.01, ha="left", fontsize="medium")
     return page
 
 

@@ -130,7 +130,7 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
     end = 3.0 * max(begin, float(tree.time[-1]))
     with style.theme(theme):
         rows = int(tree.labels_at(since).max()) + 1
-        page, ax = style.figure(7.2, 1.2 + 0.2 * min(rows, 40), managed=True)
+        page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)
         draw_merges(ax, tree, since=begin, end=end)
         if getattr(tree, "uncertainty", None) is not None:
             _draw_uncertainty(ax, tree, begin)

@@ -120,9 +120,13 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
     for t, x in walk(run, moments, log):
         times.append(t)
         counts.append(angle_counts(x, CELLS))
-    image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log))
+    saved = saved_states(run)
+    image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log), gaps=saved is not None)
     page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
-    style.panel(axes[0], "", _and(describe(run.model, len(run.start)), note(saved_states(run), False)))
+    words = note(saved, False)
+    style.panel(
+        axes[0], "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known")
+    )
     draw_ring(axes[1], run.final)
     axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
     return page

@@ -1,21 +1,26 @@
-"""`method="auto"`: explicit while that is cheaper, implicit from where it stops paying.
+"""`method="auto"`: whatever is cheaper, explicit or implicit steps, found out on the way.
 
-An explicit step costs six right-hand sides, an implicit one about ten, so the explicit method wins as long as accuracy decides
-about the step. Once clusters have formed, steps of the explicit method are limited by stability at about 3 over the size of V,
-while the implicit one lengthens them by decades. The rule:
+An explicit step costs six right-hand sides. An implicit one costs `work.price` as much: twice as much on the circle, a hundred times in
+dimension 64. While accuracy decides about steps the explicit method wins; once clusters have formed its steps are limited by
+stability at about 3 over the size of V, while the implicit one lengthens them by decades. The rule:
 
 - horizons up to `plan.SHORT` (in units of the inverse size of V) never come here: they are explicit all the way;
 - models that `rodas` refuses: explicit all the way, with a note that says why;
 - else explicit in stretches of doubling length until the mean step of a stretch comes near its stability limit, at the latest
-  after `LAST_STRETCH`; implicit from there to the end.
+  after `LAST_STRETCH`;
+- where explicit steps of that length cannot reach the end (too many, or later than `LATEST`), implicit from there on;
+- else both are tried (`TRIAL` implicit steps, if the rest is worth them) and the one that gets further for the same work goes on, in
+  rounds of doubling length. After each the slower one has another trial, unless it was slower by `DECISIVE`.
+
+Work is counted (`integrate.work`), not timed, so that a run is the same wherever and however often it is made. The steps of a trial are
+part of the run, and all trials together cost at most a fourth of the rest.
 
 `Solution.notes["segments"]` lists the methods with the times between which they worked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,34 +28,142 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
-from metastable.integrate import explicit, rodas
+from metastable.integrate import explicit, rodas, work
 from metastable.integrate.plan import Plan, size_of_value
-from metastable.integrate.solution import DEGREE, Chart, Dense, Solution, Statistics, out_of_steps, unchart
+from metastable.integrate.solution import (
+    DEGREE,
+    Chart,
+    Dense,
+    Resume,
+    Solution,
+    Statistics,
+    out_of_steps,
+    unchart,
+)
 from metastable.model import Attention
 
 FIRST_STRETCH = 8.0
 """Length of the first explicit stretch."""
 LAST_STRETCH = 64.0
-"""From here on implicit, whatever the steps look like."""
+"""From here on the implicit method is tried, whatever the steps look like."""
 STABLE_STEP = 1.5
 """A mean step from here on (half of the stability limit of Tsit5) says that stability, not accuracy, sets it."""
+LATEST = 1e6
+"""Beyond this time (in units of the inverse size of V) rounding errors of explicit steps move clusters at rest: implicit ones only."""
+TRIAL = 8
+"""Implicit steps of a trial: they may grow by a factor of ten each."""
+PAYS = 4.0
+"""A round is so many times as long as the trial after it."""
+LOSING = 0.7
+"""An implicit round is lost when it got less far than this much of what explicit steps would have: its steps tend to grow."""
+DECISIVE = 8.0
+"""Who is behind by this factor has no further trial, until the other slows down."""
 
-Explicit = Callable[[FloatArray, float, FloatArray | None, int], Solution]
-"""An explicit solver: (start, until, times, max_steps) -> Solution, from time 0."""
+
+# ------------------------------------------------------------------------------------------------------------------ the course
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A stretch made by one method. Explicit ones have a clock of their own, which starts at `begin`; implicit ones that of the run."""
+
+    method: str
+    begin: float
+    end: float
+    solution: Solution
+    work: Statistics
+    done: Statistics = Statistics()
+    """What `solution` counts besides: the work of implicit parts just before it."""
+
+    @property
+    def shift(self) -> float:
+        return self.begin if self.method == "tsit5" else 0.0
+
+    def wanted(self, times: FloatArray) -> FloatArray:
+        """The output times that fall into this stretch: up to its end, and from 0 on in the first one."""
+        return times[(times <= self.end) & ((times > self.begin) | (self.begin == 0.0))]
+
+    @property
+    def steps(self) -> int:
+        return self.work.accepted + self.work.rejected
+
+
+@dataclass
+class _Course:
+    """Where a run is, and the parts that it is made of."""
+
+    plan: Plan
+    state: FloatArray
+    report: Report
+    parts: list[_Part] = field(default_factory=list)
+    t: float = 0.0
+    left: int = 0
+    pace: float = 0.0
+    """Mean length of an attempted explicit step in the last stretch."""
+
+    @property
+    def until(self) -> float:
+        return self.plan.save.until
+
+    def _add(self, part: _Part, state: FloatArray | None) -> _Part:
+        self.parts.append(part)
+        self.t, self.left = part.end, max(1, self.left - part.steps)
+        if state is not None:
+            self.state = state
+        return part
+
+    def explicit(self, end: float) -> bool:
+        """An explicit stretch; False when it did not get to its end."""
+        begin, times = self.t, self.plan.save.times
+        output = None
+        if times is not None:
+            # The end of the stretch is where the next one starts, so it is saved besides what is wanted.
+            inside = times[(times < end) & ((times > begin) | (begin == 0.0))]
+            output = np.append(inside - begin, end - begin)
+        solution = explicit.solve(self.plan.until(end - begin, output, self.left), self.state, self.report)
+        done = solution.status == "success"
+        reached = end if done else begin + (float(solution.times[-1]) if len(solution.times) else 0.0)
+        part = self._add(
+            _Part("tsit5", begin, reached, solution, solution.statistics), solution.states[-1] if done else None
+        )
+        self.pace = (reached - begin) / max(1, part.steps)
+        return done
+
+    def implicit(self, steps: int) -> tuple[bool, float]:
+        """So many implicit steps, or fewer to the end: whether there is more to do, and the mean length of an attempted step."""
+        begin, times, before = self.t, self.plan.save.times, self.parts[-1]
+        resume = before.solution.resume if before.method == "rodas" else None
+        done = Statistics() if resume is None else resume.statistics
+        budget = min(steps, self.left)
+        solution = rodas.solve(
+            self.plan.model,
+            self.state,
+            times=None if times is None else times[times > begin],
+            until=self.until,
+            rtol=self.plan.accuracy.rtol,
+            atol=self.plan.accuracy.atol,
+            max_steps=budget + done.accepted + done.rejected,
+            settled=self.plan.save.settled,
+            progress=self.report,
+            begin=begin,
+            first_step=(before.end - before.begin) / max(1, before.work.accepted) if resume is None else None,
+            resume=resume,
+        )
+        spent, here = solution.statistics - done, solution.resume
+        more = solution.status == "max_steps" and spent.accepted + spent.rejected == budget < self.left
+        part = _Part("rodas", begin, solution.notes["reached"], solution, spent, done)
+        self._add(part, None if here is None else here.state)
+        return more, (part.end - part.begin) / max(1, part.steps)
 
 
 def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
     """Integrate the packed state `start` from 0 to the end of the plan, or until all tokens have settled (see `rodas.solve`)."""
-    model, until, times, max_steps = plan.model, plan.save.until, plan.save.times, plan.accuracy.max_steps
-
-    def march(state: FloatArray, stop: float, output: FloatArray | None, steps: int) -> Solution:
-        return explicit.solve(plan.until(stop, output, steps), state, report)
-
+    model, until = plan.model, plan.save.until
     reason = rodas.horizon_refusal(model, len(start), until, plan.save.settled)
     if plan.save.settled and reason is not None:
         raise UnsupportedError(f"until='settled' needs the implicit method, which refuses this model: {reason}")
     if reason is not None:
-        solution = march(start, until, times, max_steps)
+        solution = explicit.solve(plan, start, report)
         segments = [segment("tsit5", 0.0, until, solution.statistics)]
         message = f"{solution.message}; or go implicitly, which is refused here: {reason}" if solution.message else ""
         notes = {**solution.notes, "segments": segments, "explicit because": reason}
@@ -58,67 +171,55 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
     size = size_of_value(model)
     # A value matrix of zero moves nobody; any stretch will do.
     unit = 1.0 / size if size > 0 else 1.0
-    parts = _explicit_part(march, start, min(until, LAST_STRETCH * unit), unit, times, max_steps)
-    last = parts[-1]
-    if last.solution.status != "success":
-        return _join(model, parts, None, times)
-    left = max_steps - sum(_steps(part.solution) for part in parts)
-    implicit = rodas.solve(
-        model,
-        last.solution.states[-1],
-        times=None if times is None else times[times > last.end],
-        until=until,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=max(1, left),
-        settled=plan.save.settled,
-        progress=report,
-        begin=last.end,
-        first_step=(last.end - last.begin) / max(1, last.solution.statistics.accepted),
-    )
-    if implicit.status == "max_steps":
-        # Of all steps, the explicit ones too.
-        implicit = replace(implicit, message=out_of_steps(implicit.notes["reached"], max_steps)[1])
-    return _join(model, parts, implicit, times)
+    course = _Course(plan, start, report, left=plan.accuracy.max_steps)
+    if _first_stretches(course, unit) and course.t < until:
+        if plan.save.settled or not _within_reach(course, unit):
+            course.implicit(course.left)
+        else:
+            _alternate(course, work.price(model, len(start)))
+    return _join(course)
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """An explicit solution between two times (its own times start at 0)."""
-
-    begin: float
-    end: float
-    solution: Solution
-
-    def wanted(self, times: FloatArray) -> FloatArray:
-        """The output times that fall into this stretch: up to its end, and from 0 on in the first one."""
-        return times[(times <= self.end) & ((times > self.begin) | (self.begin == 0.0))]
-
-
-def _steps(solution: Solution) -> int:
-    return solution.statistics.accepted + solution.statistics.rejected
+def _first_stretches(course: _Course, unit: float) -> bool:
+    """Explicit stretches of doubling length, up to where the implicit method may be the better one; False when they ended early."""
+    latest = min(course.until, LAST_STRETCH * unit)
+    end = min(latest, FIRST_STRETCH * unit)
+    while course.explicit(end):
+        part = course.parts[-1]
+        if end >= latest or part.end - part.begin > STABLE_STEP * unit * max(1, part.work.accepted):
+            return True
+        end = min(latest, 2.0 * end)
+    return False
 
 
-def _explicit_part(
-    march: Explicit, start: FloatArray, latest: float, unit: float, times: FloatArray | None, max_steps: int
-) -> list[_Stretch]:
-    """Explicit stretches up to the switch."""
-    parts: list[_Stretch] = []
-    begin, end, state, left = 0.0, min(latest, FIRST_STRETCH * unit), start, max_steps
-    while True:
-        output = None
-        if times is not None:
-            # The end of the stretch is where the next one starts, so it is saved besides what is wanted.
-            inside = times[(times < end) & ((times > begin) | (begin == 0.0))]
-            output = np.append(inside - begin, end - begin)
-        solution = march(state, end - begin, output, left)
-        parts.append(_Stretch(begin, end, solution))
-        left = max(1, left - _steps(solution))
-        step = (end - begin) / max(1, solution.statistics.accepted)
-        if solution.status != "success" or end >= latest or step > STABLE_STEP * unit:
-            return parts
-        state = solution.states[-1]
-        begin, end = end, min(latest, 2.0 * end)
+def _within_reach(course: _Course, unit: float) -> bool:
+    """True when explicit steps as long as the last ones reach the end."""
+    return course.until <= LATEST * unit and course.until - course.t <= course.left * course.pace
+
+
+def _alternate(course: _Course, price: float) -> None:
+    """The rest of the way, by whichever method gets further for its work; an implicit step costs `price` explicit ones."""
+    trial = TRIAL * price
+    length = PAYS * trial  # of an explicit round, in steps
+    while course.t < course.until:
+        if course.until - course.t < length * course.pace:
+            course.explicit(course.until)
+            return
+        steps = TRIAL
+        more, gain = course.implicit(steps)
+        while more and gain > LOSING * course.pace * price:
+            more, gain = course.implicit(steps)
+            steps *= 2
+            # Explicit steps may have become longer since they were last seen; not by more than stability allows.
+            close = gain < DECISIVE * course.pace * price and steps >= PAYS * TRIAL
+            if more and close and not course.explicit(min(course.until, course.t + trial * course.pace)):
+                return
+        if not more or not course.explicit(min(course.until, course.t + length * course.pace)):
+            return
+        length *= 2.0
+
+
+# ------------------------------------------------------------------------------------------------------------ one solution of all
 
 
 def segment(method: str, begin: float, end: float, statistics: Statistics) -> dict[str, Any]:
@@ -126,65 +227,74 @@ def segment(method: str, begin: float, end: float, statistics: Statistics) -> di
     return {"method": method, "from": begin, "to": end, "steps": statistics.accepted + statistics.rejected}
 
 
-def _join(model: Attention, parts: list[_Stretch], implicit: Solution | None, requested: FloatArray | None) -> Solution:
-    """One solution out of the explicit stretches and the implicit rest."""
-    times: list[FloatArray] = []
-    states: list[FloatArray] = []
-    for number, part in enumerate(parts):
-        if requested is None:
-            skip = 1 if number > 0 else 0
-            times.append(part.begin + part.solution.times[skip:])
-            states.append(part.solution.states[skip:])
-        else:
-            wanted = part.wanted(requested)[: len(part.solution.times)]
-            times.append(wanted)
-            states.append(part.solution.states[: len(wanted)])
-    statistics = Statistics()
+def _segments(parts: list[_Part]) -> list[dict[str, Any]]:
+    """Stretches of one method after the other are one."""
+    found: list[dict[str, Any]] = []
     for part in parts:
-        statistics = statistics + part.solution.statistics
-    final, reached = parts[-1].solution, parts[-1].end
-    if final.status != "success":
-        reached = parts[-1].begin + (float(final.times[-1]) if len(final.times) else 0.0)
-    segments = [segment("tsit5", 0.0, reached, statistics)]
-    notes: dict[str, Any] = {}
-    if implicit is not None:
-        skip = 1 if requested is None else 0
-        times.append(implicit.times[skip:])
-        states.append(implicit.states[skip:])
-        segments.append(segment("rodas", reached, implicit.notes["reached"], implicit.statistics))
-        statistics = statistics + implicit.statistics
-        notes = dict(implicit.notes)
-        final = implicit
-    notes["segments"] = segments
-    dense = _join_dense(model, parts, implicit) if requested is None else None
-    resume = None if implicit is None else implicit.resume
-    if resume is not None:
-        # What is stored counts the explicit steps too.
-        before = [part.solution.statistics for part in parts]
-        resume = replace(resume, statistics=sum(before, resume.statistics))
+        if found and found[-1]["method"] == part.method:
+            found[-1] |= {"to": part.end, "steps": found[-1]["steps"] + part.steps}
+        else:
+            found.append(segment(part.method, part.begin, part.end, part.work))
+    return found
+
+
+def _saved(part: _Part, requested: FloatArray | None, first: bool) -> tuple[FloatArray, FloatArray]:
+    """Times and states that a part leaves in the run."""
+    solution = part.solution
+    if requested is not None:
+        wanted = part.wanted(requested)[: len(solution.times)]
+        return wanted, solution.states[: len(wanted)]
+    times = part.shift + solution.times
+    if len(times):
+        times[-1] = part.end  # not but for rounding
+    skip = 0 if first else 1
+    return times[skip:], solution.states[skip:]
+
+
+def _resume(parts: list[_Part]) -> Resume | None:
+    """Where the run can be taken up: the clock and the work are those of all parts."""
+    last = parts[-1]
+    here = last.solution.resume
+    if here is None or (last.method == "tsit5" and last.solution.status != "success"):
+        return None
+    before = sum((part.work for part in parts[:-1]), Statistics())
+    return replace(here, t=last.shift + here.t, statistics=before + (here.statistics - last.done))
+
+
+def _join(course: _Course) -> Solution:
+    """One solution out of the parts."""
+    parts, requested = course.parts, course.plan.save.times
+    saved = [_saved(part, requested, first=number == 0) for number, part in enumerate(parts)]
+    last = parts[-1].solution
+    status, message = last.status, last.message
+    if status == "max_steps" and not message.startswith("dense output"):
+        # Of all steps, those of the other parts too.
+        message = out_of_steps(parts[-1].end, course.plan.accuracy.max_steps)[1]
     return Solution(
-        np.concatenate(times), np.concatenate(states), final.status, statistics, dense, final.message, notes, resume
+        np.concatenate([times for times, _ in saved]),
+        np.concatenate([states for _, states in saved]),
+        status,
+        sum((part.work for part in parts), Statistics()),
+        _join_dense(course.plan.model, parts) if requested is None else None,
+        message,
+        {**last.notes, "segments": _segments(parts)},
+        _resume(parts),
     )
 
 
-def _join_dense(model: Attention, parts: list[_Stretch], implicit: Solution | None) -> Dense | None:
-    """Dense output of all parts in one chart: that of the implicit part."""
-    pieces: list[Dense] = []
-    for part in parts:
-        dense = part.solution.dense
-        if isinstance(dense, Dense):
-            pieces.append(replace(dense, start=dense.start + part.begin))
-    if implicit is not None and isinstance(implicit.dense, Dense):
-        pieces = [in_chart(piece, implicit.dense.chart) for piece in pieces] + [implicit.dense]
+def _join_dense(model: Attention, parts: list[_Part]) -> Dense | None:
+    """Dense output of all parts in one chart: in angles where one of them is."""
+    pieces = [
+        replace(part.solution.dense, start=part.solution.dense.start + part.shift)
+        for part in parts
+        if isinstance(part.solution.dense, Dense)
+    ]
     if not pieces:
         return None
-    return Dense(
-        pieces[0].chart,
-        model.dim,
-        np.concatenate([piece.start for piece in pieces]),
-        np.concatenate([piece.width for piece in pieces]),
-        np.concatenate([piece.coefficients for piece in pieces]),
-    )
+    chart = "angle" if any(piece.chart == "angle" for piece in pieces) else "ambient"
+    pieces = [in_chart(piece, chart) for piece in pieces]
+    joined = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("start", "width", "coefficients"))
+    return Dense(chart, model.dim, *joined)
 
 
 def in_chart(dense: Dense, chart: Chart) -> Dense:

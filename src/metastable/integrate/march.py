@@ -31,6 +31,28 @@ from metastable.integrate.solution import (
 from metastable.integrate.tableau import TSIT5
 
 
+class Stack:
+    """Arrays of one shape behind one another, in memory that doubles: most of a long run is written once, not once more at its end."""
+
+    def __init__(self) -> None:
+        self.count, self.memory = 0, np.empty(0)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def append(self, item: FloatArray) -> None:
+        if self.count == len(self.memory):
+            grown = np.empty((max(32, 2 * self.count), *item.shape))
+            grown[: self.count] = self.memory[: self.count] if self.count else 0.0
+            self.memory = grown
+        self.memory[self.count] = item
+        self.count += 1
+
+    def array(self) -> FloatArray:
+        """All of them, (count, ...); what is not used of the memory was never touched."""
+        return self.memory[: self.count]
+
+
 @dataclass
 class Recorder:
     """Collects what a run keeps: states at chosen times, or every step with its polynomial."""
@@ -39,10 +61,10 @@ class Recorder:
     times: FloatArray | None
     chart: Chart = "ambient"
     saved_times: list[float] = field(default_factory=list)
-    saved_states: list[FloatArray] = field(default_factory=list)
+    saved_states: Stack = field(default_factory=Stack)
     start: list[float] = field(default_factory=list)
     width: list[float] = field(default_factory=list)
-    pieces: list[FloatArray] = field(default_factory=list)
+    pieces: Stack = field(default_factory=Stack)
 
     def begin(self, t: float, y: FloatArray) -> None:
         """Save the start where it is wanted."""
@@ -83,19 +105,19 @@ class Recorder:
 
     @property
     def bytes_kept(self) -> int:
-        return len(self.pieces) * self.pieces[0].nbytes if self.pieces else 0
+        return self.pieces.array().nbytes
 
     def dense(self) -> Dense | None:
         if not self.pieces:
             return None
-        return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), np.array(self.pieces))
+        return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), self.pieces.array())
 
 
 def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
     """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h."""
     coefficients = np.empty((DEGREE + 1, *y.shape))
     coefficients[0] = y
-    np.einsum("ip,i...->p...", h * TSIT5.dense, stages, out=coefficients[1:])
+    np.dot(h * TSIT5.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
     return coefficients
 
 
@@ -247,7 +269,7 @@ def integrate(
             march.restart()
     return Solution(
         np.array(recorder.saved_times, dtype=float),
-        np.array(recorder.saved_states).reshape(-1, len(start), max(start.shape[1], recorder.dim)),
+        recorder.saved_states.array().reshape(-1, len(start), max(start.shape[1], recorder.dim)),
         status,
         Statistics(march.accepted, march.rejected, march.evaluations),
         recorder.dense(),

@@ -65,6 +65,14 @@ class Statistics:
             self.jacobians + other.jacobians,
         )
 
+    def __sub__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.accepted - other.accepted,
+            self.rejected - other.rejected,
+            self.evaluations - other.evaluations,
+            self.jacobians - other.jacobians,
+        )
+
 
 @dataclass(frozen=True)
 class Dense:

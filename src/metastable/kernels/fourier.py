@@ -1,4 +1,5 @@
-"""Causal sums on the circle in O(n M): the interaction as a short Fourier series, sums over earlier tokens as prefix sums.
+"""Sums on the circle in O(n M): the interaction as a short Fourier series, sums over earlier tokens as prefix sums, sums over all
+tokens as one total.
 
 For Q = K = V = I the weight of token j for token k is a function of one angle,
 
@@ -7,6 +8,10 @@ For Q = K = V = I the weight of token j for token k is a function of one angle,
 and the force is its derivative, -(1/beta) d/dt. With prefix sums C_m = a_m sum_{j<=k} cos(m th_j), S_m likewise,
 
     Z_k = sum_m C_m cos(m th_k) + S_m sin(m th_k),    Z_k dth_k/dt = sum_m (m/beta) (S_m cos(m th_k) - C_m sin(m th_k)).
+
+Tokens that see one another wholly (full attention, or a prefix) all have the same C_m and S_m: they are summed first, and what is
+left is a trigonometric polynomial to evaluate at each token. A mass multiplies what a token adds. For beta < 0
+`exp(beta cos t) = exp(|beta| cos(t - pi))`: the same series, for tokens that are mirrored before they are added.
 
 About 7 sqrt(beta) modes suffice. The floor of the error is rounding of the sums, about 1e-16 times the number of tokens, so
 series are for short horizons, never for metastable forces.
@@ -17,6 +22,8 @@ knows what lies before it.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -51,23 +58,26 @@ def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
     )
 
 
-def pair_tolerance(tokens: int, tolerance: float) -> float:
-    """Tail allowed per pair so that `tokens` pairs stay within `tolerance`, but not below their rounding, about 1e-15 each."""
-    return max(tolerance / tokens, 1e-15)
+def pair_tolerance(tokens: int, tolerance: float, loss: float = 1.0) -> float:
+    """Tail allowed per pair so that `tokens` pairs stay within `tolerance`, but not below their rounding, about 1e-15 each.
+
+    Where the weights of a token add up to less than one they are divided by as much: `loss`.
+    """
+    return max(tolerance / tokens, 1e-15) / loss
 
 
-def circle_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.ndarray, np.ndarray]:
-    """Modes M, coefficients a_0..a_M and m/beta for Q = K = V = I."""
-    beta = max(beta, SMALLEST_BETA)
-    modes, weight = modes_for(beta, pair_tolerance(tokens, tolerance))
-    return modes, weight, np.arange(modes + 1) / beta
+def circle_series(beta: float, tokens: int, tolerance: float, loss: float = 1.0) -> tuple[int, np.ndarray, np.ndarray]:
+    """Modes M, coefficients a_0..a_M (of |beta|) and m/beta for Q = K = V = I."""
+    size = max(abs(beta), SMALLEST_BETA)
+    modes, weight = modes_for(size, pair_tolerance(tokens, tolerance, loss))
+    return modes, weight, np.arange(modes + 1) / math.copysign(size, beta)
 
 
-def matrix_modes(model: Attention, tokens: int, tolerance: float) -> int:
+def matrix_modes(model: Attention, tokens: int, tolerance: float, loss: float = 1.0) -> int:
     """Number of modes for a general Q^T K: that of the largest `beta |M^T x|`."""
     head = model.all_heads[0]
     scale = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
-    modes, _ = modes_for(max(head.beta * scale, SMALLEST_BETA), pair_tolerance(tokens, tolerance))
+    modes, _ = modes_for(max(abs(head.beta) * scale, SMALLEST_BETA), pair_tolerance(tokens, tolerance, loss))
     # One more: the mean position also needs the neighbours of each coefficient.
     return modes + 1
 
@@ -76,9 +86,9 @@ def matrix_modes(model: Attention, tokens: int, tolerance: float) -> int:
 
 
 @inlined
-def _start(x, y, present=1.0):
-    """(cos, sin)(m th) for m = 1 and for m = 0 behind it, from those of th."""
-    return x, y, fill(present), fill(0.0)
+def _start(x, y, mass=1.0):
+    """`mass` times (cos, sin)(m th) for m = 1 and for m = 0 behind it, from those of th."""
+    return x * mass, y * mass, fill(0.0) + mass, fill(0.0)
 
 
 @inlined
@@ -89,16 +99,20 @@ def _next(twice, wave):
 
 
 @inner
-def add_stretch(problem, stretch):
-    """Add `weight[m] (cos, sin)(m th)` of all tokens of each lane to the sums (two vectors per mode). Two at a time share the loads."""
-    length, sums, weight = stretch.length, stretch.sums, problem.weight
-    for i in range(0, length, 2):
+def add_stretch(problem, stretch, last):
+    """Add `weight[m] mass (cos, sin)(m th)` of the first `last` tokens of each lane to the sums (two vectors per mode).
+
+    Two at a time share the loads.
+    """
+    length, sums, weight, mirror = stretch.length, stretch.sums, problem.weight, problem.mirror
+    for i in range(0, last, 2):
         # An odd token out is added with weight zero in place of the second.
-        present = 1.0 if i + 1 < length else 0.0
-        j = i + 1 if i + 1 < length else i
-        x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES) * present
-        y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES) * present
-        first, second = _start(x, y), _start(u, v, present)
+        present = 1.0 if i + 1 < last else 0.0
+        j = i + 1 if i + 1 < last else i
+        x, u = load(stretch.x, i * LANES) * mirror, load(stretch.x, j * LANES) * mirror
+        y, v = load(stretch.x, (length + i) * LANES) * mirror, load(stretch.x, (length + j) * LANES) * mirror
+        first = _start(x, y, load(stretch.mass, i * LANES))
+        second = _start(u, v, load(stretch.mass, j * LANES) * present)
         for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
             store(sums, place, load(sums, place) + weight[m] * first[0] + weight[m] * second[0])
@@ -107,22 +121,23 @@ def add_stretch(problem, stretch):
 
 
 @inner
-def circle_stretch(problem, stretch, out):
-    """Angular velocities of the tokens of each lane, one after the other, for Q = K = V = I; the sums are overwritten.
+def circle_stretch(problem, stretch, first, out):
+    """Angular velocities of the tokens of each lane from `first` on, one after the other, for Q = K = V = I; the sums, of all before
+    `first`, are overwritten.
 
     Two tokens at a time, x + i y and u + i v, share the loads of the sums.
     """
     length, sums, weight, ratio = stretch.length, stretch.sums, problem.weight, problem.ratio
     earlier = load(stretch.before, 0)
-    for i in range(0, length, 2):
+    for i in range(first, length, 2):
         j = i + 1 if i + 1 < length else i
         x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES)
         y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES)
         twice, double = x + x, u + u
         x_old = u_old = fill(1.0)
         y_old = v_old = fill(0.0)
-        total_x = (earlier + (i + 1.0)) * weight[0]
-        total_u = (earlier + (i + 2.0)) * weight[0]
+        total_x = (earlier + (i - first + 1.0)) * weight[0]
+        total_u = (earlier + (i - first + 2.0)) * weight[0]
         force_x = force_u = fill(0.0)
         for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
@@ -145,6 +160,56 @@ def circle_stretch(problem, stretch, out):
         store(out, i * LANES, force_x / total_x)
         if j > i:
             store(out, j * LANES, force_u / total_u)
+
+
+@inlined
+def divisor(problem, stretch, i, weight_sum):
+    """What the force on token i of each lane is divided by: the sum of weights, or the mass of those whom it sees (times e^-|beta|, as
+    the weights are), without the token's own part where it does not see itself."""
+    seen = load(stretch.before, 0) * problem.shrink if problem.unnormalized else weight_sum
+    return seen - problem.own * load(stretch.mass, i * LANES)
+
+
+@inner
+def circle_total(problem, stretch, last, out):
+    """Angular velocities of the first `last` tokens of each lane, who see one another wholly, for Q = K = V = I.
+
+    The sums are those of everybody. Times m/beta they are the coefficients of the force; these are put behind them.
+    """
+    length, sums, modes = stretch.length, stretch.sums, problem.modes
+    behind = 2 * LANES * modes
+    for m in range(1, modes + 1):
+        for place in range(2 * LANES * (m - 1), 2 * LANES * m, LANES):
+            store(sums, behind + place, load(sums, place) * problem.ratio[m])
+    constant = load(stretch.before, 0) * problem.weight[0]
+    for i in range(0, last, 2):
+        j = i + 1 if i + 1 < last else i
+        x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES)
+        y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES)
+        twice, double = x + x, u + u
+        x_old = u_old = fill(1.0)
+        y_old = v_old = fill(0.0)
+        total_x = total_u = constant
+        force_x = force_u = fill(0.0)
+        for m in range(1, modes + 1):
+            place = 2 * LANES * (m - 1)
+            c, s = load(sums, place), load(sums, place + LANES)
+            total_x = total_x + c * x
+            total_u = total_u + c * u
+            total_x = total_x + s * y
+            total_u = total_u + s * v
+            c, s = load(sums, behind + place), load(sums, behind + place + LANES)
+            force_x = force_x + s * x
+            force_u = force_u + s * u
+            force_x = force_x - c * y
+            force_u = force_u - c * v
+            x, x_old = twice * x - x_old, x
+            y, y_old = twice * y - y_old, y
+            u, u_old = double * u - u_old, u
+            v, v_old = double * v - v_old, v
+        store(out, i * LANES, force_x / divisor(problem, stretch, i, total_x))
+        if j > i:
+            store(out, j * LANES, force_u / divisor(problem, stretch, j, total_u))
 
 
 # ------------------------------------------------------------------------------------------- general Q, K, V
@@ -176,8 +241,10 @@ def _bessel(kappa, modes, table):
 
 
 @inner
-def matrix_stretch(problem, stretch):
+def matrix_stretch(problem, stretch, whole):
     """Weighted mean position of what each token sees, for a general Q^T K (the sums are plain, not weighted), into `mean`.
+
+    The first `whole` tokens of each lane see one another wholly and are in the sums; each later one is added as it comes.
 
     With M^T x_k = r (cos phi, sin phi) and kappa = beta r the weights are exp(kappa (cos(phi - th_j) - 1)), so
     Z = I_0 n + 2 sum I_m (C_m cos m phi + S_m sin m phi) up to e^-kappa. The real part of sum_j w_j e^{i(th_j - phi)} has
@@ -196,13 +263,14 @@ def matrix_stretch(problem, stretch):
         phi_x = where(kappa, query_x / safe, 1.0)
         phi_y = where(kappa, query_y / safe, 0.0)
         _bessel(kappa, problem.modes + 1, table)
-        count = load(stretch.before, 0) + (i + 1.0)
+        later = 1.0 if i >= whole else 0.0
+        count = load(stretch.before, 0) + later * (i - whole + 1.0)
         lower = load(table, 0)
         middle = load(table, LANES)
         z = lower * count
         along = middle * count
         across = fill(0.0)
-        own, query = _start(x, y), _start(phi_x, phi_y)
+        own, query = _start(x, y, later), _start(phi_x, phi_y)
         for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
             c = load(sums, place) + own[0]

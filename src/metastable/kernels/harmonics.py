@@ -1,4 +1,4 @@
-"""Causal sums on the sphere S^2 in O(n L^2) for Q = K = V = I: the interaction as a short series of spherical harmonics.
+"""Sums on the sphere S^2 in O(n L^2) for Q = K = V = I: the interaction as a short series of spherical harmonics.
 
     exp(beta (x.y - 1)) = sum_l g_l P_l(x.y),    g_l = (2 l + 1) sqrt(pi / (2 beta)) e^-beta I_{l+1/2}(beta),
 
@@ -9,17 +9,20 @@ and by the addition theorem P_l(x.y) is a sum over m of products of functions of
 so sums over earlier tokens are prefix sums A_lm, B_lm. The force is the tangent gradient of Z_k(x)/beta, which needs q_lm and its
 derivative in z only; both follow from the three-term recurrence in l (upward, stable). The degree L grows like sqrt(beta).
 
-Vectors hold members or stretches of one sequence, as in `fourier`.
+Tokens that see one another wholly share one total of each, and repulsion mirrors what is added, as in `fourier`. Vectors
+hold members or stretches of one sequence, as there.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, fill, load, spread, store
-from metastable.kernels.fourier import SMALLEST_BETA, pair_tolerance
+from metastable.kernels.fourier import SMALLEST_BETA, divisor, pair_tolerance
 
 DEGREE_LIMIT = 1500
 """q_lm(z) reaches (1 + sqrt(2))^(l/2) at the poles, its derivative l^2 times that: beyond this degree they leave double precision."""
@@ -49,16 +52,19 @@ def degree_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
         top *= 2
 
 
-def sphere_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Degree L, [1/beta], and the coefficients `rise`, `fall` of the recurrence: m = 0..L, and l = m..L within each m, flat.
+def sphere_series(
+    beta: float, tokens: int, tolerance: float, loss: float = 1.0
+) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """Degree L (for |beta|), [1/beta], and the coefficients `rise`, `fall` of the recurrence, flat: m = 0..L, and within each m
+    l = m..L.
 
     q_lm = rise_lm z q_{l-1,m} - fall_lm q_{l-2,m}, normalised so that the kernel is the plain sum of products. At l = m the
     recurrence is started by q_{m-1} = 0, q_{m-2} = -1, rise = 0 and fall = q_mm.
     """
     from scipy.special import gammaln
 
-    beta = max(beta, SMALLEST_BETA)
-    degree, g = degree_for(beta, pair_tolerance(tokens, tolerance))
+    size = max(abs(beta), SMALLEST_BETA)
+    degree, g = degree_for(size, pair_tolerance(tokens, tolerance, loss))
     rise, fall = [], []
     for m in range(degree + 1):
         l = np.arange(m, degree + 1)
@@ -73,7 +79,7 @@ def sphere_series(beta: float, tokens: int, tolerance: float) -> tuple[int, np.n
         second[0] = np.exp(scale[0] + gammaln(2 * m + 1) - gammaln(m + 1) - m * np.log(2.0))
         rise.append(first)
         fall.append(second)
-    return degree, np.array([1.0 / beta]), np.concatenate(rise), np.concatenate(fall)
+    return degree, np.array([1.0 / math.copysign(size, beta)]), np.concatenate(rise), np.concatenate(fall)
 
 
 @inlined
@@ -99,16 +105,24 @@ def _climb(q, z, rise, fall):
     return up * value - fall * value_old, up * slope + (rise * value - fall * slope_old), value, slope
 
 
+@inlined
+def _mirrored(token, mirror):
+    """A token, or the point opposite to it for `mirror` -1."""
+    return token[0] * mirror, token[1] * mirror, token[2] * mirror
+
+
 @inner
-def add_stretch(problem, stretch):
-    """Add the harmonics of all tokens of each lane to the sums (two vectors per (m, l), in the order of the coefficients)."""
-    length, sums = stretch.length, stretch.sums
-    for i in range(0, length, 2):
+def add_stretch(problem, stretch, last):
+    """Add the harmonics of the first `last` tokens of each lane, times their masses, to the sums (two vectors per (m, l), in
+    the order of the coefficients)."""
+    sums, mass = stretch.sums, stretch.mass
+    for i in range(0, last, 2):
         # An odd token out is added with weight zero in place of the second.
-        second = i + 1 < length
-        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
-        power_1 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
-        power_2 = (fill(1.0 if second else 0.0), fill(0.0), fill(0.0), fill(0.0))
+        j, present = (i + 1, 1.0) if i + 1 < last else (i, 0.0)
+        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, j)
+        token_1, token_2 = _mirrored(token_1, problem.mirror), _mirrored(token_2, problem.mirror)
+        power_1 = (load(mass, i * LANES), fill(0.0), fill(0.0), fill(0.0))
+        power_2 = (load(mass, j * LANES) * present, fill(0.0), fill(0.0), fill(0.0))
         place = 0
         for m in range(problem.modes + 1):
             q1 = q2 = fill(0.0)
@@ -144,26 +158,27 @@ def _add_order(gradient, order, power, m):
 
 
 @inlined
-def _finish(problem, token, gradient, i, out):
-    """Velocity of token i: the tangent part of the gradient over beta Z."""
+def _finish(problem, token, gradient, divided, i, out):
+    """Velocity of token i: the tangent part of the gradient over beta Z (`divided`)."""
     a, b, z = token
-    weight, x, y, up = gradient
+    _, x, y, up = gradient
     radial = x * a + y * b + up * z
-    scale = problem.ratio[0] / weight
+    scale = problem.ratio[0] / divided
     store(out, 3 * i * LANES, scale * (x - radial * a))
     store(out, (3 * i + 1) * LANES, scale * (y - radial * b))
     store(out, (3 * i + 2) * LANES, scale * (up - radial * z))
 
 
 @inner
-def sphere_stretch(problem, stretch, out):
-    """Velocities (three vectors per token) of the tokens of each lane, one after the other; the sums are what lies before them.
+def sphere_stretch(problem, stretch, first, out):
+    """Velocities (three vectors per token) of the tokens of each lane from `first` on, one after the other; the sums are what
+    lies before them.
 
     Two tokens at a time (1 and 2 in the names) share the loads of sums and coefficients.
     """
     length, sums = stretch.length, stretch.sums
     none = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
-    for i in range(0, length, 2):
+    for i in range(first, length, 2):
         second = i + 1 < length
         token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
         power_1 = power_2 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
@@ -188,6 +203,38 @@ def sphere_stretch(problem, stretch, out):
             gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
             gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
             power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
-        _finish(problem, token_1, gradient_1, i, out)
+        _finish(problem, token_1, gradient_1, gradient_1[0], i, out)
         if second:
-            _finish(problem, token_2, gradient_2, i + 1, out)
+            _finish(problem, token_2, gradient_2, gradient_2[0], i + 1, out)
+
+
+@inner
+def sphere_total(problem, stretch, last, out):
+    """Velocities of the first `last` tokens of each lane, who see one another wholly; the sums are those of everybody.
+
+    Two tokens at a time, as above.
+    """
+    sums = stretch.sums
+    none = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
+    for i in range(0, last, 2):
+        second = i + 1 < last
+        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
+        power_1 = power_2 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
+        gradient_1 = gradient_2 = none
+        place = 0
+        for m in range(problem.modes + 1):
+            q1 = q2 = (fill(0.0), fill(0.0), fill(-1.0), fill(0.0))
+            order_1 = order_2 = none
+            for _ in range(m, problem.modes + 1):
+                rise, fall = spread(problem.rise, place), spread(problem.fall, place)
+                q1, q2 = _climb(q1, token_1[2], rise, fall), _climb(q2, token_2[2], rise, fall)
+                real, imaginary = load(sums, 2 * LANES * place), load(sums, 2 * LANES * place + LANES)
+                order_1 = _add_degree(order_1, q1, real, imaginary)
+                order_2 = _add_degree(order_2, q2, real, imaginary)
+                place += 1
+            gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
+            gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
+            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
+        _finish(problem, token_1, gradient_1, divisor(problem, stretch, i, gradient_1[0]), i, out)
+        if second:
+            _finish(problem, token_2, gradient_2, divisor(problem, stretch, i + 1, gradient_2[0]), i + 1, out)

@@ -43,6 +43,12 @@ def padded(columns: int) -> int:
 
 
 @inlined
+def at_stage(stages, i):
+    """The columns at stage i, of arrays (stages, width)."""
+    return Columns(stages.cosine[i], stages.sine[i], stages.vector[i])
+
+
+@inlined
 def line(columns, block, r, first):
     """Row r of a block whose rows are the columns from `first` on."""
     return Line(block.biases[r], block.jacobian[r], columns.cosine[first + r], columns.sine[first + r])
@@ -146,9 +152,10 @@ def pull_row(columns, line, start, stop, scale):
 # `first + 1`, ..., each sees all columns before it.
 
 
-@inlined
-def pull_block(columns, block, first, scale):
-    """`pull_row` for four rows, to the sums of the block."""
+@inner
+def pull_block(stages, i, block, first, scale):
+    """`pull_row` for four rows at stage i, to the sums of the block. (A function of its own: its loop needs all registers.)"""
+    columns = at_stage(stages, i)
     line0, line1 = line(columns, block, 0, first), line(columns, block, 1, first)
     line2, line3 = line(columns, block, 2, first), line(columns, block, 3, first)
     sums0, sums1, sums2, sums3 = _nothing(), _nothing(), _nothing(), _nothing()

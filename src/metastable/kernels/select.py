@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -139,18 +140,26 @@ def _choose_interaction(model: Attention, tokens: int, engine: str, interaction:
             raise UnsupportedError("engine='reference' has no series interaction; use engine='cpu'")
         return "direct"
     module = engine_module(engine)
+    scale = _time_scale(model)
     if interaction == "series":
-        if horizon > LONG_HORIZON:
+        if horizon > LONG_HORIZON * scale:
             raise InvalidInputError(
                 f"interaction='series' is accurate to about 1e-16 times the number of tokens, which is more than the forces "
-                f"that matter beyond t = {LONG_HORIZON:g}; use interaction='direct'"
+                f"that matter beyond t = {LONG_HORIZON * scale:g}; use interaction='direct'"
             )
         reason = module.series_refusal(model, tokens)
         if reason is not None:
             raise UnsupportedError(reason)
         return "series"
-    wins = interaction == "auto" and horizon <= LONG_HORIZON and module.series_wins(model, tokens)
+    wins = interaction == "auto" and horizon <= LONG_HORIZON * scale and module.series_wins(model, tokens)
     return "series" if wins else "direct"
+
+
+def _time_scale(model: Attention) -> float:
+    """The unit of time of the fastest force: one for weights that are divided by their sum, else e^-|beta|."""
+    if model.weighting.kind != "unnormalized":
+        return 1.0
+    return math.exp(-min(700.0, max(abs(head.beta) for head in model.all_heads)))
 
 
 def right_hand_side(model: Attention, tokens: int, choice: Backend, first: int = 0) -> RightHandSide:

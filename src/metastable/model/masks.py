@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastable import _checks
-from metastable.errors import ModelError
+from metastable.errors import ModelError, UnsupportedError
 from metastable.model.declare import Declared, parameter
 from metastable.model.describe import one_line
 
@@ -78,7 +78,15 @@ class Masking(Declared, ABC, family="mask"):
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
         short, long = self.intervals(before), self.intervals(after)
-        return short is not None and long is not None and bool(np.array_equal(short, long[:before]))
+        if short is not None and long is not None:
+            return bool(np.array_equal(short, long[:before]))
+        if self.fixed_length is not None and self.fixed_length != after:
+            raise UnsupportedError(
+                f"the mask is a matrix for {self.fixed_length} tokens (a rule is kept as the matrix that it made), which does not "
+                f"say whom {after} tokens see; simulate all of them together, with a mask for {after}"
+            )
+        seen, wide = self.matrix(before), self.matrix(after)
+        return bool(np.array_equal(seen, wide[:before, :before])) and not wide[:before, before:].any()
 
     def check(self, tokens: int) -> None:
         """Raise `ModelError` when the mask does not fit a sequence of this length."""

@@ -68,12 +68,24 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
 <h1>Attention dynamics, recomputed</h1>
 <p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. Their statements, simulated again:
 {sum(counts.values())} were tested, {plain(tally(counts))}.</p>
-{_bar(counts)}
+{_bar(counts)}{_links(counts)}
 <div class="papers">{"".join(_card(paper, found[paper]) for paper in found)}</div>
 {lists}
 <p class="lead">Computing time {seconds}; metastable {__version__}. <code>{plain(command)}</code></p>
 </main></body></html>
 """
+
+
+def _number(count: int, word: str) -> str:
+    """`1 item`, `2 items`."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _links(counts: Counter[str]) -> str:
+    """Where to find what did not hold, for readers who do not scroll."""
+    found = [(title, verdict) for title, verdict, _ in LISTS if counts[verdict]]
+    listed = " · ".join(f'<a href="#{CLASS[verdict]}">{title} ({counts[verdict]})</a>' for title, verdict in found)
+    return f'<p class="links">{listed}</p>' if found else ""
 
 
 def _place(paper: Paper) -> str:
@@ -94,7 +106,7 @@ def _bar(counts: Counter[str]) -> str:
 def _card(paper: Paper, results: Sequence[Result]) -> str:
     counts = Counter(finding.verdict for result in results for finding in result.findings)
     failed = sum(result.verdict == "failed" for result in results)
-    lost = f", {failed} items failed" if failed else ""
+    lost = f", {_number(failed, 'item')} failed" if failed else ""
     items = "".join(
         f'<li><span class="dot {CLASS[result.verdict]}" title="{plain(result.verdict)}"></span>'
         f'<a href="{_place(paper)}#{plain(result.name)}">{typeset(result.title)}</a></li>'
@@ -102,11 +114,11 @@ def _card(paper: Paper, results: Sequence[Result]) -> str:
     )
     number = f'<a href="{paper.link}">arXiv:{paper.number}</a>' if paper.link else plain(paper.number)
     return f"""<section class="paper" id="{plain(paper.number)}"><span class="name">{number}</span>
-<h2><a href="{_place(paper)}">{plain(paper.title)}</a></h2>
+<h2><a href="{_place(paper)}">{typeset(paper.title)}</a></h2>
 {_picture(paper, results)}
 <p>{typeset(paper.summary)}</p>
 {_bar(counts)}<p class="tally">{plain(tally(counts))}{lost}</p>
-<details><summary>{len(results)} items</summary><ul class="items">{items}</ul></details></section>
+<details><summary>{_number(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
 """
 
 
@@ -153,5 +165,5 @@ def _list(title: str, verdict: str, every: Sequence[tuple[Paper, Result, Finding
     body = f'<ul class="list">{rows}</ul>'
     lead = f"<p>{note}</p>" if note else ""
     if verdict != "disagrees":
-        body = f"<details><summary>{len(chosen)} statements</summary>{body}</details>"
-    return f"<section><header><h2>{title}</h2>{chip(verdict)}</header>{lead}{body}</section>"
+        body = f"<details><summary>{_number(len(chosen), 'statement')}</summary>{body}</details>"
+    return f'<section id="{CLASS[verdict]}"><header><h2>{title}</h2>{chip(verdict)}</header>{lead}{body}</section>'

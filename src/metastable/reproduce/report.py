@@ -44,7 +44,7 @@ def render(results: Sequence[Result], command: str, paper: Paper) -> str:
     """The page as a string."""
     counts = Counter(result.verdict for result in results)
     summary = tally(counts)
-    title = plain(f"{paper.title}, recomputed")
+    title = typeset(f"{paper.title}, recomputed")
     citation = plain(paper.citation)
     source = f'<a href="{paper.link}">{citation}</a>' if paper.link else citation
     above = '<p><a href="../index.html">All papers</a></p>' if paper.number != FIRST else ""
@@ -53,7 +53,7 @@ def render(results: Sequence[Result], command: str, paper: Paper) -> str:
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{css}</style></head><body><main>
+<title>{plain(paper.title)}, recomputed</title><style>{css}</style></head><body><main>
 {above}<h1>{title}</h1>
 <p class="lead">{plain(paper.covers)} of {source}, simulated again and compared
 with what the paper says. {len(results)} items: {plain(summary)}. Computing time {total}; {plain(version)}.</p>

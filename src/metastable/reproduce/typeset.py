@@ -6,9 +6,13 @@ import html
 import re
 
 GREEK = {
+    "alpha": "α",
     "beta": "β",
+    "gamma": "γ",
+    "Gamma": "Γ",
     "delta": "δ",
     "sigma": "σ",
+    "kappa": "κ",
     "lambda": "λ",
     "theta": "θ",
     "phi": "φ",
@@ -16,11 +20,13 @@ GREEK = {
     "tau": "τ",
     "eps": "ε",
     "mu": "μ",
+    "psi": "ψ",
+    "rho": "ρ",
     "xi": "ξ",
     "pi": "π",
 }
 _WORD = re.compile(r"(?<![A-Za-z])(" + "|".join(sorted(GREEK, key=len, reverse=True)) + r")(?![A-Za-z])")
-_INDEX = re.compile(r"([A-Za-zβδσλθφτεμξπ])_(\{[^}]*\}|[A-Za-z0-9]+)")
+_INDEX = re.compile(r"([A-Za-zαβγΓδσκλθφτεμξπψρ])_(\{[^}]*\}|[A-Za-z0-9]+)")
 _POWER = re.compile(r"\^(-?[0-9.]+[0-9]|-?[0-9]|[A-Za-z])")
 _EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9.]+)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
 

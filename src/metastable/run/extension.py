@@ -20,6 +20,8 @@ from metastable.run import resume as memory
 if TYPE_CHECKING:
     from metastable.run.handle import Run
 
+AS_BEFORE = 10.0
+"""A run that tried implicit steps and went back to explicit ones goes on with these, to a horizon so many times as long."""
 METHODS = ("auto", "tsit5", "rodas")
 """What the method of a further part may be, where the run so far was adaptive."""
 
@@ -122,8 +124,12 @@ def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
         return used
     if method != "auto":
         return method
-    if used != "tsit5":
+    segments = run.notes.get("segments")
+    last = segments[-1]["method"] if segments else used
+    if last == "rodas":
         return "rodas"
+    if used != "tsit5" and not save.settled and save.until <= AS_BEFORE * run.end:
+        return "tsit5"  # implicit steps were tried, and lost
     if asked["method"] == "tsit5" or asked["engine"] in ("reference", "cuda", "torch"):
         return "tsit5"
     refused = rodas.horizon_refusal(run.model, len(run.start), save.until, save.settled)

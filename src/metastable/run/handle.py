@@ -34,7 +34,7 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wis
 
     segments = solution.notes.get("segments", [])
     attributes = {
-        "method": "+".join(segment["method"] for segment in segments) or plan.method,
+        "method": "+".join(dict.fromkeys(segment["method"] for segment in segments)) or plan.method,
         **asdict(plan.accuracy),
         "engine": plan.backend.engine,
         "interaction": plan.backend.interaction,
@@ -237,7 +237,8 @@ class Run(Handle):
         Depth, radii, noise and the memory of the step control go on where they were, also in a run that was loaded. Equal to the
         run that is longer from the beginning: bit for bit for "layers" and "sde" (the noise goes on, too), to rounding for
         "tsit5" and "rodas" (the same steps are made; so with every step kept, the last one, which was cut short to end on
-        time, is made anew), to the tolerance where the method changes, where the run was saved by version 0.1, and behind `append`.
+        time, is made anew), to the tolerance where the method changes (as "auto" may, by what is left to do), where the run was saved
+        by version 0.1, and behind `append`.
         (`simulate(model, run.final)` is another thing: a new run, from depth 0 and with radii 1.)
 
         Parameters

@@ -10,6 +10,7 @@ import metastable as ms
 from metastable import sphere
 from metastable.analysis import cluster_leaders, leaders
 from metastable.analysis.cascade import COPIES
+from metastable.analysis.followers import groups_of
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
 
@@ -49,6 +50,30 @@ def test_predicts_under_random_queries_and_keys():
     off, right = compare(ms.Attention(dim=3, beta=4.0, query=query, key=key), 60, 1002, radius=0.05)
     assert right
     assert off.max() < 0.02
+
+
+@pytest.mark.parametrize("seed", [8, 23])
+def test_followers_that_part_are_carried_along_and_called_doubtful(seed):
+    """Draws where leaders by themselves take 22 of 40 tokens along that stay (8), or end in the wrong cluster (23)."""
+    query, key = np.random.default_rng(1000 + seed).normal(size=(2, 3, 3))
+    model = ms.Attention(dim=3, beta=5.0, query=query, key=key)
+    run = ms.simulate(model, sphere.uniform(40, dim=3, seed=seed), until=1e5, progress=False)
+    tree = run.predict_merges(50.0)
+    truth = ms.merge_tree(run, radius=tree.radius)
+    assert tree.doubtful.any()
+    seen = np.append(tree.time[tree.time < run.end], run.end)
+    for moment in np.sqrt(seen[1:] * seen[:-1]):
+        np.testing.assert_array_equal(tree.labels_at(moment), truth.labels_at(moment))
+
+
+def test_groups_of_followers_keep_the_leader_alone():
+    labels = np.repeat([0, 1], [70, 30])
+    groups = groups_of(labels)
+    first = cluster_leaders(groups)
+    assert (np.bincount(groups)[groups[[0, 70]]] == 1).all()
+    assert all(len(set(labels[groups == g])) == 1 for g in range(len(first)))
+    assert len(first) < 20
+    np.testing.assert_array_equal(groups_of(labels[60:]), np.arange(40))
 
 
 def test_value_matrix_sets_the_pace():
@@ -221,8 +246,13 @@ def test_rotations_and_the_order_of_followers_change_nothing():
 )
 def test_refuses_what_does_not_stand_still(changes, words):
     model = dataclasses.replace(ms.Attention(dim=2, beta=9.0), **changes)
-    with pytest.raises(UnsupportedError, match=words):
-        ms.predict_merges(on_circle([0.0, 1.0]), model)
+    start = on_circle([0.0, 1.0])
+    with pytest.raises(UnsupportedError, match=words) as caught:
+        ms.predict_merges(start, model)
+    # The call that it names instead works.
+    call = str(caught.value).split("simulate it: ")[1].replace("1000.0", "20.0")
+    found = eval(call, {"metastable": ms, "model": model, "start": start})
+    assert found.tokens == 2
 
 
 def test_refuses_nonsense():

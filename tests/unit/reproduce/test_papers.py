@@ -121,7 +121,8 @@ def test_every_paper_has_its_report_and_the_index_covers_all(tmp_path):
     assert page.count("data:image/png;base64,") == 2
     assert "<script" not in page
     assert 'href="second/report.html#two"' in page
-    assert "3 of 4 &lt;i&gt;" in page.split("What we could not confirm")[1]
+    assert '<a href="#disagrees">What we could not confirm (1)</a>' in page
+    assert "3 of 4 &lt;i&gt;" in page.split('<section id="disagrees">')[1]
     again = run_papers(select([], [first]), Settings(), tmp_path, "again", known=[second])
     assert calls == ["one", "two"]
     assert again.index is not None

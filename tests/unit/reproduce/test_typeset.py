@@ -16,6 +16,7 @@ from metastable.reproduce.typeset import typeset
         ("at t = 1e+09", "at t = 10<sup>9</sup>"),
         ("error 6.9e-12 rad", "error 6.9 × 10<sup>−12</sup> rad"),
         ("sum_{j<k} exp(beta)", "sum<sub>j&lt;k</sub> exp(β)"),
+        ("Gamma(d/2) kappa_#, gamma < 1/(1 - rho)", "Γ(d/2) κ_#, γ &lt; 1/(1 - ρ)"),
         ("the alphabet is not Greek", "the alphabet is not Greek"),
         ("<b>bold</b>", "&lt;b&gt;bold&lt;/b&gt;"),
         ("open ^(bracket", "open ^(bracket"),

@@ -42,6 +42,7 @@ def sweep(**changes):
         ({"observe": {"a": {"kind": f"{HERE}:nothing"}}}, "nothing"),
         ({"observe": {"a": {"kind": "no.such.room:f"}}}, "no.such|No module"),
         ({"observe": {"a": {"kind": f"{HERE}:northern", "colour": 1}}}, "colour|arguments"),
+        ({"observe": {"a": {"kind": f"{HERE}:moment"}}}, "needs order by name"),
         ({"observe": {"a": lambda x: 1.0}}, "top of a module"),
         ({"start": "normal"}, "von_mises_fisher"),
         ({"start": {"kind": "normal"}}, "known starts are"),

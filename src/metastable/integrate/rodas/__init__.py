@@ -1,8 +1,9 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
-from metastable.integrate.rodas.prepare import dense_tokens
+from metastable.integrate.rodas.prepare import dense_tokens, on_circle
 from metastable.integrate.rodas.solver import (
     DENSE_HORIZON,
+    JOINED,
     LOGIT_SPREAD,
     SETTLED,
     SUPPORT,
@@ -15,6 +16,7 @@ from metastable.integrate.rodas.solver import (
 
 __all__ = [
     "DENSE_HORIZON",
+    "JOINED",
     "LOGIT_SPREAD",
     "SETTLED",
     "SUPPORT",
@@ -22,6 +24,7 @@ __all__ = [
     "check_range",
     "dense_tokens",
     "horizon_refusal",
+    "on_circle",
     "refusal",
     "solve",
 ]

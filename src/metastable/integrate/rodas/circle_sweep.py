@@ -17,6 +17,7 @@ from metastable.kernels.jacobian_circle import (
     Block,
     Columns,
     Sums,
+    at_stage,
     finish_row,
     keep_weights,
     line,
@@ -59,12 +60,6 @@ def sweep_memory(columns: int) -> Sweep:
         angles=zeros(vectors),
         carried=zeros(vectors),
     )
-
-
-@inlined
-def at_stage(stages, i):
-    """The columns at stage i."""
-    return Columns(stages.cosine[i], stages.sine[i], stages.vector[i])
 
 
 @inlined
@@ -127,11 +122,12 @@ def _linearise(system, row, count, h):
 @inlined
 def _pull(system, i, row):
     """Sums of the rows of a block at stage i. A block has one row unless the mask is plain."""
-    columns, block = at_stage(system.memory.stages, i), system.memory.block
+    stages, block = system.memory.stages, system.memory.block
     first, scale = system.frozen_mass.size + row, system.beta * LOG2E
     if system.plain:
-        pull_block(columns, block, first, scale)
+        pull_block(stages, i, block, first, scale)
     else:
+        columns = at_stage(stages, i)
         force, weights, product = 0.0, 0.0, 0.0
         for q in range(system.ranges.shape[1]):
             start, stop = _span(system, row, q)

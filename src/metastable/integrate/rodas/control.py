@@ -27,7 +27,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import typeof, types
+from numba import types
 
 from metastable.kernels.cpu.compiled import address_of, compiled, generate_call, inner
 from metastable.kernels.cpu.fastmath import intrinsic
@@ -114,7 +114,7 @@ _settled: dict[Any, Any] = {}
 
 def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled: Any, *, piece: np.ndarray) -> Any:
     """The system with the addresses of its compiled functions; `piece` is like those of its journal."""
-    kind = typeof(Reference(system))
+    kind = Reference(system).kind
     if kind not in _known:
         address = address_of(polynomial, kind, piece)
         _known[kind] = Calls(address_of(attempt, kind, 1.0), address_of(commit, kind, 1.0), address, 0)
@@ -124,7 +124,7 @@ def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled:
 
 def _with_settled(system: Any) -> Any:
     """The system with the address of its `settled`, too."""
-    kind = typeof(Reference(system))
+    kind = Reference(system).kind
     return system._replace(calls=system.calls._replace(settled=address_of(_settled[kind], kind, 1.0)))
 
 
@@ -166,11 +166,10 @@ _run = compiled(lambda address, place, x: _call(address, place, x))
 
 
 def run(system: Any, name: str, x: Any) -> None:
-    """Call one of the four functions of a named tuple from Python."""
-    if name == "settled":
-        system = _with_settled(system)
-    place = Reference(system)  # kept until the call is over
-    _run(getattr(system.calls, name), place.address, x)
+    """Call one of the four functions of a named tuple (or of a reference to one) from Python."""
+    place = system if isinstance(system, Reference) else Reference(system)  # kept until the call is over
+    calls = _with_settled(place.memory).calls if name == "settled" else place.memory.calls
+    _run(getattr(calls, name), place.address, x)
 
 
 # ------------------------------------------------------------------------------------------------------- step control

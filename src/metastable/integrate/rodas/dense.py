@@ -20,7 +20,7 @@ from metastable.integrate.rodas.charts import Charts, from_chart, stage_place, t
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
-from metastable.kernels.cpu.memory import by_reference
+from metastable.kernels.cpu.memory import Reference, by_reference
 
 EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
@@ -117,6 +117,7 @@ class DenseSystem:
 
     def __init__(self, system: SphereSystem) -> None:
         self.system, self.result = system, system.result
+        self.place = Reference(system)
 
     def jacobian(self) -> FloatArray:
         """Chart Jacobian of the leading block, shape (first, d - 1, first, d - 1), at the current tokens."""
@@ -128,7 +129,7 @@ class DenseSystem:
             np.zeros((first, heads, dim)),
             np.zeros((heads, first, system.columns.zeros.size)),
         )
-        _linearise_block(system, found)
+        _linearise_block(self.place, found)
         x = system.charts.origin[:first]
         frames = bases(system.charts)[:first]
         result = np.zeros((first, dim - 1, first, dim - 1))
@@ -148,11 +149,11 @@ class DenseSystem:
 
     def stage_slopes(self, i: int, slope: FloatArray) -> None:
         """Chart velocities of the leading rows at stage i, into `slope` (first, d - 1)."""
-        _velocity_block(self.system, i, slope)
+        _velocity_block(self.place, i, slope)
 
     def begin(self, h: float) -> None:
         """Charts at the current tokens for a step of size h."""
-        _begin(self.system, h)
+        _begin(self.place, h)
 
     def attempt(self, h: float) -> None:
         """Try a step: the leading block as a whole, then the rows behind it."""
@@ -176,15 +177,15 @@ class DenseSystem:
                 slope += np.einsum("j,jkb->kb", C[i, :i] / h, system.increments[:i, :first])
             solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)
-            _tangents_block(system, i)
-        control.run(system, "attempt", h)
+            _tangents_block(self.place, i)
+        control.run(self.place, "attempt", h)
         self.result[FASTEST] = max(rate, self.result[FASTEST])
 
     def commit(self, tolerance: float) -> None:
-        control.run(self.system, "commit", tolerance)
+        control.run(self.place, "commit", tolerance)
 
     def polynomial(self, piece: FloatArray) -> None:
-        control.run(self.system, "polynomial", piece)
+        control.run(self.place, "polynomial", piece)
 
     def settled(self, threshold: float) -> None:
-        control.run(self.system, "settled", threshold)
+        control.run(self.place, "settled", threshold)

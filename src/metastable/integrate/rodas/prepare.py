@@ -215,13 +215,18 @@ def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     )
 
 
+def default_step(model: Attention) -> float:
+    """The first step where nobody knows better."""
+    size = size_of_value(model)
+    return FIRST_STEP / size if size else math.inf
+
+
 def prepare(model: Attention, start: FloatArray) -> Prepared:
     """The system that fits the model: in angles, in charts, or in charts with a dense block."""
     from metastable.integrate.rodas import control
 
     tokens, dim = start.shape
-    size = size_of_value(model)
-    first_step = FIRST_STEP / size if size else math.inf
+    first_step = default_step(model)
     if on_circle(model, tokens):
         circle = circle_system(model, start)
         # A sweep whose error is already twice what is allowed need not be finished.

@@ -7,7 +7,8 @@ cascade of merges down to one cluster is a matter of some hundred steps. Three s
 - the circle with Q = K = V = I, in angles (`circle_system`);
 - any dimension, heads, Q, K, V, in gnomonic charts (`sphere_system`);
 - a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only; unnormalised weights are one
-  such block at another pace (`unnormalized`).
+  such block at another pace (`unnormalized`). Beyond, tokens under full attention that have met are one point with a mass
+  (`clusters`, `full_attention`).
 
 The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`control`). Range: differences of
 logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
@@ -16,6 +17,7 @@ logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.rodas.prepare import dense_system, dense_tokens, prepare, sphere_system
+from metastable.integrate.rodas.prepare import default_step, dense_system, dense_tokens, prepare, sphere_system
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
 
@@ -67,6 +69,15 @@ SUPPORT = Support(
     rules=(Rule("pace", _pace_rule), Rule("size", _size_rule, "use softmax under a causal mask, or method='tsit5'")),
 )
 
+JOINED = Support(
+    "full attention beyond that",
+    norms=frozenset({"post_ln"}),
+    masks=frozenset({"full"}),
+    weights=frozenset({"softmax"}),
+    parts=frozenset({"bilinear", "blind"}),
+)
+"""Models whose tokens become points with masses once they have met: V = I, so that they stay together."""
+
 
 def refusal(model: Attention, tokens: int | None = None) -> str | None:
     """Why Rodas cannot do this model (with the fix), or None."""
@@ -97,9 +108,12 @@ def horizon_refusal(model: Attention, tokens: int, until: float, settled: bool) 
     except NumericalRangeError as error:
         return str(error)
     if not settled and until > DENSE_HORIZON and dense_tokens(model, tokens):
-        return (
-            f"a mask with a dense block (and unnormalized weights) has no implicit method beyond t = {DENSE_HORIZON:g}"
-        )
+        obstacle = why_not(model, JOINED, tokens)
+        if obstacle is not None:
+            return (
+                "a mask with a dense block (and unnormalized weights) has no implicit method beyond "
+                f"t = {DENSE_HORIZON:g}: {obstacle}"
+            )
     return None
 
 
@@ -148,23 +162,41 @@ def solve(
     """
     require(model, SUPPORT, len(start))
     check_range(model)
+    from metastable.integrate.rodas.control import Goal
+
     horizon = float(until)
+    begin = float(begin if resume is None else resume.t)
+    goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
     if dense_tokens(model, len(start)):
+        obstacle = why_not(model, JOINED, len(start))
+        if obstacle is None and (settled or horizon > DENSE_HORIZON):
+            from metastable.integrate.rodas import full_attention
+
+            return full_attention.solve(
+                model,
+                start,
+                goal,
+                times=times,
+                begin=begin,
+                first_step=default_step(model) if first_step is None else first_step,
+                keep_dense=keep_dense,
+                progress=progress,
+                resume=resume,
+                stretch=partial(solve, rtol=rtol, atol=atol, keep_dense=keep_dense),
+                horizon=DENSE_HORIZON,
+            )
         if not settled and horizon > DENSE_HORIZON:
             raise NumericalRangeError(
                 f"until = {horizon:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
-                f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go; "
+                f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go ({obstacle}); "
                 f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
             )
-        horizon = min(horizon, DENSE_HORIZON)
-    from metastable.integrate.rodas.control import Goal
+        goal = goal._replace(until=min(horizon, DENSE_HORIZON))
     from metastable.integrate.rodas.output import Integration
 
     prepared = prepare(model, start)
     if first_step is not None:
         prepared = replace(prepared, first_step=first_step)
-    goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
-    begin = float(begin if resume is None else resume.t)
     integration = Integration(prepared, start, np.empty(0) if times is None else times, begin, goal, keep_dense)
     if resume is not None:
         integration.take_up(resume)

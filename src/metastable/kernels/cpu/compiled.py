@@ -92,6 +92,10 @@ def call_members(typing_context, address, problem, pace, y, scratch, out):
     return types.none(types.int64, problem, pace, y, scratch, out), generate_call
 
 
+FIRST, BETWEEN, SECOND = range(3)
+"""Phases of the evaluation of one system; the one between is for series, and has one piece."""
+
+
 @intrinsic
 def call_piece(typing_context, address, phase, piece, system, pace, y, out):
     """Call a kernel of `system`."""

@@ -13,11 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general, series
-from metastable.kernels.cpu.compiled import address_of, inner, vectors
-from metastable.kernels.cpu.problem import CIRCLE, CIRCLE_SERIES, GENERAL, MATRIX_SERIES, SPHERE_SERIES, TILES, Problem
+from metastable.kernels.cpu.compiled import address_of, inlined, inner, vectors
+from metastable.kernels.cpu.problem import (
+    CIRCLE,
+    CIRCLE_SERIES,
+    CIRCLE_TOTAL,
+    GENERAL,
+    MATRIX_SERIES,
+    MATRIX_TOTAL,
+    SPHERE_SERIES,
+    SPHERE_TOTAL,
+    TILES,
+    Problem,
+)
 from metastable.kernels.cpu.series import Stretch, directions
-from metastable.kernels.cpu.vector import load
+from metastable.kernels.cpu.vector import LANES, fill, load, store
 
 
 class Scratch(NamedTuple):
@@ -32,7 +44,8 @@ class Scratch(NamedTuple):
 
 def make_scratch(problem: Problem) -> Scratch:
     """Memory for as many members as there are lanes."""
-    return Scratch(series.make_stretch(problem, problem.tokens), *(vectors(problem.dim) for _ in range(3)))
+    masses = np.repeat(problem.masses[:, None], LANES, axis=1)
+    return Scratch(series.make_stretch(problem, masses), *(vectors(problem.dim) for _ in range(3)))
 
 
 @inner
@@ -59,7 +72,7 @@ def _circle_series(problem, pace, y, scratch, out):
 def _matrix_series(problem, pace, y, scratch, out):
     directions(problem, problem.tokens, y, True, scratch.stretch.x)
     series.start_sums(problem, scratch.stretch)
-    series.matrix_walk(problem, load(pace, 0), scratch.stretch, out)
+    series.matrix_walk(problem, load(pace, 0), scratch.stretch, 0, out)
 
 
 @inner
@@ -69,6 +82,43 @@ def _sphere_series(problem, pace, y, scratch, out):
     series.sphere_walk(problem, load(pace, 0), scratch.stretch, out)
 
 
+@inlined
+def _know_everybody(problem, stretch):
+    """Those who see one another wholly count as lying before everybody."""
+    store(stretch.before, 0, load(stretch.before, 0) + problem.whole_mass)
+
+
+@inner
+def _circle_total(problem, pace, y, scratch, out):
+    stretch = scratch.stretch
+    directions(problem, problem.tokens, y, True, stretch.x)
+    series.start_sums(problem, stretch)
+    _know_everybody(problem, stretch)
+    fourier.add_stretch(problem, stretch, problem.whole)
+    series.circle_total_walk(problem, load(pace, 0), stretch, problem.whole, out)
+
+
+@inner
+def _matrix_total(problem, pace, y, scratch, out):
+    stretch = scratch.stretch
+    directions(problem, problem.tokens, y, True, stretch.x)
+    series.start_sums(problem, stretch)
+    _know_everybody(problem, stretch)
+    fourier.add_stretch(problem, stretch, problem.whole)
+    series.matrix_walk(problem, load(pace, 0), stretch, problem.whole, out)
+
+
+@inner
+def _sphere_total(problem, pace, y, scratch, out):
+    stretch = scratch.stretch
+    directions(problem, problem.tokens, y, False, stretch.x)
+    series.clear_sums(problem, stretch.sums)
+    store(stretch.before, 0, fill(0.0))
+    _know_everybody(problem, stretch)
+    harmonics.add_stretch(problem, stretch, problem.whole)
+    series.sphere_total_walk(problem, load(pace, 0), stretch, problem.whole, out)
+
+
 _KERNELS = {
     CIRCLE: _circle,
     GENERAL: _general,
@@ -76,6 +126,9 @@ _KERNELS = {
     CIRCLE_SERIES: _circle_series,
     MATRIX_SERIES: _matrix_series,
     SPHERE_SERIES: _sphere_series,
+    CIRCLE_TOTAL: _circle_total,
+    MATRIX_TOTAL: _matrix_total,
+    SPHERE_TOTAL: _sphere_total,
 }
 
 

@@ -67,7 +67,7 @@ class Reference:
         self.address = self._words.ctypes.data
         if kind not in _TYPES:
             _TYPES[kind] = ReferenceType(typeof(memory))
-        self._numba_type_ = _TYPES[kind]
+        self.kind = self._numba_type_ = _TYPES[kind]
 
     def field(self, name: str) -> Any:
         """The type that compiled code sees in a field."""
@@ -152,6 +152,6 @@ def _unbox(kind, instance, c):
 
 
 def by_reference(function: Callable) -> Callable:
-    """A function, compiled, whose first argument is a named tuple and travels by reference."""
+    """A function, compiled, whose first argument is a named tuple (or a reference to one) and travels by reference."""
     machine = compiled(function)
-    return lambda memory, *others: machine(Reference(memory), *others)
+    return lambda memory, *others: machine(memory if isinstance(memory, Reference) else Reference(memory), *others)

@@ -9,10 +9,10 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
 from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.cpu.support import refusal, series_refusal
+from metastable.kernels.cpu.support import refusal, series_refusal, total_error
 from metastable.kernels.cpu.vector import LANES
 from metastable.kernels.protocol import Interaction
-from metastable.model import Attention
+from metastable.model import Attention, Full, Prefix
 
 SMALL_DIMENSION = 4
 """Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
@@ -23,11 +23,15 @@ DEFAULT_MODE_TOLERANCE = 1e-12
 LARGEST_CIRCLE = 300.0
 """|beta| up to which exp(2 |beta|) and sums of it are safe: where a token's own weight is not the largest, `circle` goes this far."""
 
-CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES = range(6)
+CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, CIRCLE_TOTAL, MATRIX_TOTAL, SPHERE_TOTAL = range(9)
 """Kernels: direct sums on the circle with Q = K = V = I (`circle`), in small dimension (`general`), in large (`tiles`); series on
-the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`)."""
+the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`), under a causal mask; the same
+where some tokens, or all, see one another wholly (kernels of their own, so that nobody compiles what he does not need)."""
 
-SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES)
+SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, CIRCLE_TOTAL, MATRIX_TOTAL, SPHERE_TOTAL)
+
+TOTAL = {CIRCLE_SERIES: CIRCLE_TOTAL, MATRIX_SERIES: MATRIX_TOTAL, SPHERE_SERIES: SPHERE_TOTAL}
+"""The kernel of a series -> that with a total."""
 
 
 class Problem(NamedTuple):
@@ -43,7 +47,10 @@ class Problem(NamedTuple):
     The norm's factor 1/s is `amplitude (t + 1)^-decay`, over the length of the attention sum where `by_length` (see `rules`).
 
     Series: `modes` (or the degree, on the sphere); on the circle `weight[m]` of `cos(m t)` and `ratio[m] = m/beta`; on the sphere
-    `rise` and `fall`, the coefficients of the recurrence (see `harmonics`); `sums` vectors of prefix sums are kept.
+    `rise` and `fall`, the coefficients of the recurrence (see `harmonics`); `sums` vectors of prefix sums are kept. The first `whole`
+    tokens, of mass `whole_mass` together, see one another wholly. Weights are relative to e^|beta|: `own` is what a token's own
+    weight, per mass, takes off its sum where it does not see itself (0 where it does), `shrink` = e^-|beta|. What is added is
+    multiplied by `mirror`, -1 where tokens repel.
     """
 
     kind: int
@@ -76,15 +83,20 @@ class Problem(NamedTuple):
     rise: FloatArray
     fall: FloatArray
     sums: int
+    whole: int
+    whole_mass: float
+    masses: FloatArray
+    own: float
+    shrink: float
+    mirror: float
 
 
 def _kind(model: Attention, tokens: int, interaction: str) -> int:
     """Which kernel serves the model."""
     plain = model.is_identity and model.norm.law(0.0).length_power == 0.0
     if interaction == "series":
-        if model.dim == 3:
-            return SPHERE_SERIES
-        return CIRCLE_SERIES if plain else MATRIX_SERIES
+        series = SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES if plain else MATRIX_SERIES
+        return TOTAL[series] if _whole(model, tokens) else series
     if (
         model.dim == 2
         and plain
@@ -94,6 +106,13 @@ def _kind(model: Attention, tokens: int, interaction: str) -> int:
     ):
         return CIRCLE
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
+
+
+def _whole(model: Attention, tokens: int) -> int:
+    """How many tokens, from the first on, see one another wholly (but perhaps themselves)."""
+    if isinstance(model.mask, Full):
+        return tokens
+    return min(model.mask.length, tokens) if isinstance(model.mask, Prefix) else 0
 
 
 def _own_logit_will_do(model: Attention, tokens: int) -> bool:
@@ -112,24 +131,44 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
     empty = np.zeros(1)
     result: dict[str, Any] = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
     beta = model.all_heads[0].beta
-    if kind == CIRCLE_SERIES:
+    loss = total_error(model, tokens)[0] if kind in TOTAL.values() and isinstance(model.mask, Full) else 1.0
+    if kind in (CIRCLE_SERIES, CIRCLE_TOTAL):
         from metastable.kernels.fourier import circle_series
 
-        modes, weight, ratio = circle_series(beta, tokens, tolerance)
+        modes, weight, ratio = circle_series(beta, tokens, tolerance, loss)
         result.update(modes=modes, weight=weight, ratio=ratio)
-    elif kind == MATRIX_SERIES:
+    elif kind in (MATRIX_SERIES, MATRIX_TOTAL):
         from metastable.kernels.fourier import matrix_modes
 
         # The coefficients differ from token to token: sums are kept without them.
-        modes = matrix_modes(model, tokens, tolerance)
+        modes = matrix_modes(model, tokens, tolerance, loss)
         result.update(modes=modes, weight=np.ones(modes + 1))
-    elif kind == SPHERE_SERIES:
+    elif kind in (SPHERE_SERIES, SPHERE_TOTAL):
         from metastable.kernels.harmonics import sphere_series
 
-        degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance)
+        degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance, loss)
         result.update(modes=degree, ratio=ratio, rise=rise, fall=fall)
-    # `rise` has one entry per harmonic, and one in all on the circle.
-    return {**result, "sums": 2 * max(result["rise"].size, result["modes"] + 1)}
+    # `rise` has one entry per harmonic, and one in all on the circle. With a total there are coefficients of the force as well.
+    sums = 2 * max(result["rise"].size, result["modes"] + 1)
+    return {**result, "sums": 2 * sums if kind == CIRCLE_TOTAL else sums}
+
+
+def _totals(model: Attention, kind: int, tokens: int, masses: FloatArray) -> dict[str, Any]:
+    """What a series needs to know about tokens that see one another wholly (placeholders for others)."""
+    if kind not in TOTAL.values():
+        return {"whole": 0, "whole_mass": 0.0, "masses": masses, "own": 0.0, "shrink": 1.0, "mirror": 1.0}
+    beta, whole = model.all_heads[0].beta, _whole(model, tokens)
+    shrink = float(np.exp(-abs(beta))) if model.weights == "unnormalized" else 1.0
+    weight = shrink if model.weights == "unnormalized" else float(np.exp(beta - abs(beta)))
+    return {
+        "whole": whole,
+        "whole_mass": float(masses[:whole].sum()),
+        "masses": masses,
+        "own": 0.0 if model.mask.sees_self(tokens) else weight,
+        "shrink": shrink,
+        # A general Q^T K carries the sign of beta into the queries.
+        "mirror": -1.0 if beta < 0 and kind != MATRIX_TOTAL else 1.0,
+    }
 
 
 def width_of(dim: int) -> int:
@@ -209,7 +248,7 @@ def prepare(
     law = model.norm.law(0.0)
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
-    masses = np.ones(tokens) if model.masses is None else model.masses
+    masses = np.ones(tokens) if model.masses is None else np.array(model.masses, dtype=float)
     visible = _visible(model, intervals)
     frozen = _frozen(model)
     mass = frozen["mass"]
@@ -230,6 +269,7 @@ def prepare(
         decay=float(law.decay),
         by_length=int(law.length_power == 1.0),
         **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
+        **_totals(model, kind, tokens, masses),  # type: ignore[arg-type]
         **_heads(model, tokens),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]
     )

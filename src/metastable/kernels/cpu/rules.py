@@ -80,3 +80,13 @@ def pace(problem, time):
 def norm_factor(problem, pace, square):
     """1/s, from `pace` and the squared length of the attention sum (no force, no motion: 0/1 instead of 0/0)."""
     return pace / where(square, root(square), 1.0) if problem.by_length else pace
+
+
+@inlined
+def write_spin(problem, k, c, s, spin, out):
+    """The velocity of a token on the circle that turns with angular velocity `spin`."""
+    if problem.components == 1:
+        out[k] = spin
+    else:
+        out[2 * k] = -s * spin
+        out[2 * k + 1] = c * spin

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu.compiled import inner, vectors
@@ -13,22 +15,28 @@ from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
 
 
 class Stretch(NamedTuple):
-    """Memory of a series, in whole vectors: `length` unit tokens `x` to a lane (on the circle all cosines, then all sines; else dim
-    vectors per token), the weight of what lies `before` the first (one vector) and the `sums` over it, a `table` of Bessel
-    functions, and room for results, `mean` (as x)."""
+    """Memory of a series, in whole vectors: `length` unit tokens `x` to a lane (on the circle all cosines, then all sines;
+    else dim vectors per token) and the `mass` of each (zero where there is no token), the weight of what lies `before`
+    the first (one vector) and the `sums` over it, a `table` of Bessel functions, and room for results, `mean` (as x)."""
 
     length: int
     x: FloatArray
+    mass: FloatArray
     before: FloatArray
     sums: FloatArray
     table: FloatArray
     mean: FloatArray
 
 
-def make_stretch(problem: Problem, length: int, lines: int | None = None) -> Stretch:
-    """Memory for stretches of this length; `lines` of it in every array."""
-    sizes = (length * problem.dim, 1, problem.sums, problem.modes + 3, length * problem.dim)
-    return Stretch(length, *(vectors(size, lines) for size in sizes))
+def make_stretch(problem: Problem, masses: FloatArray) -> Stretch:
+    """Memory for stretches of tokens with these masses, (length, lanes); or for groups of such stretches, (groups, length,
+    lanes), with a line of every array for each."""
+    *groups, length, _ = masses.shape
+    lines = groups[0] if groups else None
+    mass = vectors(length, lines)
+    np.copyto(mass[..., : length * LANES], masses.reshape(*groups, -1))
+    sizes = (1, problem.sums, problem.modes + 3, length * problem.dim)
+    return Stretch(length, vectors(length * problem.dim, lines), mass, *(vectors(size, lines) for size in sizes))
 
 
 @inner
@@ -73,8 +81,8 @@ def start_sums(problem, stretch):
     mass = 0.0
     for j in range(problem.frozen_count):
         mass += problem.mass[j]
-        x = problem.frozen[j]
-        y = problem.frozen[problem.mass.size + j]
+        x = problem.frozen[j] * problem.mirror
+        y = problem.frozen[problem.mass.size + j] * problem.mirror
         c, s = x, y
         for m in range(1, problem.modes + 1):
             factor = problem.mass[j] * problem.weight[m]
@@ -96,15 +104,24 @@ def scale(problem, pace, count, out):
 @inner
 def circle_walk(problem, pace, stretch, out):
     """Angular velocities of the tokens of each lane, for Q = K = V = I."""
-    fourier.circle_stretch(problem, stretch, out)
+    fourier.circle_stretch(problem, stretch, 0, out)
     scale(problem, pace, stretch.length, out)
 
 
 @inner
-def matrix_walk(problem, pace, stretch, out):
+def circle_total_walk(problem, pace, stretch, whole, out):
+    """The same where the first `whole` tokens of each lane see one another wholly: they are in the sums and in `before`."""
+    fourier.circle_total(problem, stretch, whole, out)
+    if whole < stretch.length:
+        fourier.circle_stretch(problem, stretch, whole, out)
+    scale(problem, pace, stretch.length, out)
+
+
+@inner
+def matrix_walk(problem, pace, stretch, whole, out):
     """Angular velocities of the tokens of each lane: the part across each of V times the mean position that it sees, scaled by the
-    norm. (`out` may be the memory of the means.)"""
-    fourier.matrix_stretch(problem, stretch)
+    norm. (`out` may be the memory of the means.) `whole` as above."""
+    fourier.matrix_stretch(problem, stretch, whole)
     v, rest, below = problem.value, problem.rest, problem.wide
     size = stretch.length * LANES
     for at in range(0, size, LANES):
@@ -122,5 +139,14 @@ def matrix_walk(problem, pace, stretch, out):
 @inner
 def sphere_walk(problem, pace, stretch, out):
     """Velocities of the tokens of each lane on the sphere."""
-    harmonics.sphere_stretch(problem, stretch, out)
+    harmonics.sphere_stretch(problem, stretch, 0, out)
+    scale(problem, pace, 3 * stretch.length, out)
+
+
+@inner
+def sphere_total_walk(problem, pace, stretch, whole, out):
+    """The same where the first `whole` tokens of each lane see one another wholly."""
+    harmonics.sphere_total(problem, stretch, whole, out)
+    if whole < stretch.length:
+        harmonics.sphere_stretch(problem, stretch, whole, out)
     scale(problem, pace, 3 * stretch.length, out)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from metastable.model import Attention, Head, Rule, Support, why_not
+from metastable.model import Attention, Full, Head, Prefix, Rule, Support, why_not
+from metastable.model.refusals import PROBE
 
 EPSILON = 2.0**-52
 LOG_MAX = 700.0
@@ -89,17 +90,20 @@ def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
     )
 
 
+SERIES_MASKS = frozenset({"causal", "full", "prefix"})
+"""Full attention never comes to the lists of prefix sums; it stands there for the sentence that says which masks there are."""
+
 CIRCLE_SERIES = Support(
     "interaction='series'",
     norms=DIRECT.norms,
-    masks=frozenset({"causal"}),
+    masks=SERIES_MASKS,
     weights=frozenset({"softmax"}),
     parts=frozenset({"bilinear", "value", "frozen", "noise", "depth"}),
     dims=frozenset({2, 3}),
     use="use interaction='direct'",
     rules=(Rule("accuracy", _accuracy_rule),),
 )
-"""Fourier series on the circle."""
+"""Fourier series on the circle, by prefix sums."""
 
 SPHERE_SERIES = replace(
     CIRCLE_SERIES,
@@ -107,12 +111,84 @@ SPHERE_SERIES = replace(
     norms=frozenset({"post_ln", "sqrt_scaling"}),
     parts=frozenset({"noise", "depth"}),
 )
-"""Spherical harmonics."""
+"""Spherical harmonics, by prefix sums."""
+
+
+def total_error(model: Attention, tokens: int) -> tuple[float, float]:
+    """Full attention: how much smaller than the terms of the series the weights of a token can be, and the relative error
+    which that leaves.
+
+    Errors are one rounding for each token (times its mass). The weights of a token add up to no less than its own, where
+    it sees itself, and to no less than those of all tokens at the far end; unnormalised ones are not divided by their sum.
+    """
+    head = model.all_heads[0]
+    if model.weighting.kind == "unnormalized":
+        return 1.0, tokens * EPSILON
+    if head.bilinear is None:
+        below = 0.0 if head.beta >= 0 else 2.0
+    else:
+        below = misalignment(math.copysign(1.0, head.beta) * head.bilinear)
+    masses = np.ones(tokens) if model.masses is None else np.asarray(model.masses) / np.mean(model.masses)
+    alone, everybody = math.exp(min(LOG_MAX, abs(head.beta) * below)), math.exp(min(LOG_MAX, 2.0 * logit_scale(head)))
+    if model.mask.sees_self(tokens):
+        alone /= float(masses.min())
+    else:
+        alone, everybody = math.inf, everybody * tokens / max(EPSILON, float(tokens - masses.max()))
+    return min(alone, everybody), EPSILON * min(tokens * alone, everybody)
+
+
+def _total_accuracy_rule(model: Attention, tokens: int | None) -> str | None:
+    """A total loses what the weights that a token sees lie below the largest possible ones."""
+    loss, error = total_error(model, tokens or PROBE)
+    if loss <= 4.0 or error <= SERIES_TOLERANCE:
+        return None
+    return (
+        f"would lose accuracy: the weights that a token of this model sees can be {loss:.1e} times smaller than the terms "
+        f"of the series, which leaves an error of {error:.1e}"
+    )
+
+
+def _plain_rule(model: Attention, tokens: int | None) -> str | None:
+    """Where the weights of each token have coefficients of their own only plain sums are made."""
+    if model.dim == 3 or (model.is_identity and model.norm.law(0.0).length_power == 0.0):
+        return None
+    if model.weighting.kind == "softmax" and model.mask.sees_self(tokens or PROBE):
+        return None
+    return (
+        "has no unnormalized weights, and no mask under which a token does not see itself, for general Q, K, V or norms that "
+        "divide by the length of the attention"
+    )
+
+
+CIRCLE_TOTAL = replace(
+    CIRCLE_SERIES,
+    masks=frozenset({"full"}),
+    weights=frozenset({"softmax", "unnormalized"}),
+    parts=CIRCLE_SERIES.parts | {"repulsion", "masses", "blind"},
+    rules=(Rule("plain", _plain_rule), Rule("accuracy", _total_accuracy_rule)),
+)
+"""Fourier series on the circle, full attention: one total."""
+
+SPHERE_TOTAL = replace(
+    CIRCLE_TOTAL,
+    who=SPHERE_SERIES.who,
+    norms=SPHERE_SERIES.norms,
+    parts=SPHERE_SERIES.parts | {"repulsion", "masses", "blind"},
+)
+"""Spherical harmonics, full attention."""
+
+SERIES = {
+    (2, False): CIRCLE_SERIES,
+    (2, True): CIRCLE_TOTAL,
+    (3, False): SPHERE_SERIES,
+    (3, True): SPHERE_TOTAL,
+}
+"""(Dimension, full attention) -> what a series can do."""
 
 
 def series_refusal(model: Attention, tokens: int) -> str | None:
     """Why the interaction cannot be summed as a series, with the fix; None if it can."""
-    return why_not(model, SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES, tokens)
+    return why_not(model, SERIES[3 if model.dim == 3 else 2, isinstance(model.mask, Full)], tokens)
 
 
 def expected_modes(beta: float) -> float:
@@ -125,12 +201,21 @@ def series_wins(model: Attention, tokens: int) -> bool:
     if series_refusal(model, tokens) is not None:
         return False
     head = model.all_heads[0]
-    if expected_modes(head.beta) > LARGEST_SERIES[model.dim]:
+    modes = expected_modes(abs(head.beta))
+    if modes > LARGEST_SERIES[model.dim]:
         return False
+    # Pairs that direct sums make, in terms of those under a causal mask.
+    whole = _whole_share(model, tokens)
+    effective = tokens * (1.0 + whole * whole)
     if model.dim == 3:
-        degree = expected_modes(head.beta)
-        return tokens > SPHERE_CROSSOVER * 0.5 * degree * degree
+        return effective > SPHERE_CROSSOVER * 0.5 * modes * modes
     if head.bilinear is None:
-        return tokens > CIRCLE_CROSSOVER * expected_modes(head.beta)
-    scale = float(np.linalg.norm(head.bilinear, 2))
-    return tokens > 2.0 * CIRCLE_CROSSOVER * expected_modes(head.beta * scale)
+        return effective > CIRCLE_CROSSOVER * modes
+    return effective > 2.0 * CIRCLE_CROSSOVER * expected_modes(logit_scale(head))
+
+
+def _whole_share(model: Attention, tokens: int) -> float:
+    """The share of the tokens that see one another wholly."""
+    if isinstance(model.mask, Prefix):
+        return min(1.0, model.mask.length / tokens)
+    return 1.0 if isinstance(model.mask, Full) else 0.0

@@ -4,7 +4,8 @@ The work is cut into pieces that depend on the number of tokens only, and every 
 same, bit for bit, for any number of threads. There is one kernel of each kind, a function `(phase, piece, system, pace, y, out)`:
 
 - direct sums: directions of the tokens, then rows (an early and a late block together, so that the triangle is balanced);
-- series: sums of stretches of the sequence, one per lane; sums of all before each stretch (not a piece); then the walk along them.
+- series: sums of stretches of the sequence, one per lane; sums of all before each stretch (not a piece); then the walk along them
+  (`stretches`).
 """
 
 from __future__ import annotations
@@ -15,57 +16,44 @@ import numpy as np
 from numba import prange
 
 from metastable._checks import FloatArray
-from metastable.kernels import fourier, harmonics
-from metastable.kernels.cpu import circle, general, tiles
-from metastable.kernels.cpu.compiled import address_of, call_piece, compiled, inlined, inner, parallel, vectors
+from metastable.kernels.cpu import circle, general, stretches, tiles
+from metastable.kernels.cpu.compiled import (
+    BETWEEN,
+    FIRST,
+    SECOND,
+    address_of,
+    call_piece,
+    compiled,
+    inlined,
+    inner,
+    parallel,
+    vectors,
+)
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.memory import Reference
-from metastable.kernels.cpu.problem import (
-    CIRCLE,
-    CIRCLE_SERIES,
-    GENERAL,
-    MATRIX_SERIES,
-    SERIES,
-    SPHERE_SERIES,
-    TILES,
-    Problem,
-)
-from metastable.kernels.cpu.rules import inverse_length, pace
-from metastable.kernels.cpu.series import (
-    Stretch,
-    circle_walk,
-    clear_sums,
-    directions,
-    make_stretch,
-    matrix_walk,
-    sphere_walk,
-    start_sums,
-)
-from metastable.kernels.cpu.vector import LANES, fill
+from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
+from metastable.kernels.cpu.rules import inverse_length, pace, write_spin
+from metastable.kernels.cpu.series import Stretch, make_stretch
+from metastable.kernels.cpu.vector import LANES
 
 PIECES_LIMIT = 32
 """Pieces of the work of direct sums at the most, and rows per piece aimed at."""
 PIECE = 64
 
-STRETCH = 256
-"""Tokens per stretch aimed at, and the most groups of stretches (one per lane)."""
-GROUPS_LIMIT = 64
-
 PARALLEL_WORK = 400_000
 """Pairs (or tokens times modes) from which threads pay."""
-
-FIRST, BETWEEN, SECOND = range(3)
-"""Phases of an evaluation; the one between is for series, and has one piece."""
 
 
 class Buffers(NamedTuple):
     """Memory for `evaluate`, a line for each of the `pieces`.
 
     Direct sums: unit tokens `x`, coordinates first in rows of `stride`, and memory for a `row`; or `tile`, with layouts of its own
-    for the tokens (`x` and `points`). Series: a group of stretches to a piece, and one more line for the beginning.
+    for the tokens (`x` and `points`). Series: a group of stretches to a piece, and one more line for the beginning; the first `heads`
+    groups hold the tokens that see one another wholly, and begin where the others end.
     """
 
     pieces: int
+    heads: int
     stride: int
     x: FloatArray
     points: FloatArray
@@ -86,17 +74,19 @@ def allocate(problem: Problem) -> Buffers:
     """Memory for one system."""
     tokens, dim = problem.tokens, problem.dim
     series, tiled = problem.kind in SERIES, problem.kind == TILES
-    pieces = tokens // (LANES * STRETCH) if series else tokens // PIECE
-    pieces = int(np.clip(pieces, 1, GROUPS_LIMIT if series else PIECES_LIMIT))
+    pieces, heads, masses = int(np.clip(tokens // PIECE, 1, PIECES_LIMIT)), 0, np.zeros((2, 0, LANES))
+    if series:
+        pieces, heads, masses = stretches.cut(problem)
     stride = 0 if series else (tokens // LANES + 3) * LANES
     return Buffers(
         pieces=pieces,
+        heads=heads,
         stride=stride,
         x=vectors(dim * stride // LANES),
         points=vectors(tokens * problem.wide // LANES if tiled else 1),
         row=general.make_row(problem, pieces),
         tile=tiles.make_tile(problem, pieces if tiled else 0),
-        stretch=make_stretch(problem, -(-tokens // (LANES * pieces)) if series else 0, pieces + 1),
+        stretch=make_stretch(problem, masses),
     )
 
 
@@ -140,16 +130,6 @@ def _rows(problem, buffers, piece, half):
     return problem.first + rows * block // blocks, problem.first + rows * (block + 1) // blocks
 
 
-@inlined
-def _write_spin(problem, k, c, s, spin, out):
-    """The velocity of a token on the circle that turns with angular velocity `spin`."""
-    if problem.components == 1:
-        out[k] = spin
-    else:
-        out[2 * k] = -s * spin
-        out[2 * k + 1] = c * spin
-
-
 @inner
 def _circle_piece(phase, piece, system, pace, y, out):
     problem, buffers = system.problem, system.buffers
@@ -160,7 +140,7 @@ def _circle_piece(phase, piece, system, pace, y, out):
     for half in range(2):
         first, last = _rows(problem, buffers, piece, half)
         for k in range(first, last):
-            _write_spin(problem, k, x[k], x[stride + k], pace * circle.row(problem, x, stride, k), out)
+            write_spin(problem, k, x[k], x[stride + k], pace * circle.row(problem, x, stride, k), out)
 
 
 @inner
@@ -188,114 +168,9 @@ def _tile_piece(phase, piece, system, pace, y, out):
         tiles.rows(problem, pace, buffers, memory, first, last, out)
 
 
-# ----------------------------------------------------------------------------------------------------------- series
-
-
-@inner
-def _stretch(buffers, group):
-    """The memory of a group of stretches."""
-    all_ = buffers.stretch
-    return Stretch(
-        all_.length, all_.x[group], all_.before[group], all_.sums[group], all_.table[group], all_.mean[group]
-    )
-
-
-@inner
-def _gather(problem, y, group, stretch):
-    """Unit tokens of a group of stretches into lanes, filled up beyond the last token (what comes last moves nobody); no sums."""
-    components = problem.components
-    for lane in range(LANES):
-        for i in range(stretch.length):
-            k = (group * LANES + lane) * stretch.length + i
-            for a in range(components):
-                value = y[k * components + a] if k < problem.tokens else (1.0 if a == 0 else 0.0)
-                stretch.mean[(i * components + a) * LANES + lane] = value
-    directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
-    clear_sums(problem, stretch.sums)
-
-
-@inner
-def _accumulate(problem, buffers):
-    """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
-    start = _stretch(buffers, buffers.pieces)
-    start_sums(problem, start)
-    mass = start.before[0]
-    for group in range(buffers.pieces):
-        stretch = _stretch(buffers, group)
-        for lane in range(LANES):
-            stretch.before[lane] = mass + (group * LANES + lane) * stretch.length
-            for i in range(problem.sums):
-                at = i * LANES + lane
-                own = stretch.sums[at]
-                stretch.sums[at] = start.sums[i * LANES]
-                start.sums[i * LANES] += own
-
-
-@inner
-def _scatter(problem, group, stretch, out):
-    """Velocities of a group of stretches, which stand in `mean`, to their tokens."""
-    length = stretch.length
-    for lane in range(LANES):
-        for i in range(length):
-            k = (group * LANES + lane) * length + i
-            if problem.first <= k < problem.tokens:
-                at = i * LANES + lane
-                if problem.dim == 2:
-                    _write_spin(problem, k, stretch.x[at], stretch.x[length * LANES + at], stretch.mean[at], out)
-                else:
-                    for a in range(3):
-                        out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
-
-
-@inner
-def _circle_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, y, piece, stretch)
-        fourier.add_stretch(problem, stretch)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
-    else:
-        circle_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, piece, stretch, out)
-
-
-@inner
-def _matrix_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, y, piece, stretch)
-        fourier.add_stretch(problem, stretch)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
-    else:
-        matrix_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, piece, stretch, out)
-
-
-@inner
-def _sphere_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, y, piece, stretch)
-        harmonics.add_stretch(problem, stretch)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
-    else:
-        sphere_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, piece, stretch, out)
-
-
 # -------------------------------------------------------------------------------------------------------- evaluation
 
-_KERNELS = {
-    CIRCLE: _circle_piece,
-    GENERAL: _general_piece,
-    TILES: _tile_piece,
-    CIRCLE_SERIES: _circle_series_piece,
-    MATRIX_SERIES: _matrix_series_piece,
-    SPHERE_SERIES: _sphere_series_piece,
-}
+_KERNELS = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece, **stretches.KERNELS}
 
 
 def make(problem: Problem) -> Reference:

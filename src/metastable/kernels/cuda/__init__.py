@@ -33,5 +33,5 @@ def right_hand_side(
     """
     from metastable.kernels.cuda import engine, support
 
-    require(model, support.SERIES if interaction == "series" else support.DIRECT[dtype], tokens)
+    require(model, support.series_support(model) if interaction == "series" else support.DIRECT[dtype], tokens)
     return engine.make(model, tokens, first, interaction, dtype)

@@ -15,9 +15,6 @@ from metastable.model import Attention
 BLOCK_SIZES = (64, 128, 256, 512, 1024)
 """Thread blocks are compiled for these sizes; a block of another size runs on the next larger one."""
 
-MOST_MEMBERS = 2**15
-"""Members per launch: enough to fill any GPU, few enough to report progress."""
-
 REGISTER_FILE = 65536
 """Registers of a multiprocessor."""
 
@@ -48,7 +45,7 @@ def largest_batch(model: Attention, tokens: int, slots: int, dtype: str) -> int:
     each = output_bytes(model, tokens, slots, dtype)
     fix = "use fewer output times or tokens"
     device.require_memory(each, f"one member of {tokens} tokens at {slots} output times", fix)
-    return max(1, min(MOST_MEMBERS, int(device.MEMORY_SHARE * device.free_bytes()) // each))
+    return max(1, min(support.MOST_MEMBERS, int(device.MEMORY_SHARE * device.free_bytes()) // each))
 
 
 class MemberBatch:

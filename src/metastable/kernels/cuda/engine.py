@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -154,30 +155,72 @@ class DirectSums(_Launcher):
             )
 
 
+def _asks_for_length(model: Attention) -> bool:
+    """True when the norm needs the part of the attention sum along a token."""
+    return any(law.length_power != 0 or law.radial != 0 for law in model.norm.laws)
+
+
 class SeriesSums(_Launcher):
-    """Velocity on the circle by Fourier series between chunks of tokens."""
+    """Velocity on the circle by Fourier series: one total for those who see one another wholly, prefix sums between chunks of
+    tokens for the others."""
 
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         super().__init__(model, tokens, first, dtype, 2)
-        self.kernels, beta = series.make_kernels(ARITHMETIC[dtype]), model.all_heads[0].beta
+        beta, lengths = model.all_heads[0].beta, _asks_for_length(model)
         terms = series.coefficients(beta)
         self.modes = terms.shape[1] - 1
-        self.chunks = -(-tokens // series.CHUNK)
-        self.segments = -(-self.chunks // SEGMENT)
         self.terms = cuda.to_device(terms.astype(self.real))
-        self.shift = self.real(support.LOG2E * beta)
-        self.table = cuda.device_array((self.chunks, 2 * self.modes), self.real)
-        self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
+        self.whole = support.whole(model, tokens)
+        if self.whole < tokens:
+            self.kernels = series.make_kernels(ARITHMETIC[dtype], lengths)
+            self.chunks = -(-tokens // series.CHUNK)
+            self.segments = -(-self.chunks // SEGMENT)
+            self.shift = self.real(support.LOG2E * beta)
+            self.table = cuda.device_array((self.chunks, 2 * self.modes), self.real)
+            self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
+        if self.whole > first:
+            self._make_total(beta, lengths)
+
+    def _make_total(self, beta: float, lengths: bool) -> None:
+        """Memory and numbers of those who see one another wholly, frozen tokens among them."""
+        self.total_kernels = series.make_total(ARITHMETIC[self.dtype], lengths)
+        blocks_of_all = -(-self.whole // series.BLOCK)
+        self.total_table = cuda.device_array((blocks_of_all, 2 * self.modes), self.real)
+        self.total = cuda.device_array(2 * self.modes, self.real)
+        extra, count = np.zeros(2 * self.modes), float(self.whole)
+        frozen = self.model.frozen
+        if frozen is not None:
+            weights, angle = np.asarray(frozen.weights), np.arctan2(frozen.tokens[:, 1], frozen.tokens[:, 0])
+            phase = np.outer(np.arange(1, self.modes + 1), angle)
+            extra = np.stack([np.cos(phase) @ weights, np.sin(phase) @ weights], axis=1).ravel()
+            count += float(weights.sum())
+        fixed = count * math.exp(-beta) if self.model.weights == "unnormalized" else 0.0
+        self.extra, self.count, self.fixed = cuda.to_device(extra.astype(self.real)), self.real(count), self.real(fixed)
 
     def attention(self) -> None:
+        if self.whole < self.tokens:
+            self._prefix_sums()
+        if self.whole > self.first:
+            self._one_total()
+
+    def _prefix_sums(self) -> None:
         sums, totals, offsets, prefix, evaluate = self.kernels
-        columns = blocks(2 * self.modes)
+        columns, first = blocks(2 * self.modes), np.int32(max(self.first, self.whole))
         grid = (columns, self.segments)
         sums[self.chunks, series.CHUNK](self.x, np.int32(self.modes), self.table)
         totals[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
         offsets[columns, THREADS](self.offsets)
         prefix[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
-        evaluate[self.chunks, series.CHUNK](self.x, self.table, self.terms, self.shift, self.first, self.drift)
+        evaluate[self.chunks, series.CHUNK](self.x, self.table, self.terms, self.shift, first, self.drift)
+
+    def _one_total(self) -> None:
+        gather, collect, evaluate = self.total_kernels
+        last, grid = np.int32(self.whole), -(-(self.whole - int(self.first)) // series.BLOCK)
+        gather[len(self.total_table), series.CHUNK](self.x, last, np.int32(self.modes), self.total_table)
+        collect[2 * self.modes, series.CHUNK](self.total_table, self.extra, self.total)
+        evaluate[grid, series.CHUNK](
+            self.x, self.total, self.terms, self.count, self.fixed, self.first, last, self.drift
+        )
 
 
 def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str) -> DirectSums | SeriesSums:

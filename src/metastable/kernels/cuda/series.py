@@ -1,20 +1,23 @@
-"""Causal attention on the circle in O(tokens modes) on the GPU: Fourier series between chunks, direct sums inside them.
+"""Attention on the circle in O(tokens modes) on the GPU: Fourier series between chunks and direct sums inside them under a causal
+mask, one total of all tokens under full attention.
 
 With z_m = (cos m angle, sin m angle) and modified Bessel functions I_m,
 
     exp(beta (cos a - 1)) = sum_m c_m cos(m a),                    c_0 = e^-beta I_0, c_m = 2 e^-beta I_m,
     exp(beta (cos a - 1)) sin a = sum_m b_m sin(m a),              b_m = e^-beta (I_{m-1} - I_{m+1}),
+    exp(beta (cos a - 1)) cos a = sum_m d_m cos(m a),              d_0 = e^-beta I_1, d_m = e^-beta (I_{m-1} + I_{m+1}),
 
 so sums over all earlier tokens are sums over modes of prefix sums of z_m. The tokens are cut into chunks of `CHUNK`. Prefix
 sums are formed per chunk (`sums`, then a scan over chunks); each token adds the series over the chunks before its own
-and direct sums over its own chunk, so that no scan inside a chunk is needed. Accuracy: about 1e-16 times the number of
-tokens, not relative to the force: see `select.LONG_HORIZON`.
+and direct sums over its own chunk, so that no scan inside a chunk is needed. Tokens that see one another wholly share one
+total, and nothing is scanned. The part along a token (d_m) is summed only for norms that ask for it. Accuracy: about 1e-16
+times the number of tokens, not relative to the force: see `select.LONG_HORIZON`.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,15 @@ CHUNK = 8 if SIMULATED else 64
 BATCH = 4 if SIMULATED else 16
 """Modes that are summed at a time; two numbers each."""
 
+QUARTERS = 4
+"""Parts in which the threads of a block add up what they have put down."""
+
+ROWS = 2 if SIMULATED else 4
+"""Tokens per thread where all see the same total."""
+
+BLOCK = ROWS * CHUNK
+"""Tokens per block there."""
+
 MODE_TOLERANCE = 1e-15
 """Sum of the coefficients that are cut off. Saddles amplify errors, so this is far below the tolerance of a run."""
 
@@ -37,25 +49,27 @@ SMALLEST_BETA = 1e-20
 
 
 def coefficients(beta: float) -> FloatArray:
-    """`c_m` and `b_m` for m = 0 .. modes, shape (2, modes + 1); the tails that are left out sum to less than `MODE_TOLERANCE`."""
+    """`c_m`, `b_m` and `d_m` for m = 0 .. modes, shape (3, modes + 1); the tails that are left out sum to less than
+    `MODE_TOLERANCE`."""
     _, weight = modes_for(max(beta, SMALLEST_BETA), MODE_TOLERANCE)
     bessel = np.append(weight / 2.0, 0.0)
     bessel[0] = weight[0]
-    return np.stack([weight, np.append(0.0, bessel[:-2] - bessel[2:])])
+    across, along = bessel[:-2] - bessel[2:], bessel[:-2] + bessel[2:]
+    return np.stack([weight, np.append(0.0, across), np.append(bessel[1], along)])
 
 
-@lru_cache(maxsize=4)
-def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
+@lru_cache(maxsize=8)
+def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
     """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
 
     - `sums(x, modes, table)`: over each chunk.
     - `totals(table, length, segments)`, `offsets(segments)`, `prefix(table, length, segments)`: over the chunks before each one.
       Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
-    - `evaluate(x, table, series, shift, first, drift)`: the attention sum minus its part along the token, (tokens, 2).
-      `series` (2, modes + 1) are the coefficients, `shift` is beta log2(e).
+    - `evaluate(x, table, series, shift, first, drift)`: the attention sum (tokens, 2), without its part along the token unless
+      `lengths`. `series` (3, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
     real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
-    values, line, quarters = 2 * BATCH, CHUNK + 1, 4
+    values, line, quarters = 2 * BATCH, CHUNK + 1, QUARTERS
     storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
 
     @cuda.jit
@@ -138,12 +152,15 @@ def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
             return
         weight = series[0, 0] * real(base)
         force = real(0)
+        along = series[2, 0] * real(base) + real(1)
         c, s = real(1), real(0)
         for mode in range(1, series.shape[1]):
             c, s = c * c1 - s * s1, s * c1 + c * s1
             cosines, sines = table[chunk, 2 * mode - 2], table[chunk, 2 * mode - 1]
             weight += series[0, mode] * (c * cosines + s * sines)
             force += series[1, mode] * (c * sines - s * cosines)
+            if lengths:
+                along += series[2, mode] * (c * cosines + s * sines)
         # Not `sums.make_gather`: written out, the compiler unrolls the loop, which is half of the time of short sequences.
         weight += real(1)
         for j in range(thread):
@@ -151,8 +168,138 @@ def make_kernels(arithmetic: Arithmetic) -> tuple[Any, ...]:
             w = exp2(shift * (cj * c1 + sj * s1) - shift)
             weight += w
             force += w * (sj * c1 - cj * s1)
+            if lengths:
+                along += w * (cj * c1 + sj * s1)
         force /= weight
         drift[token, 0] = -force * s1
         drift[token, 1] = force * c1
+        if lengths:
+            along /= weight
+            drift[token, 0] += along * c1
+            drift[token, 1] += along * s1
 
     return sums, totals, offsets, prefix, evaluate
+
+
+class Total(NamedTuple):
+    """Kernels of tokens that see one another wholly.
+
+    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
+    - `collect(table, extra, total)`: the sum over all blocks and of `extra` (2 modes,), the frozen tokens.
+    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
+      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
+    """
+
+    gather: Any
+    collect: Any
+    evaluate: Any
+
+
+@lru_cache(maxsize=8)
+def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
+    """The kernels of a velocity with one total, in order. A thread holds `ROWS` tokens: they share loads, and are added up before
+    anything is written to shared memory."""
+    real, number = arithmetic.real, arithmetic.number
+    values, line = 2 * BATCH, CHUNK + 1
+    storage = values * line
+
+    @cuda.jit
+    def gather(x, last, modes, table):
+        shared = cuda.shared.array(storage, number)
+        pieces = cuda.shared.array((values, QUARTERS), number)
+        c1, s1 = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
+        c, s = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
+        thread, block = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
+        for r in range(ROWS):
+            token = np.int32(block * np.int32(BLOCK) + r * CHUNK + thread)
+            c1[r], s1[r], c[r], s[r] = real(0), real(0), real(0), real(0)
+            if token < last:
+                c1[r], s1[r], c[r] = x[2 * token], x[2 * token + 1], real(1)
+        mode = np.int32(0)
+        while mode < modes:
+            for b in range(BATCH):
+                cosines, sines = real(0), real(0)
+                for r in range(ROWS):
+                    turned = c[r] * c1[r] - s[r] * s1[r]
+                    s[r] = s[r] * c1[r] + c[r] * s1[r]
+                    c[r] = turned
+                    cosines += c[r]
+                    sines += s[r]
+                shared[np.int32(2 * b * line) + thread] = cosines
+                shared[np.int32((2 * b + 1) * line) + thread] = sines
+            cuda.syncthreads()
+            item = thread
+            while item < values * QUARTERS:
+                value, quarter = np.int32(item // QUARTERS), np.int32(item % QUARTERS)
+                some = real(0)
+                for i in range(CHUNK // QUARTERS):
+                    some += shared[value * np.int32(line) + quarter * np.int32(CHUNK // QUARTERS) + i]
+                pieces[value, quarter] = some
+                item += np.int32(CHUNK)
+            cuda.syncthreads()
+            item = thread
+            while item < values:
+                if 2 * mode + item < 2 * modes:
+                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
+                    table[block, 2 * mode + item] = early + late
+                item += np.int32(CHUNK)
+            mode = np.int32(mode + np.int32(BATCH))
+
+    @cuda.jit
+    def collect(table, extra, total):
+        shared = cuda.shared.array(CHUNK, number)
+        thread, column = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
+        some = real(0)
+        block = thread
+        while block < table.shape[0]:
+            some += table[block, column]
+            block += np.int32(CHUNK)
+        shared[thread] = some
+        cuda.syncthreads()
+        half = np.int32(CHUNK // 2)
+        while half > 0:
+            if thread < half:
+                shared[thread] += shared[thread + half]
+            cuda.syncthreads()
+            half = np.int32(half // np.int32(2))
+        if thread == 0:
+            total[column] = shared[0] + extra[column]
+
+    @cuda.jit
+    def evaluate(x, total, series, count, fixed, first, last, drift):
+        c1, s1 = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
+        c, s = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
+        weight, force = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
+        along = cuda.local.array(ROWS, number)
+        base = np.int32(first + cuda.blockIdx.x * np.int32(BLOCK) + cuda.threadIdx.x)
+        for r in range(ROWS):
+            token = np.int32(base + r * CHUNK)
+            c1[r], s1[r], c[r], s[r] = real(1), real(0), real(1), real(0)
+            weight[r], force[r], along[r] = series[0, 0] * count, real(0), series[2, 0] * count
+            if token < last:
+                c1[r], s1[r] = x[2 * token], x[2 * token + 1]
+        for mode in range(1, series.shape[1]):
+            cosines, sines = total[2 * mode - 2], total[2 * mode - 1]
+            heavy_cosines, heavy_sines = series[0, mode] * cosines, series[0, mode] * sines
+            turned_cosines, turned_sines = series[1, mode] * cosines, series[1, mode] * sines
+            for r in range(ROWS):
+                turned = c[r] * c1[r] - s[r] * s1[r]
+                s[r] = s[r] * c1[r] + c[r] * s1[r]
+                c[r] = turned
+                weight[r] += c[r] * heavy_cosines
+                weight[r] += s[r] * heavy_sines
+                force[r] += c[r] * turned_sines
+                force[r] -= s[r] * turned_cosines
+                if lengths:
+                    along[r] += series[2, mode] * (c[r] * cosines + s[r] * sines)
+        for r in range(ROWS):
+            token = np.int32(base + r * CHUNK)
+            if token < last:
+                divisor = fixed if fixed > real(0) else weight[r]
+                turn = force[r] / divisor
+                drift[token, 0], drift[token, 1] = -turn * s1[r], turn * c1[r]
+                if lengths:
+                    drift[token, 0] += along[r] / divisor * c1[r]
+                    drift[token, 1] += along[r] / divisor * s1[r]
+
+    return Total(gather, collect, evaluate)

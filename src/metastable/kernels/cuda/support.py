@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 
 from metastable.kernels.cuda import device
-from metastable.model import Attention, Causal, Head, Rule, Support, why_not
+from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
 
 LOG2E = math.log2(math.e)
 
@@ -23,6 +24,9 @@ FUSED_DIM = 8
 
 FUSED_THREADS = 1024
 """Largest thread block; each thread owns two tokens."""
+
+MOST_MEMBERS = 2**15
+"""Members per launch: enough to fill any GPU, few enough to report progress."""
 
 PAIRS_PER_SECOND = {"cpu": 8e8, "cuda": 5e11}
 """Float64 rates on the circle of one core and of a data centre GPU (see docs/performance-gpu.md)."""
@@ -73,13 +77,33 @@ DIRECT = {
 SERIES = Support(
     "interaction='series' on engine='cuda'",
     norms=DIRECT["float64"].norms,
-    masks=frozenset({"causal"}),
+    masks=frozenset({"causal", "full", "prefix"}),
     weights=frozenset({"softmax"}),
     parts=frozenset({"noise", "radius", "depth", "jumps"}),
     dims=frozenset({2}),
     use="use interaction='direct' or engine='cpu'",
 )
-"""Fourier series on the circle."""
+"""Fourier series on the circle, by prefix sums."""
+
+TOTAL = replace(
+    SERIES,
+    masks=frozenset({"full"}),
+    weights=frozenset({"softmax", "unnormalized"}),
+    parts=SERIES.parts | {"frozen"},
+)
+"""The same under full attention: one total."""
+
+
+def series_support(model: Attention) -> Support:
+    """The list that a series for the model is held against."""
+    return TOTAL if isinstance(model.mask, Full) else SERIES
+
+
+def whole(model: Attention, tokens: int) -> int:
+    """How many tokens, from the first on, see one another wholly."""
+    if isinstance(model.mask, Full):
+        return tokens
+    return min(model.mask.length, tokens) if isinstance(model.mask, Prefix) else 0
 
 
 def weight_gap(head: Head) -> float:
@@ -176,7 +200,7 @@ def wins(model: Attention, tokens: int, members: int = 1) -> bool:
 
 def series_refusal(model: Attention, tokens: int) -> str | None:
     """Why the interaction cannot be summed as a Fourier series on the GPU; None if it can."""
-    return why_not(model, SERIES, tokens)
+    return why_not(model, series_support(model), tokens)
 
 
 SERIES_TOKENS = 10_000

@@ -39,6 +39,12 @@ class DeviceSystem:
             square = square + (change[:, self.dim] / (atol + rtol * radius)).square()
         return float(square.mean().sqrt())
 
+    def _combined(self, weights: torch.Tensor, step: float, y: torch.Tensor | None = None) -> torch.Tensor:
+        """y + step times the weighted sum of the first slopes, in one pass."""
+        slopes = self.slopes[: len(weights)].view(len(weights), -1).T
+        base, beta = (self.slopes[0], 0.0) if y is None else (y, 1.0)
+        return torch.addmv(base.reshape(-1), slopes, weights, beta=beta, alpha=step).view_as(base)
+
     def state(self) -> FloatArray:
         return self.y.cpu().numpy().copy()
 
@@ -54,16 +60,17 @@ class DeviceSystem:
 
     def advance(self, t: float, step: float, latest: float) -> float:
         for stage in range(1, self.tableau.stages):
-            self.new = self.y + step * torch.tensordot(self.weights[stage, :stage], self.slopes[:stage], dims=1)
+            self.new = self._combined(self.weights[stage, :stage], step, self.y)
             self.velocity.evaluate(min(t + float(self.tableau.c[stage]) * step, latest), self.new, self.slopes[stage])
         if bool((self.new[:, self.dim :] <= 0).any()):
             return math.nan  # a radius that reaches zero has no direction: the solution ends there
-        return self._size(step * torch.tensordot(self.error, self.slopes, dims=1), self.new)
+        return self._size(self._combined(self.error, step), self.new)
 
     def accept(self, t: float, step: float, end: float, recorder: Any) -> None:
         self.new[:, : self.dim] /= torch.linalg.vector_norm(self.new[:, : self.dim], dim=1, keepdim=True)
         if recorder.wants(end):
-            y, new, slopes = (item.cpu().numpy().copy() for item in (self.y, self.new, self.slopes))
+            # Nobody writes to y and new, and the slopes are read within: what is on the CPU need not be copied.
+            y, new, slopes = (item.cpu().numpy() for item in (self.y, self.new, self.slopes))
             recorder.step(t, step, end, new, lambda: self.polynomial(y, step, slopes))
         self.y = self.new
         self.slopes[0] = self.slopes[-1]

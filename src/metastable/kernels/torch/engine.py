@@ -1,7 +1,8 @@
 """Velocities as matrix products in torch: all heads of one shape in one product, in blocks of rows.
 
-Memory is O(n (d + block)) numbers for every head: the weights of a block of rows at a time, never those of all pairs. What a block
-needs to know of mask and bias is laid out once, when the velocity is made.
+Memory is O(n (d + block)) numbers for every head: the weights of a block of rows at a time, never those of all pairs of a long
+sequence. What a block needs to know of mask and bias is laid out once, when the velocity is made. On a GPU a velocity that is asked
+for again and again is recorded once (`recorded`), because launching its kernels one by one takes as long as short ones run.
 """
 
 from __future__ import annotations
@@ -15,23 +16,28 @@ import torch
 
 from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError
-from metastable.kernels.reference import Rows, blocks
+from metastable.kernels import reference
+from metastable.kernels.reference import Rows
 from metastable.kernels.torch.heads import Group, Sums, Tensor, groups
+from metastable.kernels.torch.recorded import Recording
 from metastable.model import ALiBi, Attention, Causal, FeedForward, Full, Law, LogitBias
 
 REAL = {"float64": torch.float64, "float32": torch.float32}
 LOG_MAX = {"float64": 709.0, "float32": 88.0}
 """exp of anything larger leaves the precision."""
-HELD = {"cpu": 2**17, "cuda": 2**26, "mps": 2**24}
-"""Weights that are held at a time, of all heads of a group: on the CPU what stays in the cache."""
-FEWEST = 16
-"""Rows of a block on the CPU, at least."""
-GPU_BLOCKS = 8
-"""Blocks of rows on a GPU, at least, for long sequences: under a causal mask eight save nearly half of the work."""
+HELD = {"cpu": 2**17, "cuda": 2**23, "mps": 2**23}
+"""Weights that are held at a time, of all heads of a group: on the CPU what stays in the cache, on a GPU what keeps it busy. (More
+blocks save more of the work under a causal mask, up to half of it; each costs its launches. Measured on an H200: see
+docs/performance-gpu.md.)"""
+FEWEST = {"cpu": 16, "cuda": 256, "mps": 256}
+"""Rows of a block, at least."""
 FUSED_RANK = 128
 """Longest queries for which torch's own product on a GPU makes no matrix of all pairs."""
-GPU_ROWS = 256
-"""Rows of a block on a GPU, at least."""
+FUSED_ROWS = 2**14
+"""Rows of all heads from which torch's own product fills a GPU: it hands out 64 of them at a time, and a large GPU takes some 250 of
+these. With fewer, blocks of a plain product are faster."""
+RECORD_AFTER = 3
+"""Evaluations after which a velocity on a GPU is recorded: who wants only one does not pay for that."""
 
 
 def choose_device(dtype: str) -> torch.device:
@@ -81,14 +87,15 @@ class Velocity:
         with limited(threads):
             self.groups = groups(model, tokens, first, self.device, self.real)
             self.plain = self._is_plain()
-            self.blocks = {id(g): [] if self._is_fused(g) else self._blocks(len(g.numbers)) for g in self.groups}
+            self.blocks = [[] if self._is_fused(group) else self._blocks(len(group.numbers)) for group in self.groups]
             self.masses = None if model.masses is None else self._tensor(model.masses)
             self.mass = None if model.frozen is None else self._tensor(model.frozen.weights)
             self.place = torch.arange(tokens, device=self.device, dtype=self.real)
             self.counts = self._counts() if law.total == "visible" else None
-            self.bias = self._tensor(model.bias.matrix) if isinstance(model.bias, LogitBias) else None
+            self.biases = [] if model.bias is None else [self._bias(group) for group in self.groups]
             layer = model.feedforward
             self.layer = None if layer is None else [self._tensor(w) for w in (layer.w1, layer.b1, layer.w2, layer.b2)]
+        self.evaluations, self.recordings = 0, {}
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.tensor(np.asarray(array), device=self.device, dtype=self.real)
@@ -97,12 +104,13 @@ class Velocity:
 
     def _blocks(self, heads: int) -> list[Block]:
         """The blocks of rows for a product of so many heads."""
-        held = HELD[self.device.type] // heads
-        fewest = FEWEST
-        if self.device.type != "cpu":
-            fewest = GPU_ROWS
-            held = min(held, self.tokens * max(GPU_ROWS, -(-self.tokens // GPU_BLOCKS)))
-        return [self._block(rows) for rows in blocks(self.model.mask, self.tokens, self.first, held, fewest)]
+        kind, left = self.device.type, self.tokens - self.first
+        held, fewest = HELD[kind] // heads, FEWEST[kind]
+        if kind != "cpu":  # of equal heights: a small last one would cost as many launches as the others
+            fewest = max(fewest, held // self.tokens)
+            fewest = -(-left // -(-left // fewest))
+            held = 0
+        return [self._block(rows) for rows in reference.blocks(self.model.mask, self.tokens, self.first, held, fewest)]
 
     def _block(self, rows: Rows) -> Block:
         hidden = np.logical_not(self.model.mask.rows(self.tokens, rows.start, rows.stop)[:, rows.columns])
@@ -117,13 +125,22 @@ class Velocity:
         part = np.ascontiguousarray(hidden[:, some[0] : some[-1] + 1])
         return Block(rows, int(some[0]), torch.tensor(part, device=self.device), lonely)
 
+    def _bias(self, group: Group) -> Tensor:
+        """The bias of the heads of a group: their slopes (heads, 1, 1), or their part of the matrix (heads or 1, n, n)."""
+        bias = self.model.bias
+        if isinstance(bias, LogitBias):
+            matrix = np.asarray(bias.matrix)
+            return self._tensor(matrix[None] if matrix.ndim == 2 else matrix[group.numbers])
+        assert isinstance(bias, ALiBi)
+        return self._tensor(self.model.slopes)[group.numbers, None, None]
+
     def _counts(self) -> Tensor:
         """Number or mass of the tokens that each one sees, frozen ones too, shape (tokens, 1); 1 for who sees nobody."""
         masses = np.ones(self.tokens) if self.model.masses is None else self.model.masses
         total = np.concatenate(
             [
                 self.model.mask.rows(self.tokens, rows.start, rows.stop) @ masses
-                for rows in blocks(self.model.mask, self.tokens)
+                for rows in reference.blocks(self.model.mask, self.tokens)
             ]
         )
         total = total + (0.0 if self.model.frozen is None else float(np.asarray(self.model.frozen.weights).sum()))
@@ -136,10 +153,11 @@ class Velocity:
         return plain and model.weights == "softmax" and model.mask in (Causal(), Full())
 
     def _is_fused(self, group: Group) -> bool:
-        """True where torch's own product holds no matrix of all pairs: queries as long as values (and short ones in single precision
-        on a GPU)."""
+        """True where torch's own product holds no matrix of all pairs and is the faster one: queries as long as values (on a GPU short
+        ones in single precision, and many rows)."""
         same = group.rank == group.value_rank
-        short = self.device.type == "cpu" or (self.dtype == "float32" and group.rank <= FUSED_RANK)
+        many = self.tokens * len(group.numbers) >= FUSED_ROWS
+        short = self.device.type == "cpu" or (self.dtype == "float32" and group.rank <= FUSED_RANK and many)
         return self.plain and same and short and self.device.type in ("cpu", "cuda")
 
     # ------------------------------------------------------------------------------------------------ attention
@@ -163,12 +181,10 @@ class Velocity:
 
     def _added(self, group: Group, rows: Rows) -> Tensor:
         """What the bias adds to the logits of a block, (heads or 1, rows, columns)."""
-        if self.bias is not None:
-            chosen = self.bias[None] if self.bias.ndim == 2 else self.bias[group.numbers]
-            return chosen[:, rows.start : rows.stop, rows.columns]
-        assert isinstance(self.model.bias, ALiBi)
-        slopes = self._tensor([self.model.slopes[number] for number in group.numbers])[:, None, None]
-        return -slopes * (self.place[rows.start : rows.stop, None] - self.place[rows.columns]).abs()
+        bias = self.biases[self.groups.index(group)]
+        if isinstance(self.model.bias, LogitBias):
+            return bias[:, rows.start : rows.stop, rows.columns]
+        return -bias * (self.place[rows.start : rows.stop, None] - self.place[rows.columns]).abs()
 
     def _weights(self, logits: Tensor, fixed: int, block: Block) -> tuple[Tensor, Tensor | None]:
         """Weights (heads, rows, m + columns) by the declared law, and the largest logit where it must stay in range."""
@@ -206,24 +222,29 @@ class Velocity:
         causal = isinstance(self.model.mask, Causal)
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0)[0]
 
+    def _block_sum(self, group: Group, sums: Sums, block: Block, tops: list[Tensor]) -> Tensor:
+        """What a group adds to A for the rows of a block, (rows, d); a largest logit that must stay in range goes onto `tops`."""
+        logits, fixed = self._logits(group, sums, block)
+        weights, top = self._weights(logits, fixed, block)
+        tops += [] if top is None else [top]
+        summed = weights[:, :, fixed:] @ sums.values[:, block.rows.columns]
+        if fixed and sums.fixed_values is not None:
+            summed += weights[:, :, :fixed] @ sums.fixed_values
+        return group.combine(summed)
+
     def attention_sum(self, x: Tensor) -> Tensor:
         """A of the tokens from `first` on, (rows, d), of unit tokens x (n, d) in the precision of the sums."""
-        total = torch.zeros_like(x[self.first :])
+        total: Tensor | None = None
         tops = []
-        for group in self.groups:
+        for group, blocks in zip(self.groups, self.blocks):
             sums = group.sums(x)
             if self._is_fused(group):
-                total += group.combine(self._fused(group, sums))
-                continue
-            for block in self.blocks[id(group)]:
-                logits, fixed = self._logits(group, sums, block)
-                weights, top = self._weights(logits, fixed, block)
-                summed = weights[:, :, fixed:] @ sums.values[:, block.rows.columns]
-                if fixed and sums.fixed_values is not None:
-                    summed += weights[:, :, :fixed] @ sums.fixed_values
-                own = slice(block.rows.start - self.first, block.rows.stop - self.first)
-                total[own] += group.combine(summed)
-                tops += [] if top is None else [top]
+                part = group.combine(self._fused(group, sums))
+            else:
+                found = [self._block_sum(group, sums, block, tops) for block in blocks]
+                part = found[0] if len(found) == 1 else torch.cat(found)
+            total = part if total is None else total.add_(part)
+        assert total is not None
         if tops:
             self._check_range(float(torch.stack(tops).max()))
         if self.layer is not None:
@@ -242,8 +263,23 @@ class Velocity:
 
     # --------------------------------------------------------------------------------------------- right-hand side
 
+    def _can_record(self, law: Law) -> bool:
+        """True on a GPU for what never waits for a number to come back and does not depend on depth."""
+        return self.device.type == "cuda" and law.decay == 0 and self.law.total == "weights"
+
     def evaluate(self, t: float, y: Tensor, out: Tensor) -> None:
-        """dy/dt of the packed state y (tokens, width) into `out`, both double precision at `home`."""
+        """dy/dt of the packed state y (tokens, width) into `out`, both double precision at `home`, but for the rows below `first`."""
+        law = self.model.norm.law(t)
+        self.evaluations += 1
+        if self.evaluations <= RECORD_AFTER or not self._can_record(law):
+            self.compute(t, y, out)
+            return
+        if law not in self.recordings:
+            self.recordings[law] = Recording(lambda state, result: self.compute(t, state, result), y)
+        out[self.first :] = self.recordings[law](y)[self.first :]
+
+    def compute(self, t: float, y: Tensor, out: Tensor) -> None:
+        """The same, kernel by kernel."""
         with torch.no_grad(), limited(self.threads):
             dim, first = self.model.dim, self.first
             x = y[:, :dim] / torch.linalg.vector_norm(y[:, :dim], dim=1, keepdim=True)

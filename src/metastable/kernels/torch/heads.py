@@ -101,7 +101,7 @@ class Group:
     def combine(self, summed: Tensor) -> Tensor:
         """Weighted sums of values (heads, rows, s) as what the group adds to A, (rows, d)."""
         if self.output is None:
-            return summed.sum(dim=0)
+            return summed[0] if len(summed) == 1 else summed.sum(dim=0)
         return summed.transpose(0, 1).reshape(summed.shape[1], -1) @ self.output
 
 

@@ -158,7 +158,7 @@ HEMISPHERE = Recipe(
     judge=_judge_hemisphere,
     draw=_draw_hemisphere,
     uses=("seed", "members"),
-    seconds=30,
+    seconds=20,
 )
 
 
@@ -263,5 +263,5 @@ ONE_CLUSTER = Recipe(
     judge=_judge_one,
     draw=_draw_one,
     uses=("seed", "members"),
-    seconds=30,
+    seconds=20,
 )

@@ -38,7 +38,7 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
     tokens, betas = parameters["tokens"], list(parameters["betas"])
     kinds = list(NAMES)
 
-    def one(job: tuple[str, float]) -> tuple[Any, Any, Any, Any]:
+    def one(job: tuple[Any, float]) -> tuple[Any, Any, Any, Any]:
         weights, beta = job
         rate = 2.0 if weights == "softmax" else 2.0 * np.exp(beta)
         # Long enough for the gap to fall from one to far below `LAST`, whatever the waiting at the start.
@@ -137,5 +137,5 @@ EQUIANGULAR = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("engine",),
-    seconds=2,
+    seconds=1,
 )

@@ -146,5 +146,5 @@ GRADIENT_FLOW = Recipe(
     measure=_measure,
     judge=_judge,
     draw=_draw,
-    seconds=5,
+    seconds=3,
 )

@@ -171,7 +171,7 @@ def _draw(data: xr.Dataset) -> Figure:
         count = data.sizes["dim"]
         page, axes = style.figure(style.PAGE_WIDTH, 2.15, 1, count, squeeze=False, sharey=True)
         curve, betas = data.curve.values, data.beta.values
-        mesh = None
+        mesh: Any = None
         for letter, ax, dim in zip("abcdefgh", axes[0], data["dim"].values):
             mesh = phase.draw_phase(ax, data.time.values, betas, data.fraction.sel(dim=dim).values, limits=(0.0, 1.0))
             ax.plot(curve[np.isfinite(curve)], betas[np.isfinite(curve)], color=style.RED, linewidth=1.2)

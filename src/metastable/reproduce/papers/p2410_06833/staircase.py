@@ -143,5 +143,5 @@ STAIRCASE = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("seed", "members"),
-    seconds=10,
+    seconds=8,
 )

@@ -178,5 +178,5 @@ CLUSTER_NUMBER = Recipe(
     measure=_measure,
     judge=_judge,
     draw=_draw,
-    seconds=60,
+    seconds=40,
 )

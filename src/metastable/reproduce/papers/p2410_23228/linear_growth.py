@@ -156,7 +156,7 @@ def _draw_rates(data: xr.Dataset) -> Figure:
                 "mode $k$",
                 "growth rate",
                 rates,
-                ylim=(0, 1.1 * float(data.formula.max())),
+                ylim=(0, 1.5 * float(data.formula.max())),
                 legend="upper right",
             ),
             statements.Plot(
@@ -197,7 +197,7 @@ GROWTH_RATES = Recipe(
     judge=_judge_rates,
     draw=_draw_rates,
     uses=("engine",),
-    seconds=5,
+    seconds=2,
 )
 
 
@@ -285,7 +285,7 @@ def _draw_both(data: xr.Dataset) -> Figure:
         right.set_ylabel("amplitude")
         style.grid(right)
         style.panel(right, "b", "its modes, and how far tokens are off")
-        right.legend(loc="lower right", ncols=2, fontsize="x-small")
+        right.legend(loc="center", ncols=2, fontsize="x-small")
     return page
 
 
@@ -307,5 +307,5 @@ DENSITY_AND_TOKENS = Recipe(
     judge=_judge_both,
     draw=_draw_both,
     uses=("engine",),
-    seconds=8,
+    seconds=4,
 )

@@ -7,7 +7,7 @@ from metastable.reproduce.papers.p2411_04990.cascade_law import CASCADE_LAW
 from metastable.reproduce.papers.p2411_04990.center_counts import COUNTS_SCALING, LEMMA_C1
 from metastable.reproduce.papers.p2411_04990.convergence import CONJECTURE_1, CONJECTURE_2, THEOREM_4_1
 from metastable.reproduce.papers.p2411_04990.gradient_flow import LEMMA_5_3, THEOREM_5_2
-from metastable.reproduce.papers.p2411_04990.interaction import FIGURE_4, LEMMA_A1
+from metastable.reproduce.papers.p2411_04990.interaction_peak import FIGURE_4, LEMMA_A1
 from metastable.reproduce.papers.p2411_04990.one_token import LEMMA_3_1
 from metastable.reproduce.papers.p2411_04990.parking import FIGURE_2, FIGURE_3, LEMMA_5_1
 from metastable.reproduce.papers.p2411_04990.random_atlas import CLOUD_WIDTH, TABLE_1_RANDOM

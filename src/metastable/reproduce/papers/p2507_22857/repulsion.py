@@ -130,7 +130,7 @@ SYNCHRONISATION = Recipe(
     measure=_measure,
     judge=_judge,
     draw=_draw,
-    seconds=15,
+    seconds=7,
 )
 
 
@@ -323,5 +323,5 @@ TRIANGLES = Recipe(
     draw=_draw_triangles,
     origin="beyond",
     uses=("seed", "members"),
-    seconds=20,
+    seconds=6,
 )

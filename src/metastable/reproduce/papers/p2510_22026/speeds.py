@@ -175,7 +175,7 @@ END_SPEED = Recipe(
     measure=_measure_end,
     judge=_judge_end,
     draw=_draw_end,
-    seconds=4,
+    seconds=5,
 )
 
 
@@ -381,10 +381,10 @@ RESISTANCE = Recipe(
     statement="The depth at which the mean of 1 - cosine has fallen to 0.01, from uniform tokens: norms with a "
     "growing residual stream resist collapse "
     "longest.",
-    parameters={"tokens": 24, "dim": 8, "betas": (0.0, 1.0, 2.0, 3.0), "draws": 10, "gap": 0.01, "until": 3e3},
+    parameters={"tokens": 24, "dim": 8, "betas": (0.0, 1.0, 2.0, 3.0), "draws": 10, "gap": 0.01, "until": 1e3},
     quick={"tokens": 8, "betas": (1.0,), "until": 500.0},
     measure=_measure_depth,
     judge=_judge_depth,
     draw=_draw_depth,
-    seconds=8,
+    seconds=15,
 )

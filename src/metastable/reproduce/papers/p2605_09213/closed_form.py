@@ -207,5 +207,5 @@ CLOSED_FORM = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("seed", "members"),
-    seconds=60,
+    seconds=30,
 )

@@ -180,7 +180,7 @@ PROFILE = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("seed", "members"),
-    seconds=60,
+    seconds=20,
 )
 
 

@@ -171,5 +171,5 @@ HYSTERESIS = Recipe(
     measure=_measure_ramps,
     judge=_judge_ramps,
     draw=_draw_ramps,
-    seconds=60,
+    seconds=40,
 )

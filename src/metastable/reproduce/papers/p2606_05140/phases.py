@@ -161,7 +161,7 @@ CRITICAL_NOISE = Recipe(
     judge=_judge_critical,
     draw=_draw_critical,
     uses=(),
-    seconds=6,
+    seconds=3,
 )
 
 
@@ -281,5 +281,5 @@ BRANCHES = Recipe(
     judge=_judge_branches,
     draw=_draw_branches,
     uses=(),
-    seconds=4,
+    seconds=2,
 )

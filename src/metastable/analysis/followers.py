@@ -1,0 +1,79 @@
+"""Do the followers of a cluster go where its leader goes? Groups of them as points of their own.
+
+For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to it: the cluster is its leader. Under other Q and K
+this need not be so. A follower sees more tokens at its place than the leader does, and when the leader falls it may stay, or
+fall into another cluster. So there the followers are carried along: group g of a cluster is a point at its first token, with the
+tokens of the group ahead of each viewer as its mass. Points that coincide are not joined, so that they may part again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.analysis._film import Film, IntArray, by_first_token
+from metastable.analysis.clusters import cluster_leaders
+from metastable.analysis.merging import MergeTree, tree_of_film
+
+MOST_POINTS = 48
+"""Tokens up to which each is a group by itself; of more, groups of 1, 1, 2, 4, ... in the order of the sequence."""
+
+
+def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
+    """The clusters `labels` (n,) parted into groups (n,), numbered by first token: the leader, and its followers in groups.
+
+    Early followers see few tokens at their place and later ones more and more alike numbers, so groups double in size.
+    """
+    if labels.size <= most:
+        return np.arange(labels.size)
+    found = np.empty_like(labels)
+    for cluster in range(int(labels.max()) + 1):
+        members = np.flatnonzero(labels == cluster)
+        found[members] = members[0] + labels.size * np.ceil(np.log2(1.0 + np.arange(members.size))).astype(np.int64)
+    return by_first_token(found)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A path of points as dense output."""
+
+    start: FloatArray
+    width: FloatArray
+    pieces: FloatArray
+
+    @property
+    def end(self) -> float:
+        return float(self.start[-1] + self.width[-1])
+
+    def evaluate(self, step: int, u: float) -> FloatArray:
+        """Points (m, d) at the fraction u of a step."""
+        piece = self.pieces[step]
+        x = piece[0] + u * (piece[1] + u * (piece[2] + u * (piece[3] + u * piece[4])))
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def tree_of_groups(path: Any, groups: IntArray, radius: float, pace: float, resolution: float) -> MergeTree:
+    """The merge tree of tokens in `groups` (n,) that went the way of their points, from time 0 on.
+
+    As `merge_tree` reads a run, so that a cluster that stretches for a moment while it falls is one. Tokens that part
+    later are apart from the start.
+    """
+    dim = path.pieces.shape[3]
+    way: Any = _Way(path.begin / pace, path.width / pace, path.pieces)
+    return in_tokens(tree_of_film(Film(way, dim, radius), resolution=resolution), groups)
+
+
+def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:
+    """A tree of points as one of the tokens (n,) that they stand for."""
+    first = cluster_leaders(groups)
+    start, final = tree.start_labels[groups], tree.final_labels[groups]
+    size = {int(leader): int((start == label).sum()) for label, leader in enumerate(cluster_leaders(start))}
+    child, parent = first[tree.child], first[tree.parent]
+    sizes = np.empty((2, len(tree)), dtype=np.int64)
+    for row, (c, p) in enumerate(zip(child.tolist(), parent.tolist())):
+        sizes[:, row] = size[c], size[p]
+        size[p] += size[c]
+    return MergeTree(tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True)

@@ -1,0 +1,348 @@
+"""Full attention over any horizon: tokens that have met are one point with a mass from then on, until they part.
+
+Under full attention the Jacobian has no triangle. As long as tokens contract inside clusters (at rate one) while clusters
+creep (at rates of 1e-20 and below), rounding errors of the fast motion drown the slow one. But a token that sits on another
+one moves as it does, for ever: so tokens that have come within `REACH` tolerances of each other, and contract, become one
+point with their mass at their mean. What is left is small, has no fast motion, and is solved exactly by `points`.
+
+- *What joining costs.* Tokens at distance e of their mean are moved by e, less than the tolerance. Their mean drifts by
+  O(beta e^3) per unit of time while they contract, which is nothing.
+- *Contracting* means that a token beside the point falls back: with p_kj the attention of the point, D_k its mean gap, the block
+
+      J = -(1 + <x_k, D_k>) I + beta sum_j p_kj (x_j - x_k) (M (x_j - x_k) - M D_k)^T      on the tangent space
+
+  of the Jacobian of such a token has a negative symmetric part (its largest eigenvalue is `loosening`).
+- *Release.* Each cluster remembers where its parts were when they met, and how much that can have grown or shrunk since: the integral
+  of `loosening`. When the bound passes the tolerance (a heavy cluster nearby pulls a light one apart) the parts are points again.
+
+As long as there are many points, the system with a dense block (`dense`) moves them, in stretches of doubling length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable.integrate.rodas import control as steps
+from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
+from metastable.integrate.rodas.points import (
+    Surroundings,
+    fastest,
+    linearise,
+    make_work,
+    set_frames,
+    take_step,
+    write_piece,
+)
+from metastable.kernels.cpu.compiled import compiled
+from metastable.model import Attention, Full
+
+REACH = 1e-2
+"""Tokens are joined at this share of the tolerance."""
+VANISHED = -140.0
+"""Parts of a cluster that are closer than exp of this are at one place."""
+SMALL = 200
+"""Coordinates up to which all points are solved together by compiled code."""
+ROOM = 64
+"""Steps that are made before anybody looks."""
+NOISE = 4.0 * np.finfo(float).eps
+"""Relative error of a force that is the sum of few."""
+
+# How a march ended.
+MET, FILLED, REACHED, EXHAUSTED, STILL, LOST = range(6)
+
+
+class Cluster(NamedTuple):
+    """Tokens at one place: `tokens` in order; `parts`, the tokens that came together and where they were from their mean (d,) when the
+    farthest was at distance exp(`met`); `spread`, the logarithm of what that distance is now at the most."""
+
+    tokens: np.ndarray
+    parts: tuple[tuple[np.ndarray, FloatArray], ...]
+    met: float
+    spread: float
+
+
+class Field(NamedTuple):
+    """What moves points: M, beta, and the mass of a token's own that it does not see (0 or 1)."""
+
+    form: FloatArray
+    beta: float
+    unseen: float
+
+    @classmethod
+    def of(cls, model: Attention) -> Field:
+        head = model.all_heads[0]
+        form = np.eye(model.dim) if head.bilinear is None else np.array(head.bilinear, dtype=float)
+        return cls(form, float(head.beta), 0.0 if isinstance(model.mask, Full) and model.mask.include_self else 1.0)
+
+    def masses(self, sizes: FloatArray) -> FloatArray:
+        """Who sees how much of whom (m, m)."""
+        return np.tile(sizes, (len(sizes), 1)) - self.unseen * np.eye(len(sizes))
+
+    def attention(self, k: int, places: FloatArray, sizes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of point k: p_kj (m,), the gaps x_j - x_k (m, d) and their mean D_k (d,)."""
+        gaps = places - places[k]
+        logits = self.beta * (gaps @ (self.form.T @ places[k]))
+        seen = np.array(sizes, dtype=float)
+        seen[k] -= self.unseen
+        weights = seen * np.exp(logits - logits[seen > 0].max(initial=-math.inf))
+        p = weights / weights.sum()
+        return p, gaps, p @ gaps
+
+
+def loosening(field: Field, places: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Largest rate (m,) at which a token beside each point moves away from it; below zero it falls back."""
+    result = np.empty(len(places))
+    for k, x in enumerate(places):
+        p, gaps, mean = field.attention(k, places, sizes)
+        lever = p[:, None] * gaps
+        block = field.beta * (lever.T @ ((gaps - mean) @ field.form.T))
+        tangent = np.eye(x.size) - np.outer(x, x)
+        symmetric = tangent @ (0.5 * (block + block.T)) @ tangent
+        # The direction along x is none of the tangent space: it must not be the largest.
+        symmetric -= (1.0 + np.abs(symmetric).sum()) * np.outer(x, x)
+        result[k] = np.linalg.eigvalsh(symmetric)[-1] - (1.0 + x @ mean)
+    return result
+
+
+def hidden(field: Field, places: FloatArray, sizes: FloatArray) -> bool:
+    """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits."""
+    for k, x in enumerate(places):
+        p, gaps, mean = field.attention(k, places, sizes)
+        doubt = 1.0 + field.beta * np.abs(gaps @ (field.form.T @ x))
+        if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
+            return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------- joining, releasing
+
+
+def apart(start: FloatArray) -> tuple[FloatArray, list[Cluster]]:
+    """Every token by itself; tokens at exactly one place are one point."""
+    places, labels = np.unique(start, axis=0, return_inverse=True)
+    groups = [np.flatnonzero(labels.reshape(-1) == label) for label in range(len(places))]
+    order = np.argsort([group[0] for group in groups])
+    return places[order], [Cluster(groups[i], (), -math.inf, -math.inf) for i in order]
+
+
+def join(field: Field, places: FloatArray, clusters: list[Cluster], reach: float) -> tuple[FloatArray, list[Cluster]]:
+    """Points that are within `reach` of one another and contract become one, at their mean."""
+    sizes = np.array([cluster.tokens.size for cluster in clusters], dtype=float)
+    near = _neighbours(places, reach)
+    if not near:
+        return places, clusters
+    rates = loosening(field, places, sizes)
+    gone = np.zeros(len(places), dtype=bool)
+    places, clusters = places.copy(), list(clusters)
+    for members in near:
+        if rates[members].max() >= 0.0:
+            continue
+        first = members[0]
+        mean = sizes[members] @ places[members] / sizes[members].sum()
+        mean /= np.linalg.norm(mean)
+        clusters[first] = _united([clusters[k] for k in members], places[members] - mean)
+        places[first] = mean
+        gone[members[1:]] = True
+    return places[~gone], [cluster for cluster, left in zip(clusters, gone) if not left]
+
+
+def _neighbours(places: FloatArray, reach: float) -> list[np.ndarray]:
+    """Groups of two and more points, each within `reach` of the first of them."""
+    free, groups = np.ones(len(places), dtype=bool), []
+    for k in range(len(places)):
+        if free[k]:
+            members = np.flatnonzero(free & (np.abs(places - places[k]).max(axis=1) < reach))
+            members = members[np.linalg.norm(places[members] - places[k], axis=1) < reach]
+            free[members] = False
+            if members.size > 1:
+                groups.append(members)
+    return groups
+
+
+def _united(clusters: list[Cluster], offsets: FloatArray) -> Cluster:
+    """Clusters as one, with the places of their parts from the common mean."""
+    parts: list[tuple[np.ndarray, FloatArray]] = []
+    for cluster, offset in zip(clusters, offsets):
+        if cluster.spread < VANISHED:
+            parts.append((cluster.tokens, offset))
+        else:
+            scale = math.exp(cluster.spread - cluster.met)
+            parts += [(tokens, offset + scale * inner) for tokens, inner in cluster.parts]
+    tokens = np.sort(np.concatenate([cluster.tokens for cluster in clusters]))
+    extent = max(float(np.linalg.norm(offset)) for _, offset in parts)
+    size = math.log(extent) if extent > 0.0 else -math.inf
+    return Cluster(tokens, tuple(parts), size, size)
+
+
+def release(places: FloatArray, clusters: list[Cluster], limit: float) -> tuple[FloatArray, list[Cluster]]:
+    """Clusters that may be wider than `limit` as their parts."""
+    new_places, new_clusters = [], []
+    for place, cluster in zip(places, clusters):
+        if not cluster.spread > math.log(limit):
+            new_places.append(place)
+            new_clusters.append(cluster)
+            continue
+        # The bound grows beyond what it bounds: parts are put back no farther than the limit.
+        scale = math.exp(min(cluster.spread, math.log(limit)) - cluster.met)
+        for tokens, offset in cluster.parts:
+            beside = place + scale * offset
+            new_places.append(beside / np.linalg.norm(beside))
+            new_clusters.append(Cluster(tokens, (), -math.inf, -math.inf))
+    order = np.argsort([cluster.tokens[0] for cluster in new_clusters])
+    return np.array(new_places)[order], [new_clusters[i] for i in order]
+
+
+# ----------------------------------------------------------------------------------------------------------- marching
+
+
+@compiled
+def _march(surroundings, work, control, until, tolerance, tries, first, begins, widths, pieces):
+    """Steps until points meet (MET), `begins` is filled, or the end; how many, how many tries are left, and how it ended.
+
+    `first`: no step was made before.
+    """
+    m, d = work.x.shape
+    count, rate, fresh, square = 0, 0.0, True, surroundings.reach**2
+    while True:
+        if control[0] >= until:
+            return count, tries, REACHED
+        if count == len(begins):
+            return count, tries, FILLED
+        if tries <= 0:
+            return count, tries, EXHAUSTED
+        if fresh:
+            set_frames(work)
+            linearise(surroundings, work)
+            rate, fresh = fastest(work), False
+            if not work.velocity.any():
+                return count, tries, STILL
+        h = propose(control, until)
+        tries -= 1
+        if not h > 0.0:
+            return count, tries, LOST
+        if rate * h > CAP * OVERSHOOT:
+            break_cap(control, rate)
+            continue
+        error, extent = take_step(surroundings, work, h)
+        error /= tolerance
+        if not (error <= 1.0 and extent < 1.0):
+            refuse(control, h, error, extent, rate)
+            continue
+        begins[count], widths[count] = control[0], h
+        write_piece(work, pieces[count])
+        accept(control, h, error, rate, first and count == 0)
+        if until - control[0] <= 1e-15 * until:
+            control[0] = until
+        count += 1
+        fresh = True
+        for k in range(m):
+            for j in range(k):
+                distance = 0.0
+                for a in range(d):
+                    distance += (work.x[k, a] - work.x[j, a]) ** 2
+                if distance < square:
+                    return count, tries, MET
+
+
+@dataclass
+class Flow:
+    """Points on their way: where they are, who they are, what the step control knows, and the steps behind them."""
+
+    field: Field
+    places: FloatArray
+    clusters: list[Cluster]
+    control: FloatArray
+    tolerance: float
+    tokens: int
+    tries: int
+    accepted: int = 0
+    attempts: int = 0
+
+    @property
+    def t(self) -> float:
+        return float(self.control[steps.T])
+
+    @property
+    def sizes(self) -> FloatArray:
+        return np.array([cluster.tokens.size for cluster in self.clusters], dtype=float)
+
+    @property
+    def point_of(self) -> np.ndarray:
+        """The point of each token (tokens,)."""
+        found = np.empty(self.tokens, dtype=np.int64)
+        for number, cluster in enumerate(self.clusters):
+            found[cluster.tokens] = number
+        return found
+
+    def join(self) -> None:
+        """Let points that have met be one."""
+        self.places, self.clusters = join(self.field, self.places, self.clusters, REACH * self.tolerance)
+
+    def advance(self, until: float) -> tuple[FloatArray, FloatArray, FloatArray, int]:
+        """Some steps: begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they ended; then joins and releases."""
+        m, d = self.places.shape
+        # Clusters that may come apart are looked at after every step.
+        room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
+        begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
+        together = m * (d - 1)
+        surroundings = Surroundings(
+            self.field.masses(self.sizes), self.field.form, self.field.beta, together, REACH * self.tolerance
+        )
+        work = make_work(self.places, together)
+        count, left, code = _march(
+            surroundings,
+            work,
+            self.control,
+            until,
+            self.tolerance,
+            self.tries,
+            self.accepted == 0,
+            begins,
+            widths,
+            pieces,
+        )
+        self.attempts += self.tries - left
+        self.tries, self.accepted = int(left), self.accepted + int(count)
+        tokens = pieces[:count][:, :, self.point_of]
+        self.places = work.x.copy()
+        self._stretch(pieces[:count, 0], widths[:count])
+        self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
+        self.join()
+        return begins[:count], widths[:count], tokens, int(code)
+
+    def _stretch(self, places: FloatArray, widths: FloatArray) -> None:
+        """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d) to where the points are."""
+        wide = np.array([cluster.spread >= VANISHED for cluster in self.clusters])
+        if not wide.any():
+            return
+        spread = np.array([cluster.spread for cluster in self.clusters])
+        rates = [loosening(self.field, here, self.sizes) for here in (*places, self.places)]
+        for width, before, after in zip(widths, rates, rates[1:]):
+            spread[wide] += width * np.maximum(before, after)[wide]
+        self.clusters = [
+            cluster._replace(spread=float(size) if size >= VANISHED else -math.inf)
+            for cluster, size in zip(self.clusters, spread)
+        ]
+
+    def state(self) -> FloatArray:
+        """Tokens (tokens, d)."""
+        return self.places[self.point_of]
+
+    def resting(self, threshold: float) -> float:
+        """When one point is left: how long it takes until its tokens are within `threshold` of it (they contract at rate one)."""
+        return max(0.0, self.clusters[0].spread - math.log(threshold))
+
+
+def make_flow(
+    model: Attention, start: FloatArray, begin: float, first_step: float, tolerance: float, tries: int
+) -> Flow:
+    """Tokens at `start` at the time `begin`, joined where they have met."""
+    places, clusters = apart(start)
+    flow = Flow(Field.of(model), places, clusters, steps.first_control(begin, first_step), tolerance, len(start), tries)
+    flow.join()
+    return flow

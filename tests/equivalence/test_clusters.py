@@ -1,0 +1,267 @@
+"""Full attention over any horizon: points with masses against LSODA, exact times, and themselves at other tolerances."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from scipy.integrate import LSODA, quad
+from scipy.stats import special_ortho_group
+
+import metastable as ms
+from metastable.errors import NumericalRangeError
+from metastable.integrate import rodas
+from metastable.integrate.rodas import clusters
+from metastable.kernels import reference
+
+FULL = ms.Full()
+
+
+def on_circle(angle):
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+
+
+def settle(model, x, rtol=1e-6, **options):
+    return ms.simulate(model, x, until="settled", rtol=rtol, atol=0.0, progress=False, **options)
+
+
+def lsoda_merges(angles, beta, masses, radius, until, rtol=1e-9):
+    """Times at which the number of clusters (gaps of more than `radius`) falls, by LSODA with the analytic Jacobian, and where it gave
+    up."""
+
+    def weights(angle):
+        apart = angle[None, :] - angle[:, None]
+        w = masses * np.exp(beta * (np.cos(apart) - 1.0))
+        return apart, w / w.sum(axis=1, keepdims=True)
+
+    def velocity(t, angle):
+        apart, p = weights(angle)
+        return (p * np.sin(apart)).sum(axis=1)
+
+    def jacobian(t, angle):
+        apart, p = weights(angle)
+        speed = (p * np.sin(apart)).sum(axis=1, keepdims=True)
+        result = p * (np.cos(apart) - beta * np.sin(apart) ** 2 + beta * speed * np.sin(apart))
+        np.fill_diagonal(result, 0.0)
+        np.fill_diagonal(result, -result.sum(axis=1))
+        return result
+
+    def count(angle):
+        sorted_angles = np.sort(np.mod(angle, 2 * np.pi))
+        return max(1, int((np.diff(sorted_angles, append=sorted_angles[0] + 2 * np.pi) > radius).sum()))
+
+    solver, merges = LSODA(velocity, 0.0, angles, until, rtol=rtol, atol=rtol, jac=jacobian), []
+    left = count(solver.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        while solver.status == "running":
+            solver.step()
+            now = count(solver.y)
+            merges += [solver.t] * max(0, left - now)
+            left = now
+    return np.array(merges), solver.t
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_collapse_agrees_with_lsoda_and_between_tolerances(seed):
+    """n = 40, beta = 24, to one cluster near t = 1e19: merges as LSODA has them as far as it goes, and the same at two tolerances."""
+    model, x = ms.Attention(dim=2, beta=24.0, mask=FULL), ms.sphere.uniform(40, dim=2, seed=seed)
+    coarse, fine = settle(model, x, 1e-6), settle(model, x, 1e-8)
+    trees = [ms.merge_tree(run) for run in (coarse, fine)]
+    assert all(tree.complete for tree in trees)
+    late = trees[1].time > 100.0
+    np.testing.assert_allclose(trees[0].time[late], trees[1].time[late], rtol=2e-4)
+    assert coarse.notes["settled"] == pytest.approx(fine.notes["settled"], rel=2e-4)
+    radius = ms.analysis.cluster_radius(model)
+    merges, reached = lsoda_merges(np.arctan2(x[:, 1], x[:, 0]), 24.0, np.ones(40), radius, 1e30)
+    seen = trees[1].time[late & (trees[1].time < 1e-2 * reached)]
+    assert seen.size >= 2
+    np.testing.assert_allclose(merges[-(seen.size + (merges > 1.001 * seen[-1]).sum()) :][: seen.size], seen, rtol=2e-4)
+
+
+def test_the_goal_of_two_hundred_tokens():
+    """n = 200, beta = 64: from random tokens to one cluster at 1e50 or later, with the tree, in a thousand steps."""
+    model = ms.Attention(dim=2, beta=64.0, mask=FULL)
+    run = settle(model, ms.sphere.uniform(200, dim=2, seed=0))
+    assert run.status == "success"
+    assert run.notes["settled"] > 1e50
+    assert np.abs(run.final - run.final[0]).max() == 0.0
+    tree = ms.merge_tree(run)
+    assert tree.complete
+    assert run.stats.accepted + run.stats.rejected < 2500
+    # What the clusters at t = 100 predict, to the end.
+    guess = ms.analysis.predict_merges(run.at(100.0), model, 100.0)
+    np.testing.assert_allclose(guess.time[-4:], tree.time[-4:], rtol=1e-3)
+    # Between merges the clusters of the tree are those of the state.
+    for before, after in zip(tree.time[-6:-1], tree.time[-5:]):
+        t = math.sqrt(before * after)
+        assert tree.count(t) == ms.cluster_labels(run.at(t), tree.radius).max() + 1
+
+
+@pytest.mark.parametrize(("beta", "angle"), [(4.0, 1.0), (40.0, 2.5), (150.0, 3.0)])
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("method", ["rodas", "auto"])
+def test_two_tokens_collapse_at_the_exact_time(beta, angle, dim, method):
+    """d(angle)/dt = -2 sin(angle) / (1 + e^(beta (1 - cos(angle)))): the integral, up to t = 1e129."""
+    x = np.zeros((2, dim))
+    x[0, 0], x[1, :2] = 1.0, (np.cos(angle), np.sin(angle))
+    run = settle(ms.Attention(dim=dim, beta=beta, mask=FULL), x, 1e-7, method=method)
+
+    def slowness(y):
+        return (1.0 + math.exp(beta * (1.0 - math.cos(y)))) / (2.0 * math.sin(y))
+
+    rough, _ = quad(slowness, 1e-2, angle, limit=400, points=[0.9 * angle, 0.99 * angle], epsrel=1e-10)
+    # Below 1e-2 the weight is one but for beta y^2 / 2, whose part is added.
+    exact = rough + math.log(1e-2 / 2e-12) + beta * 1e-4 / 8.0
+    assert run.status == "success"
+    # Distances below the tolerance are damped, not followed: when 1e-12 is reached is known to some units of time.
+    assert run.notes["settled"] == pytest.approx(exact, rel=3e-5, abs=15.0)
+    np.testing.assert_allclose(run.final[0], run.final[1], atol=1e-12)
+    np.testing.assert_allclose(run.final.sum(axis=0) / 2, (x[0] + x[1]) / np.linalg.norm(x[0] + x[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["sphere", "blind", "matrices"])
+def test_variants_between_tolerances_and_rotations(variant):
+    rng = np.random.default_rng(3)
+    form = np.eye(3) + 0.1 * rng.normal(size=(3, 3))
+    model = {
+        "sphere": ms.Attention(dim=3, beta=14.0, mask=FULL),
+        "blind": ms.Attention(dim=2, beta=10.0, mask=ms.Full(include_self=False)),
+        "matrices": ms.Attention(dim=3, beta=10.0, mask=FULL, key=form),
+    }[variant]
+    x = ms.sphere.uniform(14, dim=model.dim, seed=2)
+    first, second = settle(model, x, 1e-6), settle(model, x, 1e-8)
+    assert first.status == second.status == "success"
+    assert first.notes["settled"] == pytest.approx(second.notes["settled"], rel=1e-3)
+    np.testing.assert_allclose(first.final, second.final, atol=1e-3)
+    turn = special_ortho_group.rvs(model.dim, random_state=1)
+    turned = model if variant != "matrices" else model.replace(key=turn @ form @ turn.T)
+    there = settle(turned, x @ turn.T, 1e-6)
+    assert there.notes["settled"] == pytest.approx(first.notes["settled"], rel=1e-3)
+    # Nothing moves where it claims rest.
+    assert np.abs(ms.velocity(model, first.final, engine="reference")).max() < 1e-15
+
+
+def test_degenerate_starts():
+    model = ms.Attention(dim=2, beta=20.0, mask=FULL)
+    one = ms.sphere.uniform(1, dim=2, seed=0)
+    for x in (one, np.tile(one, (7, 1))):
+        run = settle(model, x, method="rodas")
+        assert run.status == "success"
+        np.testing.assert_array_equal(run.final, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (on_circle(np.array([0.0, np.pi])), on_circle(2 * np.pi / 3 * np.arange(3))):
+            run = settle(model, x, method="rodas", max_steps=300)
+            assert run.status == "unresolved"
+            assert np.abs(run.final - x).max() < 1e-9
+    run = settle(model, on_circle(np.array([0.0, 0.0, np.pi - 1e-12])), method="rodas")
+    assert run.status == "success"
+    assert np.abs(run.final - run.final[0]).max() == 0.0
+
+
+def test_horizons_output_times_and_extension():
+    """A horizon beyond 1e20; states at given times are those of the dense output; a longer run goes on where a shorter one ended."""
+    model, x = ms.Attention(dim=2, beta=40.0, mask=FULL), ms.sphere.uniform(30, dim=2, seed=5)
+    options = {"rtol": 1e-8, "atol": 0.0, "progress": False}
+    times = [1.0, 1e5, 1e21, 1e28, 1e60]
+    whole = ms.simulate(model, x, until=1e60, **options)
+    some = ms.simulate(model, x, times=times, **options)
+    assert whole.end == 1e60
+    np.testing.assert_allclose(some.states, [whole.at(t) for t in times], atol=1e-9)
+    part = ms.simulate(model, x, until=1e22, **options)
+    longer = part.extend(until=1e60)
+    np.testing.assert_allclose(longer.at(1e28), whole.at(1e28), atol=1e-6)
+    np.testing.assert_allclose(longer.final, whole.final, atol=1e-6)
+    assert np.abs(whole.final - whole.final[0]).max() == 0.0
+    dense = ms.simulate(model, x, until=1e15, method="rodas", **options)
+    np.testing.assert_allclose(dense.final, whole.at(1e15), atol=1e-6)
+    # A run that stops early says so and keeps what it has.
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        short = ms.simulate(model, x, until=1e60, max_steps=150, **options)
+    assert short.status == "max_steps"
+    assert short.stats.accepted + short.stats.rejected == 150
+    assert "raise max_steps" in short.message
+
+
+def test_many_points_are_moved_by_the_dense_system_first(monkeypatch):
+    """The same run with the switch to points early and late."""
+    model, x = ms.Attention(dim=2, beta=9.0, mask=FULL), ms.sphere.uniform(24, dim=2, seed=1)
+    early = settle(model, x, 1e-7, method="rodas")
+    monkeypatch.setattr(clusters, "SMALL", 4)
+    late = settle(model, x, 1e-7, method="rodas")
+    times = settle_at(model, x, [3.0, 50.0, 1e5, early.notes["settled"]])
+    assert late.notes["settled"] == pytest.approx(early.notes["settled"], rel=1e-4)
+    for t, state in zip(times.times, times.states):
+        np.testing.assert_allclose(state, early.at(t), atol=1e-5)
+
+
+def settle_at(model, x, times):
+    return ms.simulate(model, x, until="settled", times=times, rtol=1e-7, atol=0.0, method="rodas", progress=False)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_loosening_is_the_rate_at_which_parts_of_a_cluster_move_apart(dim):
+    """Against differences of velocities of the reference engine, in all directions."""
+    form = np.eye(dim) + 0.2 * np.random.default_rng(0).normal(size=(dim, dim))
+    model = ms.Attention(dim=dim, beta=12.0, mask=FULL, key=form)
+    places = np.concatenate([ms.sphere.uniform(1, dim=dim, seed=1), ms.sphere.uniform(4, dim=dim, seed=2)])
+    places[1] = places[0] + 0.5 * places[1]
+    places /= np.linalg.norm(places, axis=1, keepdims=True)
+    sizes = np.array([2.0, 9.0, 1.0, 3.0, 1.0])
+    rate = clusters.loosening(clusters.Field.of(model), places, sizes)[0]
+    basis = np.linalg.svd(places[:1])[2][1:]
+    step, found = 1e-5, []
+    for turn in np.linspace(0.0, np.pi, 181)[:-1] if dim == 3 else [0.0]:
+        direction = np.cos(turn) * basis[0] + (np.sin(turn) * basis[1] if dim == 3 else 0.0)
+        apart = [places[0] + step * direction, places[0] - step * direction]
+        tokens = np.concatenate([apart, np.repeat(places[1:], sizes[1:].astype(int), axis=0)])
+        tokens /= np.linalg.norm(tokens, axis=1, keepdims=True)
+        out = np.zeros_like(tokens)
+        reference.right_hand_side(model, len(tokens))(0.0, tokens, out)
+        found.append((out[0] - out[1]) @ direction / (2 * step))
+    assert rate == pytest.approx(max(found), abs=2e-4)
+
+
+def test_a_cluster_that_is_pulled_apart_is_released(monkeypatch):
+    """Two light tokens that were joined too early, beside a heavy cluster: released on their way, and they arrive when LSODA says."""
+    beta, heavy = 64.0, 3000
+    angles = np.array([0.0, 0.585, 0.585 + 8e-4])
+    x = np.concatenate([np.tile(on_circle(angles[:1]), (heavy, 1)), on_circle(angles[1:])])
+    released, release = [], clusters.release
+
+    def counting(places, known, limit):
+        result = release(places, known, limit)
+        if len(result[1]) > len(known):
+            released.append(len(result[1]) - len(known))
+        return result
+
+    monkeypatch.setattr(clusters, "release", counting)
+    monkeypatch.setattr(clusters, "REACH", 0.9)
+    model = ms.Attention(dim=2, beta=beta, mask=FULL)
+    run = settle(model, x, 1e-3, method="rodas")
+    assert released == [1]
+    assert run.status == "success"
+    early = ms.merge_tree(run, radius=0.05).time[-1]
+    # With the reach as it is nobody is joined that early, and nobody is released. (LSODA is looked at where its steps end.)
+    monkeypatch.undo()
+    plain = ms.merge_tree(settle(model, x, 1e-6, method="rodas"), radius=0.05).time[-1]
+    merges, _ = lsoda_merges(angles, beta, np.array([heavy, 1.0, 1.0]), 0.05, 1e4)
+    assert plain == pytest.approx(merges[-1], rel=3e-2)
+    assert early == pytest.approx(plain, rel=5e-3)
+
+
+def test_what_has_no_points_is_refused_beyond_the_horizon_of_a_dense_block():
+    x = ms.sphere.uniform(4, dim=2, seed=0)
+    for fields, word in (
+        ({"mask": ms.Prefix(3)}, "mask Prefix"),
+        ({"mask": FULL, "value": np.diag([1.0, 0.5])}, "value matrix"),
+        ({"mask": FULL, "frozen": ms.Frozen(x[:1])}, "frozen"),
+    ):
+        model = ms.Attention(dim=2, beta=1.0, **fields)
+        with pytest.raises(NumericalRangeError, match=word):
+            ms.simulate(model, x, until=1e30, method="rodas", progress=False)
+        assert word in (rodas.horizon_refusal(model, 4, 1e30, False) or "")
+    assert rodas.horizon_refusal(ms.Attention(dim=2, beta=1.0, mask=FULL), 4, 1e30, False) is None
