@@ -220,13 +220,32 @@ def _plain(value: Any) -> Any:
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does."""
+    """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does.
+
+    What was written is read back before it takes the place: attributes and names that zarr or xarray give a meaning of their own
+    (`units`, `scale_factor`, "a/b") can make something else of a variable. Encodings are left out: stores hold numbers as they are.
+    """
     target = check_destination(path, overwrite)
-    complete = labels.text_as_numbers(dataset).assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
-    sums = {"checksums": checksums(complete), "attribute_checksums": attribute_checksums(complete)}
+    taken = sorted(set(_CHECKSUMS) & set(dataset.attrs))
+    if taken:
+        raise InvalidInputError(f"the attribute {taken[0]} is the store's own; give yours another name")
+    complete = labels.text_as_numbers(dataset.drop_encoding()).assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
+    try:
+        sums = {"checksums": checksums(complete), "attribute_checksums": attribute_checksums(complete)}
+    except (TypeError, ValueError) as reason:
+        raise InvalidInputError(
+            f"an attribute cannot be stored: {reason}; use text, numbers and lists of them"
+        ) from None
     complete = complete.assign_attrs({name: json.dumps(value) for name, value in sums.items()})
     with stores.new_folder(target, overwrite=overwrite) as folder:
-        complete.to_zarr(folder, mode="w", consolidated=False)
+        try:
+            complete.to_zarr(folder, mode="w", consolidated=False)
+            _verify(_read(folder, target), target, FORMAT)
+        except (KeyError, TypeError, ValueError, IncompleteStoreError) as reason:
+            raise InvalidInputError(
+                f"this dataset would not be the same when opened again, so it was not saved ({reason}); look at the attributes "
+                "and names of the variables that you added"
+            ) from reason
     return target
 
 

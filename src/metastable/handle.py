@@ -56,6 +56,16 @@ class Handle(ABC):
         object.__setattr__(self, "dataset", whole)
         object.__setattr__(self, "_made", made)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dataset": self.dataset, "_made": self._made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copied and sent between processes, arrays come out writable; here they are as in any run."""
+        from metastable.dataset import readonly
+
+        for name, dataset in state.items():
+            object.__setattr__(self, name, readonly(dataset))
+
     @property
     @abstractmethod
     def model(self) -> Any:
@@ -175,13 +185,9 @@ class Handle(ABC):
             )
         added = self._added()
         complete = now.assign_attrs({OWN: json.dumps(added)}) if any(added.values()) else now
-        for name in added["attributes"]:
-            try:
-                json.dumps(complete.attrs[name])
-            except (TypeError, ValueError):
-                raise InvalidInputError(
-                    f"the attribute {name} of run.dataset is {complete.attrs[name]!r}; a store takes text, numbers and lists of them"
-                ) from None
+        odd = [name for name in now.attrs if not isinstance(name, str)]
+        if odd:
+            raise InvalidInputError(f"the attribute {odd[0]!r} of run.dataset is named by no text; a store takes text")
         check_run(complete)
         return complete
 

@@ -1,7 +1,12 @@
 """What was computed stays what it was: a run does not follow changes of its dataset, nor does a store; additions are kept."""
 
+import contextlib
+import copy
+import pickle
+
 import numpy as np
 import pytest
+import xarray as xr
 
 import metastable as ms
 from metastable.errors import InvalidInputError
@@ -123,9 +128,15 @@ def test_additions_that_would_not_fit_are_refused_before_any_work():
 def test_attributes_that_no_store_takes(tmp_path):
     run = made()
     run.dataset.attrs["thing"] = object()
-    with pytest.raises(InvalidInputError, match="the attribute thing"):
+    with pytest.raises(InvalidInputError, match="an attribute cannot be stored"):
         run.save(tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
+    for name in (5, "checksums"):
+        run = made()
+        run.dataset.attrs[name] = "x"
+        with pytest.raises(InvalidInputError, match="attribute"):
+            run.save(tmp_path / "a.zarr")
+        assert not (tmp_path / "a.zarr").exists()
 
 
 def test_additions_that_take_a_name_of_the_schema_are_refused(tmp_path):
@@ -134,3 +145,84 @@ def test_additions_that_take_a_name_of_the_schema_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="schedule"):
         run.save(tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
+
+
+MEANINGS = [
+    {"units": "days since 2000-01-01"},
+    {"scale_factor": 2.0},
+    {"_FillValue": 1.0},
+    {"missing_value": 1.0},
+    {"coordinates": "x"},
+]
+
+
+def weights() -> xr.Dataset:
+    data = ms.ensemble(
+        ms.Attention(dim=2, beta=4.0),
+        tokens=6,
+        members=3,
+        times=[1.0],
+        seed=0,
+        observe={"c": ms.observe.clusters()},
+        progress=False,
+    )
+    data["w"] = ("member", np.arange(3.0))
+    return data
+
+
+@pytest.mark.parametrize("attributes", MEANINGS, ids=str)
+def test_what_would_be_read_otherwise_than_it_was_is_not_saved(attributes, tmp_path):
+    """xarray takes these attributes for instructions."""
+    run = made()
+    run.save(tmp_path / "run.zarr")
+    run.dataset["w"] = ("token", np.arange(6.0), attributes)
+    stats = weights()
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    stats["w"].attrs.update(attributes)
+    with contextlib.suppress(InvalidInputError):
+        run.save(tmp_path / "run.zarr", overwrite=True)
+    with contextlib.suppress(InvalidInputError):
+        ms.save_ensemble(stats, tmp_path / "stats.zarr", overwrite=True)
+    again = ms.load(tmp_path / "run.zarr").dataset
+    assert "w" not in again or np.array_equal(again["w"], np.arange(6.0))
+    assert np.array_equal(ms.load_ensemble(tmp_path / "stats.zarr")["w"], np.arange(3.0))
+
+
+def test_a_name_that_zarr_takes_for_a_folder(tmp_path):
+    run = made()
+    run.save(tmp_path / "run.zarr")
+    run.dataset["a/b"] = ("token", np.arange(6.0))
+    with pytest.raises(InvalidInputError):
+        run.save(tmp_path / "run.zarr", overwrite=True)
+    assert ms.load(tmp_path / "run.zarr").status == "success"
+
+
+def test_encodings_and_byte_orders_change_no_number(tmp_path):
+    run = made()
+    run.dataset["w"] = ("token", np.arange(6.0) + 0.1)
+    run.dataset["big"] = ("token", (np.arange(6.0) + 0.1).astype(">f8"))
+    run.dataset["w"].encoding.update(dtype="int16", _FillValue=-1)
+    run.dataset["x"].encoding["dtype"] = "float32"
+    try:
+        run.save(tmp_path / "run.zarr")
+    except InvalidInputError:
+        del run.dataset["big"]
+        run.save(tmp_path / "run.zarr")
+    again = ms.load(tmp_path / "run.zarr")
+    assert np.array_equal(again.states, run.states)
+    assert np.array_equal(again.dataset["w"], np.arange(6.0) + 0.1)
+
+
+@pytest.mark.parametrize("copied", [lambda run: pickle.loads(pickle.dumps(run)), copy.deepcopy, copy.copy])
+def test_copies_are_as_closed_as_what_they_copy(copied):
+    run = annotated()
+    for again in (copied(run), copied(copied(run))):
+        for array in (again.final, again.states, again.times, again.start):
+            with pytest.raises(ValueError, match="read-only"):
+                array *= 2
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.setflags(write=True)
+        assert np.array_equal(again.final, run.final)
+        assert again.model == run.model
+        assert again.dataset.attrs["remark"] == "mine"
+        assert again.extend(until=6.0, progress=False).dataset.attrs["remark"] == "mine"
