@@ -17,7 +17,7 @@ from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
 from metastable.figures.gaps import angles_between, note
 from metastable.figures.moments import STRIDE, Frames, RunLike, frames, saved_states, trace, wants_log_time
-from metastable.figures.run_view import describe, draw_gram
+from metastable.figures.run_view import MANY, describe, draw_gram, world_counts
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".mp4", ".gif")
 HOLD = 1.0
 """Seconds of a film (at most half of it) for which the last picture is held."""
+MOMENTS = 300
+"""Moments of the density beside a film of many tokens."""
 MOST_KEYS = 8
 """Clusters in the key."""
 
@@ -172,9 +174,14 @@ def _circle_scene(
     )
     clock = axes[0].text(0, 0, "", ha="center", va="center", fontsize="large")
     highlight = {int(k): tint for k, tint in zip(centers, tints)}
-    gaps = saved_states(run) is not None
-    draw_world_lines(axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight, gaps=gaps)
-    style.panel(axes[1], "", _title(run, tokens))
+    if tokens >= MANY:  # no telling lines apart
+        world_counts(axes[1], run, MOMENTS, log)
+    else:
+        gaps = saved_states(run) is not None
+        draw_world_lines(
+            axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight, gaps=gaps
+        )
+        style.panel(axes[1], "", _title(run, tokens))
     left, right = axes[1].get_xlim()
     now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
     veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)

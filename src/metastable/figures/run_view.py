@@ -116,20 +116,24 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
 def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure:
     """Tokens per arc against depth, and around the circle at the end."""
     page, axes = style.figure(9.6, 3.6, 1, 2, managed=True, width_ratios=[2.1, 1])
+    image = world_counts(axes[0], run, moments, log)
+    page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
+    draw_ring(axes[1], run.final)
+    axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
+    return page
+
+
+def world_counts(ax: Any, run: RunLike, moments: int, log: bool | None) -> Any:
+    """Tokens per arc against depth; the image, for a colour bar. What is not known between saved states is hatched, and said above."""
     times, counts = [], []
     for t, x in walk(run, moments, log):
         times.append(t)
         counts.append(angle_counts(x, CELLS))
     saved = saved_states(run)
-    image = draw_world_counts(axes[0], times, counts, log=wants_log_time(run, log), gaps=saved is not None)
-    page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
+    image = draw_world_counts(ax, times, counts, log=wants_log_time(run, log), gaps=saved is not None)
     words = note(saved, False)
-    style.panel(
-        axes[0], "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known")
-    )
-    draw_ring(axes[1], run.final)
-    axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
-    return page
+    style.panel(ax, "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known"))
+    return image
 
 
 def _sphere_density_page(run: RunLike, view: View, log: bool | None) -> Figure:

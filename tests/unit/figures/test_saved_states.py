@@ -229,3 +229,20 @@ def test_bars_of_predicted_merges_stand_at_their_branches():
     bars = {line.get_ydata()[0] for line in ax.lines if line.get_marker() == "|"}
     sure = [int(child) for child, doubt in zip(tree.child, tree.doubtful) if not doubt]
     assert bars == {place[child] for child in sure}
+
+
+def test_a_film_of_many_tokens_invents_no_way_between_saved_states(coarse, monkeypatch, tmp_path):
+    """Dotted lines of thousands of tokens would fuse into wedges; there are strips of the saved states, and the rest is hatched."""
+    seen = []
+
+    def look(scene, *_):
+        seen.append(scene.page)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(animation, "_pictures", look)
+    monkeypatch.setattr(animation, "MANY", 12)
+    with pytest.raises(KeyboardInterrupt):
+        coarse[2].animate(tmp_path / "film.gif", seconds=1.0)
+    axis = seen[0].axes[1]
+    assert not lines_of(axis, dotted=True)
+    assert "9 saved states (strips); hatched: not known" in axis.get_title(loc="left")
