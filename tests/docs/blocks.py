@@ -89,11 +89,8 @@ def check_install(command: str) -> None:
     bundled = re.search(r"^MODELS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert bundled is not None
     known = {"metastable", ".", "torch", *bundled.group(1).split()}
-    words = shlex.split(command)[2:]
-    skip = False
-    for word in words:
-        if skip or word.startswith("--"):
-            skip = word == "--index-url"
+    for word in shlex.split(command)[2:]:
+        if word.startswith("--"):
             continue
         name, _, rest = word.partition("[")
         assert name in known, f"pip install {word}: nobody knows this package"
