@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "consumed": {"x": TOKENS, "centers": [0, 1], "radius": 0.1},
     "energy_gradients": {"model": MODEL, "x": TOKENS},
     "features": FEATURES,
+    "attention_energy": {"model": MODEL.replace(mask=ms.Full()), "x": TOKENS},
     "global_energy": {"x": TOKENS, "beta": 1.0},
     "gradient_flow_defect": {"model": MODEL, "x": TOKENS},
     "group": {"x": TOKENS, "radius": 0.1},
@@ -57,6 +58,7 @@ GOOD: dict[str, dict[str, Any]] = {
 """A call of every function that works."""
 
 OBSERVABLES: dict[str, dict[str, Any]] = {
+    "density": {"cells": 8, "axis": [1.0, 0.0]},
     "consumed": {"delta": 0.1, "radius": 0.1, "strong": True, "moving": True},
     "clusters": {"radius": 0.1},
     "cosine_quantiles": {"levels": (0.1, 0.9)},
@@ -120,7 +122,7 @@ def test_every_public_function_is_here() -> None:
     functions = {name for name in analysis.__all__ if inspect.isfunction(getattr(analysis, name))}
     assert functions == set(GOOD)
     made = {name for name in analysis.observe.__all__ if inspect.isfunction(getattr(analysis.observe, name))}
-    assert made == {*OBSERVABLES, "mean_cosine", "order_parameter", "state"}  # these take nothing
+    assert made == {*OBSERVABLES, "energy", "mean_cosine", "order_parameter", "state"}  # these take nothing
 
 
 def test_methods_of_a_merge_tree_refuse_by_name() -> None:
