@@ -22,7 +22,7 @@ LISTS = (
     (
         "What we could not confirm",
         "disagrees",
-        "Each statement was tested as it stands, by the test in its report. Nothing was tuned until it agreed.",
+        "Each statement with what was measured; the test that decided is in its report.",
     ),
     (
         "What holds under a condition",

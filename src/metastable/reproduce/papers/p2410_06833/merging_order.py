@@ -200,7 +200,7 @@ def _draw_plateaus(data: xr.Dataset) -> Figure:
     )
 
 
-COMMON: dict[str, Any] = {"tokens": 16, "draws": 8, "until": 1e20, "radius": 0.5, "least": 100.0}
+COMMON: dict[str, Any] = {"tokens": 16, "draws": 5, "until": 1e20, "radius": 0.5, "least": 100.0}
 SMALL: dict[str, Any] = {"tokens": 8, "betas": (12.0,), "until": 1e10}
 
 PLATEAUS = Recipe(
