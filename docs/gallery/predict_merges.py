@@ -24,7 +24,7 @@ with style.theme("screen"):
     page, ax = style.figure(6.4, 2.9)
     end = 30 * tree.time[-1]
     long_runs.draw_merges(ax, tree, since=100.0, end=end)
-    heights = {int(label.get_text()) - 1: place for place, label in zip(ax.get_yticks(), ax.get_yticklabels())}
+    heights = {int(label.get_text()): place for place, label in zip(ax.get_yticks(), ax.get_yticklabels())}
     for (child, _), t in found.items():
         ax.plot(
             t, heights[child], marker="o", markersize=9, markerfacecolor="none", markeredgecolor=style.INK, zorder=6

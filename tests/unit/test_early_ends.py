@@ -66,5 +66,5 @@ def test_an_observable_that_never_works_is_said_at_once():
             raise ValueError("no")
 
     observe = {"cosine": ms.observe.mean_cosine(), "wrong": Wrong()}
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(errors.OwnFunctionError, match="'wrong' raised ValueError for member 0 of seed 0: no"):
         ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=5, members=3, times=[1.0], seed=0, observe=observe)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metastable as ms
+from metastable.errors import UnsupportedError
 from tests import variants
 
 
@@ -95,7 +96,8 @@ def test_which_masks_extend():
     assert ms.Prefix(4).extends(5, 9)
     assert not ms.Prefix(7).extends(5, 9)
     assert not ms.Full().extends(5, 9)
-    assert not ms.Mask(np.eye(5)).extends(5, 9)
+    with pytest.raises(UnsupportedError, match="does not say whom 9 tokens see"):
+        ms.Mask(np.eye(5)).extends(5, 9)
 
 
 BAD = {

@@ -145,7 +145,7 @@ def test_a_run_says_which_model_is_when(tmp_path):
     from metastable import dataset
 
     with pytest.raises(InvalidInputError, match="2 joints for 3 models"):
-        dataset._check_run(damaged)
+        dataset.check_run(damaged)
 
 
 def entropy(model: ms.Attention, x: np.ndarray) -> np.ndarray:

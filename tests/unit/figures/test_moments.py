@@ -111,7 +111,7 @@ def test_a_film_on_a_full_disk_leaves_what_was_there(runs, tmp_path, monkeypatch
     target = tmp_path / "film.gif"
     target.write_bytes(b"an older film")
 
-    def full(pictures, path, frames_per_second):
+    def full(pictures, path, *_):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 

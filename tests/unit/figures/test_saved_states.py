@@ -3,6 +3,7 @@
 Also what every picture of tokens says: they are counted from 0, and colours have a key.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -11,6 +12,13 @@ from metastable import sphere
 from metastable.figures import animation, curves, gaps, moments, style
 
 TIMES = np.linspace(0.0, 20.0, 9)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Pictures are pyplot's, which keeps them until it is told."""
+    yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="module")
