@@ -116,8 +116,9 @@ def test_two_tokens_collapse_at_the_exact_time(beta, angle, dim, method):
     # Below 1e-2 the weight is one but for beta y^2 / 2, whose part is added.
     exact = rough + math.log(1e-2 / 2e-12) + beta * 1e-4 / 8.0
     assert run.status == "success"
-    # Distances below the tolerance are damped, not followed: when 1e-12 is reached is known to some units of time.
-    assert run.notes["settled"] == pytest.approx(exact, rel=3e-5, abs=15.0)
+    # Distances below the tolerance are damped, not followed: when 1e-12 is reached is known to some units of time. An angle that is
+    # off by e makes the time off by the part beta sin(angle) e (21 e at beta = 150): 3e-5 was seen, at every vector width.
+    assert run.notes["settled"] == pytest.approx(exact, rel=1e-4, abs=15.0)
     np.testing.assert_allclose(run.final[0], run.final[1], atol=1e-12)
     np.testing.assert_allclose(run.final.sum(axis=0) / 2, (x[0] + x[1]) / np.linalg.norm(x[0] + x[1]), atol=1e-5)
 
