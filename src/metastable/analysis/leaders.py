@@ -22,23 +22,16 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.control import (
-    CAP,
-    OVERSHOOT,
-    accept,
-    break_cap,
-    first_control,
-    propose,
-    refuse,
-)
+from metastable.integrate.rodas.control import first_control
 from metastable.integrate.rodas.points import (
     Surroundings,
+    attempt,
     fastest,
     grown,
+    keep,
     linearise,
     make_work,
     set_frames,
-    take_step,
     write_piece,
 )
 from metastable.kernels.cpu.compiled import compiled, inner
@@ -119,26 +112,18 @@ def _march(surroundings, work, control, until, tolerance, max_steps):
             if not work.velocity.any():
                 code = STILL
                 break
-        h = propose(control, until)
+        h, error = attempt(surroundings, work, control, until, tolerance, rate)
         tries += 1
         if not h > 0.0:
             code = LOST
             break
-        if rate * h > CAP * OVERSHOOT:
-            break_cap(control, rate)
-            continue
-        error, extent = take_step(surroundings, work, h)
-        error /= tolerance
-        if not (error <= 1.0 and extent < 1.0):
-            refuse(control, h, error, extent, rate)
+        if error > 1.0:
             continue
         if steps == len(begins):
             begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
         begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
         write_piece(work, pieces[steps])
-        accept(control, h, error, rate, steps == 0)
-        if until - control[0] <= 1e-15 * until:
-            control[0] = until
+        keep(control, until, h, error, rate, steps == 0)
         steps += 1
         left = _absorb(surroundings, work)
         fresh = True

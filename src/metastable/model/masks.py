@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastable import _checks
-from metastable.errors import ModelError, UnsupportedError
+from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
 from metastable.model.describe import one_line
 
@@ -80,11 +80,8 @@ class Masking(Declared, ABC, family="mask"):
         short, long = self.intervals(before), self.intervals(after)
         if short is not None and long is not None:
             return bool(np.array_equal(short, long[:before]))
-        if self.fixed_length is not None and self.fixed_length != after:
-            raise UnsupportedError(
-                f"the mask is a matrix for {self.fixed_length} tokens (a rule is kept as the matrix that it made), which does not "
-                f"say whom {after} tokens see; simulate all of them together, with a mask for {after}"
-            )
+        if self.fixed_length not in (None, after):
+            return False
         seen, wide = self.matrix(before), self.matrix(after)
         return bool(np.array_equal(seen, wide[:before, :before])) and not wide[:before, before:].any()
 

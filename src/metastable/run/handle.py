@@ -192,6 +192,11 @@ class Run(Handle):
             )
         new = _checks.tokens(tokens, "tokens", dim=model.dim)
         before, after = len(self.start), len(self.start) + len(new)
+        if model.mask.fixed_length is not None:
+            raise UnsupportedError(
+                f"the mask is a matrix for {before} tokens (a rule is kept as the matrix that it made), which does not say whom "
+                f"{after} tokens see; simulate all of them together, with a mask for {after}"
+            )
         if not model.mask.extends(before, after):
             raise UnsupportedError(
                 f"under {model.mask!r} the first {before} tokens move differently when more are there; "

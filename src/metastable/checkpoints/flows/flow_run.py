@@ -203,13 +203,6 @@ class FlowRun(Handle):
         tokens = _checks.count(tokens, "tokens", 0, len(self.start) - 1)
         return FlowRun(self.dataset.isel(token=slice(tokens, None)))
 
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
-        # Text as an attribute: zarr has no settled format for arrays of strings.
-        names = json.dumps(list(self.text))
-        data = self._kept().drop_vars("text").assign_attrs(text=names)
-        stores.save(data, _checks.path(path), _checks.flag(overwrite, "overwrite"))
-
     @staticmethod
     def load(path: str | os.PathLike[str]) -> FlowRun:
         """The run that `FlowRun.save` stored."""
@@ -218,8 +211,7 @@ class FlowRun(Handle):
             raise StoreError(
                 f"{path} holds a run of a model, not of a checkpoint's layers; open it with metastable.load"
             )
-        names = np.asarray(json.loads(data.attrs.pop("text")), dtype=str)
-        return FlowRun(data.assign_coords(text=("token", names)))
+        return FlowRun(data)
 
 
 def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool = True) -> FlowRun:

@@ -28,14 +28,14 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control as steps
-from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
 from metastable.integrate.rodas.points import (
     Surroundings,
+    attempt,
     fastest,
+    keep,
     linearise,
     make_work,
     set_frames,
-    take_step,
     write_piece,
 )
 from metastable.kernels.cpu.compiled import compiled
@@ -221,23 +221,15 @@ def _march(surroundings, work, control, until, tolerance, tries, first, begins, 
             rate, fresh = fastest(work), False
             if not work.velocity.any():
                 return count, tries, STILL
-        h = propose(control, until)
+        h, error = attempt(surroundings, work, control, until, tolerance, rate)
         tries -= 1
         if not h > 0.0:
             return count, tries, LOST
-        if rate * h > CAP * OVERSHOOT:
-            break_cap(control, rate)
-            continue
-        error, extent = take_step(surroundings, work, h)
-        error /= tolerance
-        if not (error <= 1.0 and extent < 1.0):
-            refuse(control, h, error, extent, rate)
+        if error > 1.0:
             continue
         begins[count], widths[count] = control[0], h
         write_piece(work, pieces[count])
-        accept(control, h, error, rate, first and count == 0)
-        if until - control[0] <= 1e-15 * until:
-            control[0] = until
+        keep(control, until, h, error, rate, first and count == 0)
         count += 1
         fresh = True
         for k in range(m):

@@ -27,8 +27,12 @@ from metastable.integrate.rodas.charts import (
     real_part_of_pair,
     solve_factored,
 )
+from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
 from metastable.kernels.cpu.compiled import allocating, inner
+
+REFUSED = 2.0
+"""Error (over the tolerance) that stands for a step which was not taken."""
 
 
 class Surroundings(NamedTuple):
@@ -309,6 +313,34 @@ def take_step(surroundings, work, h):
         if not end <= extent:
             extent = end
     return math.sqrt(error), math.sqrt(extent)
+
+
+@inner
+def attempt(surroundings, work, control, until, tolerance, rate):
+    """Try the step that the control proposes: its length, and its error over the tolerance, above one where it was refused.
+
+    The length is not positive where the control has lost the thread.
+    """
+    h = propose(control, until)
+    if not h > 0.0:
+        return h, REFUSED
+    if rate * h > CAP * OVERSHOOT:
+        break_cap(control, rate)
+        return h, REFUSED
+    error, extent = take_step(surroundings, work, h)
+    error /= tolerance
+    if not (error <= 1.0 and extent < 1.0):
+        refuse(control, h, error, extent, rate)
+        return h, REFUSED
+    return h, error
+
+
+@inner
+def keep(control, until, h, error, rate, first):
+    """Go on from the end of a step that was taken; `first`: of all."""
+    accept(control, h, error, rate, first)
+    if until - control[0] <= 1e-15 * until:
+        control[0] = until
 
 
 @inner

@@ -89,23 +89,24 @@ def _know_everybody(problem, stretch):
 
 
 @inner
-def _circle_total(problem, pace, y, scratch, out):
-    stretch = scratch.stretch
+def _fourier_total(problem, y, stretch):
+    """Sums over all who see one another wholly, on the circle."""
     directions(problem, problem.tokens, y, True, stretch.x)
     series.start_sums(problem, stretch)
     _know_everybody(problem, stretch)
     fourier.add_stretch(problem, stretch, problem.whole)
-    series.circle_total_walk(problem, load(pace, 0), stretch, problem.whole, out)
+
+
+@inner
+def _circle_total(problem, pace, y, scratch, out):
+    _fourier_total(problem, y, scratch.stretch)
+    series.circle_total_walk(problem, load(pace, 0), scratch.stretch, problem.whole, out)
 
 
 @inner
 def _matrix_total(problem, pace, y, scratch, out):
-    stretch = scratch.stretch
-    directions(problem, problem.tokens, y, True, stretch.x)
-    series.start_sums(problem, stretch)
-    _know_everybody(problem, stretch)
-    fourier.add_stretch(problem, stretch, problem.whole)
-    series.matrix_walk(problem, load(pace, 0), stretch, problem.whole, out)
+    _fourier_total(problem, y, scratch.stretch)
+    series.matrix_walk(problem, load(pace, 0), scratch.stretch, problem.whole, out)
 
 
 @inner

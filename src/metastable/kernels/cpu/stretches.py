@@ -10,7 +10,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
-from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
+from metastable.kernels.cpu.compiled import FIRST, SECOND, inlined, inner
 from metastable.kernels.cpu.problem import (
     CIRCLE_SERIES,
     CIRCLE_TOTAL,
@@ -144,14 +144,37 @@ def _scatter(problem, buffers, group, stretch, out):
                         out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
 
 
+@inlined
+def _whole(buffers, piece):
+    """Tokens of each lane that see one another wholly: all or none."""
+    return buffers.stretch.length if piece < buffers.heads else 0
+
+
+@inner
+def _fourier_sums(phase, piece, system, y, stretch):
+    """What comes before the velocities on the circle: sums over the stretches of a group, then over those before each one."""
+    if phase == FIRST:
+        _gather(system.problem, system.buffers, y, piece, stretch)
+        fourier.add_stretch(system.problem, stretch, stretch.length)
+    else:
+        _accumulate(system.problem, system.buffers)
+
+
+@inner
+def _harmonic_sums(phase, piece, system, y, stretch):
+    """The same on the sphere."""
+    if phase == FIRST:
+        _gather(system.problem, system.buffers, y, piece, stretch)
+        harmonics.add_stretch(system.problem, stretch, stretch.length)
+    else:
+        _accumulate(system.problem, system.buffers)
+
+
 @inner
 def _circle_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        fourier.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _fourier_sums(phase, piece, system, y, stretch)
     else:
         circle_walk(problem, fill(pace), stretch, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -160,11 +183,8 @@ def _circle_series_piece(phase, piece, system, pace, y, out):
 @inner
 def _matrix_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        fourier.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _fourier_sums(phase, piece, system, y, stretch)
     else:
         matrix_walk(problem, fill(pace), stretch, 0, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -173,30 +193,18 @@ def _matrix_series_piece(phase, piece, system, pace, y, out):
 @inner
 def _sphere_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        harmonics.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _harmonic_sums(phase, piece, system, y, stretch)
     else:
         sphere_walk(problem, fill(pace), stretch, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
 
 
-@inlined
-def _whole(buffers, piece):
-    """Tokens of each lane that see one another wholly: all or none."""
-    return buffers.stretch.length if piece < buffers.heads else 0
-
-
 @inner
 def _circle_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        fourier.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _fourier_sums(phase, piece, system, y, stretch)
     else:
         circle_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -205,11 +213,8 @@ def _circle_total_piece(phase, piece, system, pace, y, out):
 @inner
 def _matrix_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        fourier.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _fourier_sums(phase, piece, system, y, stretch)
     else:
         matrix_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -218,11 +223,8 @@ def _matrix_total_piece(phase, piece, system, pace, y, out):
 @inner
 def _sphere_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase == FIRST:
-        _gather(problem, system.buffers, y, piece, stretch)
-        harmonics.add_stretch(problem, stretch, stretch.length)
-    elif phase == BETWEEN:
-        _accumulate(problem, system.buffers)
+    if phase != SECOND:
+        _harmonic_sums(phase, piece, system, y, stretch)
     else:
         sphere_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
