@@ -20,6 +20,7 @@ function pythonNumber(value) {
   if (power >= -4 && power < 16) return String(value);
   return `${mantissa}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
 }
+const places = (vector) => `[${vector.map(pythonFloat).join(", ")}]`;
 const pythonFloat = (value) => { const text = pythonNumber(value); return /[.e]/.test(text) ? text : `${text}.0`; };
 function python(value) {
   if (typeof value === "number") return pythonNumber(value);
@@ -54,8 +55,8 @@ function runCode(setting, clock, prefix) {
   const { data, dim, model } = setting, [m, s, r] = ["model", "start", "run"].map((name) => prefix + name), { start } = data;
   const line = argumentsCode(data.model, dim), pieces = Object.entries(data.model).filter(([, value]) => value !== null).map(([name, value]) => `    ${name}=${valueCode(name, value, dim)},\n`);
   const lines = [`${m} = ms.Attention(${line.length < 80 ? line : `\n${pieces.join("")}`})`, `${s} = ms.sphere.uniform(${start.tokens}, dim=${dim}, seed=${start.seed ?? 0})`];
-  if (start.appended?.length) lines.push(`${s} = np.concatenate([${s}, ms.sphere.normalize(np.array(${python(start.appended)}))])`);
-  for (const [index, place] of start.placed ?? []) lines.push(`${s}[${index}] = ms.sphere.normalize(${python(place)})`);
+  if (start.appended?.length) lines.push(`${s} = np.concatenate([${s}, ms.sphere.normalize(np.array([${start.appended.map(places).join(", ")}]))])`);
+  for (const [index, place] of start.placed ?? []) lines.push(`${s}[${index}] = ms.sphere.normalize(${places(place)})`);
   lines.push(simulateCode(setting, clock, m, s, r), "", `print(${r})`, `delta = ${pythonFloat(setting.delta)}`, `print("Renyi centers:", ms.renyi_centers(${s}, delta))`,
     `print("strong ones:", ms.renyi_centers(${s}, delta, strong=True))`, `print("clusters at the end:", ms.cluster_labels(${r}.final, radius=${pythonFloat(setting.radius)}).max() + 1)`);
   if (model.heads.length === 1) lines.push(`print("predicted:", ms.predict(${m}).configuration)`);
