@@ -145,21 +145,23 @@ def _changes(before: Any, setting: Setting, clock: Clock, run: Run) -> dict[str,
     if earlier_setting.model.dim != setting.model.dim:
         return None
     earlier = run_of(earlier_setting, clock)
-    shared = min(len(earlier.start), len(run.start))
-    moved = sphere.distance(earlier.start[:shared], run.start[:shared]) > 0
-    elsewhere = sphere.distance(earlier.final[:shared], run.final[:shared]) > CHANGED
-    exact = (earlier.final[:shared] == run.final[:shared]).all(axis=1)
-    touched = np.flatnonzero(moved)
-    first = int(touched[0]) if touched.size else shared
-    close = sphere.distance(earlier.final[:first], run.final[:first]).max(initial=0.0)
+    names, now = earlier_setting.start.indices, setting.start.indices
+    shared, left, right = np.intersect1d(names, now, assume_unique=True, return_indices=True)
+    moved = sphere.distance(earlier.start[left], run.start[right]) > 0
+    away = sphere.distance(earlier.final[left], run.final[right])
+    gone = np.setdiff1d(names, now)
+    touched = np.concatenate([shared[moved], gone])
+    quiet = shared < touched.min() if touched.size else np.ones(len(shared), bool)
+    exact = (earlier.final[left][quiet] == run.final[right][quiet]).all()
     return {
-        "moved": touched.tolist(),
-        "added": len(run.start) - len(earlier.start),
-        "earlier": first,
-        "earlier_shift": float(close),
-        "earlier_exact": bool(exact[:first].all()),
-        "later": shared - first,
-        "elsewhere": int(elsewhere[first:].sum()),
+        "moved": right[moved].tolist(),
+        "added": len(now) - len(shared),
+        "removed": len(gone),
+        "earlier": int(quiet.sum()),
+        "earlier_shift": float(away[quiet].max(initial=0.0)),
+        "earlier_exact": bool(exact),
+        "later": int((~quiet).sum()),
+        "elsewhere": int((away[~quiet] > CHANGED).sum()),
     }
 
 

@@ -113,6 +113,11 @@ class Start:
         return self.tokens + len(self.appended) - len(self.removed)
 
     @property
+    def indices(self) -> np.ndarray:
+        """The index of each token, by which it is known whatever else is taken out, shape (total,)."""
+        return np.setdiff1d(np.arange(self.tokens + len(self.appended)), self.removed)
+
+    @property
     def by_hand(self) -> bool:
         """True where the tokens are not just a draw."""
         return bool(self.placed or self.appended or self.removed)

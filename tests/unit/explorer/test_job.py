@@ -107,6 +107,9 @@ def test_changes_are_told_apart_under_the_causal_mask():
     assert changed["elsewhere"] >= 1
     words, _ = perform({**CIRCLE, "start": {**CIRCLE["start"], "appended": [[0.0, 1.0]]}}, before=CIRCLE)
     assert words["end"]["changed"]["added"] == 1
+    words, _ = perform({**CIRCLE, "start": {**CIRCLE["start"], "removed": [10]}}, before=CIRCLE)
+    changed = words["end"]["changed"]
+    assert (changed["moved"], changed["removed"], changed["earlier"], changed["later"]) == ([], 1, 10, 13)
     assert words["end"]["changed"]["earlier_shift"] < 1e-4
 
 
