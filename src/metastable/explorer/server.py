@@ -174,7 +174,10 @@ def _add_socket(app: FastAPI, pool: Pool) -> None:
         open_now.add(websocket)
 
         async def send(message: str | bytes) -> None:
-            await (websocket.send_text(message) if isinstance(message, str) else websocket.send_bytes(message))
+            try:
+                await (websocket.send_text(message) if isinstance(message, str) else websocket.send_bytes(message))
+            except WebSocketDisconnect:
+                raise ConnectionError("the page went away") from None
 
         session = Session(pool, send)
         try:
@@ -184,7 +187,7 @@ def _add_socket(app: FastAPI, pool: Pool) -> None:
                 if message["type"] == "websocket.disconnect":
                     break
                 await session.handle(message.get("text") or message.get("bytes") or "")
-        except (WebSocketDisconnect, RuntimeError):
+        except (WebSocketDisconnect, RuntimeError, ConnectionError):
             pass  # the page went away while something was being sent to it
         finally:
             open_now.discard(websocket)

@@ -7,6 +7,7 @@ import { HEIGHTS, heightsFor, heightOf } from "./lines.js";
 
 const MOST_POINTS = 60_000; // of world lines; with more, moments are left out evenly
 const DASHES = ["solid", "dash"];
+const COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
 const side = (runs, panel) => (runs.filter(Boolean).length > 1 ? [" (left)", " (right)"][panel] : "");
@@ -54,7 +55,7 @@ function clusters(runs, theme) {
     if (expected.renyi) traces.push(line(`Rényi centers expected${where}`, ends, [expected.renyi, expected.renyi], theme.soft, 1));
     if (expected.strong) traces.push(line(`strong centers expected${where}`, ends, [expected.strong, expected.strong], theme.strong, 1));
   });
-  return { traces, layout: { yaxis: { title: { text: "clusters" }, type: "log", dtick: "D2", hoverformat: ".4~g" } } };
+  return { traces, layout: { yaxis: { title: { text: "clusters" }, type: "log", tickmode: "array", tickvals: COUNTS, ticktext: COUNTS.map(String), hoverformat: ".4~g" } } };
 }
 
 function capture(runs, theme) {
@@ -63,6 +64,11 @@ function capture(runs, theme) {
     line(`strong centers${side(runs, panel)}`, run.times, run.curves.strong, theme.strong, panel),
   ] : []));
   return { traces, layout: { yaxis: { title: { text: "share of tokens near a center" }, range: [-0.02, 1.02], tickformat: ".0%" } } };
+}
+
+function energy(runs, theme) {
+  const traces = runs.flatMap((run, panel) => (run?.curves?.energy ? [line(`energy${side(runs, panel)}`, run.times, run.curves.energy, theme.accent, panel)] : []));
+  return { traces, layout: { yaxis: { title: { text: "energy (1: all in one place)" } } } };
 }
 
 function attention({ data }, theme) {
@@ -98,7 +104,7 @@ function styled(layout, clock, theme, time) {
 function build(id, { runs, palettes, charts, view, clock, theme }) {
   const makers = {
     lines: () => worldLines(runs[0], palettes[0], view), "lines-b": () => worldLines(runs[1], palettes[1], view),
-    clusters: () => clusters(runs, theme), capture: () => capture(runs, theme), attention: () => attention(charts.attention, theme), spectrum: () => spectrum(runs, theme),
+    clusters: () => clusters(runs, theme), capture: () => capture(runs, theme), energy: () => energy(runs, theme), attention: () => attention(charts.attention, theme), spectrum: () => spectrum(runs, theme),
   };
   const { traces, layout, time = true } = makers[id]();
   return { traces, layout: styled(layout, clock, theme, time) };

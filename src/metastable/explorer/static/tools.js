@@ -34,9 +34,12 @@ function flash(button, text) {
   setTimeout(() => { button.textContent = before; }, 1400);
 }
 
-async function download(format, picture) {
+// What the page makes by itself: format -> a function that makes and saves it.
+export const makers = {};
+
+async function download(format) {
   const { panels, clock } = store.state;
-  if (format === "png") { saveFile(await picture(), "metastable.png"); return; }
+  if (makers[format]) { await makers[format](); return; }
   notice(format === "mp4" ? "Drawing the film; this takes a minute …" : "Preparing the file …");
   try {
     const { name, blob } = await request(format, { setting: panels[active()], clock });
@@ -45,7 +48,7 @@ async function download(format, picture) {
   } catch (reason) { notice(reason.message, "bad", 8); }
 }
 
-function menu(picture) {
+function menu() {
   const button = $("#download"), list = $("#download-menu"), items = [...list.querySelectorAll("button")];
   const open = (shown) => { list.hidden = !shown; button.setAttribute("aria-expanded", String(shown)); if (shown) items[0].focus(); };
   button.addEventListener("click", () => open(list.hidden));
@@ -55,7 +58,7 @@ function menu(picture) {
     if (move) { items[(items.indexOf(document.activeElement) + move + items.length) % items.length].focus(); event.preventDefault(); event.stopPropagation(); }
     if (event.key === "Escape") { open(false); button.focus(); }
   });
-  for (const item of items) item.addEventListener("click", () => { open(false); download(item.dataset.format, picture); });
+  for (const item of items) item.addEventListener("click", () => { open(false); download(item.dataset.format); });
 }
 
 export function setTheme(name) {
@@ -74,11 +77,11 @@ function startTheme(redraw) {
   apply();
 }
 
-export function startTools({ picture, redraw }) {
+export function startTools({ redraw }) {
   startTheme(redraw);
-  menu(picture);
+  menu();
   $("#python").addEventListener("click", showPython);
-  $("#copy-code").addEventListener("click", (event) => copy($("#code code").textContent, event.target));
+  for (const button of document.querySelectorAll("dialog .copy")) button.addEventListener("click", () => copy(button.closest("dialog").querySelector("code").textContent, button));
   $("#help").addEventListener("click", () => $("#about").showModal());
   $("#link").addEventListener("click", (event) => { saveNow(); copy(location.href, event.target); });
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
