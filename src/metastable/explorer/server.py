@@ -43,10 +43,14 @@ TRY_AGAIN_LATER = 1013
 def static_files() -> dict[str, tuple[bytes, str]]:
     """The files of the page, read once: name -> (content, media type). A request names one of them or gets nothing."""
     files = {}
-    for entry in (resources.files("metastable.explorer") / "static").iterdir():
-        suffix = os.path.splitext(entry.name)[1]
-        if suffix in MEDIA:
-            files[entry.name] = (entry.read_bytes(), MEDIA[suffix])
+    folders = [(resources.files("metastable.explorer") / "static", "")]
+    for folder, prefix in folders:
+        for entry in folder.iterdir():
+            suffix = os.path.splitext(entry.name)[1]
+            if entry.is_dir():
+                folders.append((entry, f"{prefix}{entry.name}/"))
+            elif suffix in MEDIA:
+                files[prefix + entry.name] = (entry.read_bytes(), MEDIA[suffix])
     return files
 
 
@@ -88,7 +92,7 @@ def _add_files(app: FastAPI) -> None:
     async def page() -> Response:
         return answer("index.html")
 
-    @app.api_route("/static/{name}", methods=["GET", "HEAD"])
+    @app.api_route("/static/{name:path}", methods=["GET", "HEAD"])
     async def static(name: str) -> Response:
         return answer(name)
 

@@ -28,6 +28,7 @@ def greeting() -> dict[str, Any]:
     return {
         "type": "hello",
         "version": __version__,
+        "where": f"Computed by metastable {__version__} on this machine.",
         "presets": presets.catalogue(),
         "variants": {**declare.catalogue(), "start": STARTS},
         "limits": {

@@ -370,6 +370,7 @@ function start() {
 function welcome(message) {
   notice("");
   $("#version").textContent = `metastable ${message.version}`;
+  $("#where").textContent = message.where;
   if (page.presets.length) { panels.restart(); return; }
   declare(message.variants);
   page.presets = message.presets.items;

@@ -1,6 +1,7 @@
 // The buttons of the bar: Python, downloads, links, help, light and dark.
 
 import { $, el, saveFile } from "./dom.js";
+import { request } from "./socket.js";
 import { active, saveNow, store } from "./store.js";
 
 let noticeTimer = 0;
@@ -13,22 +14,10 @@ export function notice(text, kind = "", seconds = 0) {
   if (seconds) noticeTimer = setTimeout(() => { node.hidden = true; }, 1000 * seconds);
 }
 
-async function post(path, body) {
-  let response;
-  try {
-    response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-  } catch {
-    throw new Error("the server is not answering; is it still running?");
-  }
-  if (response.ok) return response;
-  const reason = await response.json().catch(() => ({}));
-  throw new Error(reason.message ?? `the server answered ${response.status}`);
-}
-
 async function showPython() {
   const { panels, clock } = store.state;
   try {
-    const text = await (await post("/python", { settings: panels, clock })).text();
+    const text = await (await request("python", { settings: panels, clock })).blob.text();
     $("#code code").textContent = text;
     $("#code").showModal();
   } catch (reason) { notice(reason.message, "bad", 6); }
@@ -53,9 +42,8 @@ async function download(format) {
   if (makers[format]) { await makers[format](); return; }
   notice(format === "mp4" ? "Drawing the film; this takes a minute …" : "Preparing the file …");
   try {
-    const response = await post(`/download/${format}`, { setting: panels[active()], clock });
-    const name = /filename="([\w.-]+)"/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? `run.${format}`;
-    saveFile(await response.blob(), name);
+    const { name, blob } = await request(format, { setting: panels[active()], clock });
+    saveFile(blob, name);
     notice(`${name} was saved.`, "", 3);
   } catch (reason) { notice(reason.message, "bad", 8); }
 }
