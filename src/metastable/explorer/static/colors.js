@@ -41,17 +41,30 @@ export const CLUSTERS = {
   dark: ["#a0e8d0", "#b84070", "#d0e870", "#7058b8", "#e88888", "#008888", "#e8b8e8", "#a0a028", "#a088e8", "#707000"],
 };
 
-// A colour for whoever leads a cluster: Renyi centers and the first tokens of the last clusters. Token k prefers colour k (modulo ten), so
-// that a leader keeps its colour when others come and go; one that is taken is replaced by a free one, and when none is free by that
-// whose bearers are farthest away. All others wear the colour of the nearest leader before them.
+const LASTING = 0.06, STRIDE = 6;
+
+// Who leads a cluster: the first tokens of the last clusters, then those of clusters that last, and Renyi centers.
+function leadersOf(run) {
+  const { tokens, leaders } = run, many = run.labelled === run.frames ? Math.floor((run.frames - 1) / STRIDE) : 0;
+  const ending = new Set(many ? leaders.subarray((run.frames - 1) * tokens, run.frames * tokens) : []), led = new Uint16Array(tokens), size = new Uint16Array(tokens);
+  for (let f = 0; f < many; f++) {
+    size.fill(0);
+    for (let k = 0; k < tokens; k++) if (++size[leaders[f * STRIDE * tokens + k]] === 2) led[leaders[f * STRIDE * tokens + k]]++;
+  }
+  const others = new Set(run.facts.centers.filter((k) => k < tokens));
+  led.forEach((frames, k) => { if (frames > LASTING * many) others.add(k); });
+  const ordered = (set) => [...set].sort((a, b) => a - b);
+  return [...ordered(ending), ...ordered(others).filter((k) => !ending.has(k))];
+}
+
+// Token k prefers colour k (modulo ten), so that a leader keeps its colour when others come and go; one that is taken is replaced by a free
+// one, and when none is free by that whose bearers are farthest away. All others wear the colour of the nearest leader before them.
 function clusterColors(run, dark) {
   const { tokens, components: c, positions } = run, colors = CLUSTERS[dark ? "dark" : "light"];
   if (!run.facts) return new Array(tokens).fill(dark ? "#929ca9" : "#66707c");
   const near = (i, j) => { let dot = 0; for (let a = 0; a < c; a++) dot += positions[i * c + a] * positions[j * c + a]; return dot; };
-  const last = run.labelled === run.frames ? new Set(run.leaders.subarray((run.frames - 1) * tokens)) : [];
-  const ending = [...last].sort((a, b) => a - b), rest = run.facts.centers.filter((k) => k < tokens && !ending.includes(k));
   const chosen = new Map(), bearers = colors.map(() => []);
-  for (const k of [...ending, ...rest]) {
+  for (const k of leadersOf(run)) {
     let pick = k % colors.length;
     if (bearers[pick].length) {
       const free = colors.findIndex((_, i) => !bearers[(pick + i) % colors.length].length);

@@ -39,7 +39,14 @@ export class Clusters extends Chart {
       if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
     });
-    this.figure.querySelector(".key").textContent = `closer than r = ${plain(shown[0].radius, 3)}${law ? " · orange: N(t)" : ""}`;
+    this.figure.querySelector(".key").textContent = `r = ${plain(shown[0].radius, 3)}`;
+    if (law) this.name("N(t)", theme);
+  }
+
+  name(law, theme) {
+    const { ctx } = this, { x, y, width } = this.inner;
+    ctx.fillStyle = theme.theory; ctx.textAlign = "right"; ctx.textBaseline = "top";
+    ctx.fillText(`law ${law}`, x + width, y + 2);
   }
 
   expected(expected, place, theme, top) {

@@ -1,6 +1,6 @@
 // Is anybody there? While something is awaited the server is asked now and then; when it says nothing at all for a while, that is said.
 
-const BEAT = 3000, SILENCE = 9000; // milliseconds
+const BEAT = 2000, SILENCE = 6000; // milliseconds
 
 export class Heartbeat {
   // `awaits()`: true while an answer is missing. `silent(yes)`: told when the silence begins and ends.

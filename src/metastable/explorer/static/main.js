@@ -375,7 +375,7 @@ function welcome(message) {
   declare(message.variants);
   page.presets = message.presets.items;
   fillPresets($("#preset"), page.presets);
-  const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 4)); };
+  const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 3)); };
   page.syncForm = buildForm($("#form"), message.limits, { append: (byKeyboard) => editor.startAppend(byKeyboard), spectrum: eigenvalues, delta: auto("delta"), radius: auto("radius"), notice });
   const first = page.presets.find((item) => item.name === message.presets.first), { state, problem } = decode(location.hash, page.presets);
   load(state ?? fromPreset(first));

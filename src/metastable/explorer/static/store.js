@@ -93,7 +93,8 @@ export function saveSoon() {
   clearTimeout(timer);
   timer = setTimeout(saveNow, 250);
 }
-export function saveNow() { write("replaceState"); }
+// What a hand still holds is not written down: the entry before it must stay what it was.
+export function saveNow() { if (committed === null || committed === settings()) write("replaceState"); }
 
 function write(how) {
   clearTimeout(timer);
