@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,55 +40,65 @@ self.addEventListener("fetch", (event) => {
 """
 
 
-def export(folder: Path, announce: Callable[[str], None] = print) -> None:
-    """Write the site into `folder`, which must be new, empty or an earlier export."""
+def export(folder: Path, announce: Callable[[str], None] = print, recorded: Collection[str] | None = None) -> None:
+    """Write the site into `folder`, which must be new, empty or an earlier export.
+
+    `recorded`: names of the presets that are recorded (None: all); the others are computed by the visitor's browser.
+    """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InvalidInputError(f"{folder} is a file; name a folder for the site")
     page = folder / "index.html"
     if folder.is_dir() and any(folder.iterdir()) and not (page.is_file() and MARK in page.read_text("utf-8", "replace")):
         raise InvalidInputError(f"{folder} has other files in it; name a new folder, or one that was exported before")
-    files = dict(site_files(announce))
+    names = {item["name"] for item in presets.catalogue()["items"]}
+    unknown = sorted(set(recorded or ()) - names)
+    if unknown:
+        raise InvalidInputError(f"there is no preset {unknown[0]!r}; the presets are: {', '.join(sorted(names))}")
+    files = dict(site_files(names if recorded is None else recorded, announce))
     for name, body in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-    recorded = sum(len(body) for name, body in files.items() if name.startswith("recorded/"))
-    own = sum(len(body) for body in files.values()) - recorded
-    announce(f"{folder}: the page {own / 1e6:.2f} MB, recorded runs {recorded / 1e6:.2f} MB; open {page}")
+    frames = sum(len(body) for name, body in files.items() if name.startswith("recorded/"))
+    own = sum(len(body) for body in files.values()) - frames
+    announce(f"{folder}: the page {own / 1e6:.2f} MB, recorded runs {frames / 1e6:.2f} MB; open {page}")
 
 
-def site_files(announce: Callable[[str], None] = lambda text: None) -> Iterator[tuple[str, bytes]]:
+def site_files(recorded: Collection[str], announce: Callable[[str], None]) -> Iterator[tuple[str, bytes]]:
     """The files of a site: name and content."""
     made: dict[str, bytes] = {}
     for item in presets.catalogue()["items"]:
+        if item["name"] not in recorded:
+            continue
         state = item["state"]
         announce(f"recording {item['title']} ...")
         texts = [export_frames.record(panel, state["clock"]) for panel in state["panels"]]
         script = f"(globalThis.METASTABLE_RECORDED ??= {{}})[{json.dumps(item['name'])}] = {json.dumps(texts)};\n"
         made[f"recorded/{item['name']}.js"] = script.encode()
-    made |= page_files(offline="offline.js")
+    made |= page_files(recorded)
     version = hashlib.sha256(b"".join(made[name] for name in sorted(made))).hexdigest()[:12]
     made["offline.js"] = (OFFLINE % {"version": version, "files": json.dumps(["./", *made])}).encode()
     yield from made.items()
 
 
-def page_files(offline: str | None = None) -> dict[str, bytes]:
-    """The page itself, without recordings."""
+def page_files(recorded: Collection[str]) -> dict[str, bytes]:
+    """The page itself; the runs that it looks for are in files beside it."""
     files = {name: content for name, (content, _) in static_files().items()}
     first = presets.catalogue()["first"]
     made = {name: body for name, body in files.items() if not name.endswith(".js") and name not in SERVED_ONLY}
-    made["page.js"] = script(recordings(), offline).encode()
-    made["index.html"] = html(files["index.html"].decode(), f"recorded/{first}.js").encode()
+    made["page.js"] = script(recordings(recorded), "offline.js").encode()
+    made["index.html"] = html(files["index.html"].decode(), f"recorded/{first}.js" if first in recorded else None).encode()
     return made
 
 
-def recordings() -> list[dict[str, Any]]:
+def recordings(recorded: Collection[str]) -> list[dict[str, Any]]:
     """What is recorded, as the page looks for it."""
     return [
         {"name": item["name"], "panel": number, "setting": panel, "clock": item["state"]["clock"]}
         for item in presets.catalogue()["items"]
         for number, panel in enumerate(item["state"]["panels"])
+        if item["name"] in recorded
     ]
 
 
@@ -104,10 +114,11 @@ def script(found: list[dict[str, Any]], offline: str | None = None, **more: Any)
     return f"globalThis.METASTABLE = {json.dumps(site)};\n{bundle(modules, 'main.js')}"
 
 
-def html(page: str, preload: str) -> str:
-    """The page with relative addresses and one script."""
+def html(page: str, preload: str | None) -> str:
+    """The page with relative addresses and one script; `preload`: a recording that is fetched at once."""
     module = re.compile(r'<script type="module" src="/static/main\.js"></script>')
-    scripts = f'<link rel="preload" as="script" href="{preload}">\n<script defer src="page.js"></script>'
+    early = "" if preload is None else f'<link rel="preload" as="script" href="{preload}">\n'
+    scripts = f'{early}<script defer src="page.js"></script>'
     page, count = module.subn(scripts, page)
     if count != 1:
         raise InvalidInputError("index.html has another way to load main.js than the export knows")

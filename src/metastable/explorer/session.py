@@ -20,7 +20,10 @@ from metastable.explorer.starting import STARTS
 from metastable.model import declare
 
 PANELS = 2
-WARMING = "The engine is starting. The very first time it is compiled, which takes a minute; later it takes a second."
+WARMING = (
+    "The engine is starting, and your browser computes meanwhile. The very first time it is compiled, which takes a minute; "
+    "later it takes a second."
+)
 
 
 def greeting() -> dict[str, Any]:
