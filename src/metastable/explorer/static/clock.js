@@ -34,12 +34,18 @@ export class Clock {
     const at = run.isShown ? store.state.view.at : this.target(run);
     return run.has(Math.min(run.frames - 1, Math.ceil(at * run.frame - 1e-6)));
   }
-  target(run) { return this.time === Infinity ? 1 : this.runs.length && this.runs.some((old) => old.frames !== run.frames || !this.matches(old)) ? fractionOf(run.times, this.time, run.clock.log) : store.state.view.at; }
+  // Where a new run is looked at: at the same time as those before it (at the end, if that is where one was).
+  target(run, before = this.runs) {
+    if (this.time === Infinity) return 1;
+    const other = before.some((old) => old.frames !== run.frames || !this.matches(old));
+    return other ? fractionOf(run.times, this.time, run.clock.log) : store.state.view.at;
+  }
 
-  // A run takes the place of another: the time stays, or the end where one was at the end.
-  shown(run) {
-    if (this.matches(run)) { const at = this.target(run); run.isShown = true; if (at !== store.state.view.at) this.setAt(at); }
+  // A run takes the place of another.
+  shown(run, old) {
+    const at = this.matches(run) && old ? this.target(run, [old]) : store.state.view.at;
     run.isShown = true;
+    if (at !== store.state.view.at) this.setAt(at);
   }
 
   // Something about the runs changes: who is at the end stays there.

@@ -39,7 +39,7 @@ const panels = new Panels({
   ready: (panel, run) => clock.ready(run),
   waiting: (panel) => { const { dataset } = stageOf(panel).figure; delete dataset.done; dataset.busy = ""; },
   seen: (panel) => { const { dataset } = stageOf(panel).figure; if (!panels.busy(panel)) delete dataset.busy; dataset.seen = 1 + Number(dataset.seen ?? 0); },
-  shown: (panel, run) => { clock.shown(run); stageOf(panel).handle = null; stale(...ALL); },
+  shown: (panel, run, old) => { clock.shown(run, old); stageOf(panel).handle = null; stale(...ALL); },
   shorten,
   arrived: (panel, what, run) => {
     if (what === "error") { showProblem(panel); delete stageOf(panel).figure.dataset.busy; }
