@@ -25,7 +25,7 @@ MARK = "<!-- made by metastable explore --export -->"
 WHERE = (
     f"Computed in this browser, with the methods of metastable {__version__}; the presets were recorded with the package."
 )
-SERVED_ONLY = ("frame.html", "frame.css", "frame.js", "index.html")
+SERVED_ONLY = ("frame.html", "frame.css", "frame.js", "index.html", "player.css")
 """Files that an exported site has not, or not as they are."""
 
 OFFLINE = """// Keeps the page for times without a network.
@@ -102,14 +102,16 @@ def recordings(recorded: Collection[str]) -> list[dict[str, Any]]:
     ]
 
 
-def script(found: list[dict[str, Any]], offline: str | None = None, **more: Any) -> str:
-    """The page's script with what it carries; `more`: further fields of its greeting."""
+def script(found: list[dict[str, Any]], offline: str | None = None, player: bool = False, **more: Any) -> str:
+    """The page's script with what it carries. `player`: it plays what was recorded and asks for nothing else; `more`: fields of its
+    greeting."""
     modules = {name: body.decode() for name, (body, _) in static_files().items() if name.endswith(".js")}
     site = {
         "greeting": {**greeting(), "where": WHERE, **more},
         "worker": bundle(modules, "engine/worker.js"),
         "recordings": found,
         "offline": offline,
+        "player": player,
     }
     return f"globalThis.METASTABLE = {json.dumps(site)};\n{bundle(modules, 'main.js')}"
 
