@@ -73,7 +73,8 @@ def write(
     if tokens > MOST_TOKENS or frames * tokens > MOST_NUMBERS:
         raise InvalidInputError(
             f"a page with {frames} frames of {tokens} tokens is too large; use frames={max(2, MOST_NUMBERS // tokens)}, or "
-            f"run.animate(path), which makes a film" + ("" if tokens <= MOST_TOKENS else f" (pages show up to {MOST_TOKENS} tokens)")
+            f"run.animate(path), which makes a film"
+            + ("" if tokens <= MOST_TOKENS else f" (pages show up to {MOST_TOKENS} tokens)")
         )
     if not run.end > 0:
         raise InvalidInputError("this run has only its start; a page needs a run that moves")
@@ -141,10 +142,13 @@ def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: 
     table = shown.model.for_tokens(len(shown.positions)).to_dict()
     drawable = shown.model.dim <= 3 and len(json.dumps(table)) <= LARGEST_MODEL
     if not drawable:  # enough to say what it is
-        table = {name: item for name, item in table.items() if name in ("dim", "beta", "mask", "weights", "norm", "noise")}
+        table = {
+            name: item for name, item in table.items() if name in ("dim", "beta", "mask", "weights", "norm", "noise")
+        }
     setting = {"model": {"beta": shown.beta, **table}, "start": {"tokens": len(shown.positions)}}
     state = {"panels": [setting], "clock": clock}
-    preset = {"name": NAME, "group": "", "title": title or "A run", "text": text, "state": state}
+    words = ". ".join(part.rstrip(".") for part in (title, text) if part) + ("." if title or text else "")
+    preset = {"name": NAME, "group": "", "title": title or "A run", "text": words, "state": state}
     where = f"A run of metastable {__version__}: {run.method} on {run.engine}. This page plays what was computed."
     more = {"presets": {"first": NAME, "items": [preset]}, "where": where}
     source = script([{"name": NAME, "panel": 0, "setting": setting, "clock": clock}], player=True, **more)
@@ -156,7 +160,10 @@ def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: 
     for pattern, replacement in (
         (r"<title>.*?</title>", f"<title>{html.escape(title or 'A run of metastable')}</title>"),
         (r'href="/static/favicon\.svg"', f'href="data:image/svg+xml;base64,{icon}"'),
-        (r'<link rel="stylesheet" href="/static/style\.css">', f"<style>\n{files['style.css']}{files['player.css']}</style>"),
+        (
+            r'<link rel="stylesheet" href="/static/style\.css">',
+            f"<style>\n{files['style.css']}{files['player.css']}</style>",
+        ),
         (r'<script type="module" src="/static/main\.js"></script>\n', ""),
         (r"<body>", f'<body class="{classes}">'),
         (r"</body>", f"<script>\n{_inline(recorded + source)}</script>\n</body>"),
