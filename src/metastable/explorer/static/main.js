@@ -56,6 +56,7 @@ const panels = new Panels({
 });
 const clock = new Clock({
   panels, redraw,
+  moved: (at) => { scrub.value = at; },
   paused: () => { const [run] = clock.runs; if (run) announce(`Paused at t = ${scientific(clock.placeOf(run).time)}, ${plural(run.clusters(clock.placeOf(run).nearest) ?? 0, "cluster")}`); },
   drift: (seconds) => { if (!reducedMotion() && !store.state.view.camera && clock.runs.some((run) => run.components === 3)) camera.drift(DRIFT * seconds); },
 });
@@ -261,7 +262,7 @@ function syncAll() {
   $("#speed").value = String(view.speed);
   const preset = page.presets.find((item) => item.name === view.preset), origin = page.presets.find((item) => item.name === view.origin);
   $("#preset").value = preset?.name ?? "";
-  $("#caption span").textContent = preset?.text ?? (origin ? `Changed from “${origin.title}”.` : "");
+  $("#caption").textContent = preset?.text ?? (origin ? `Changed from “${origin.title}”.` : "");
   $("#reset").hidden = Boolean(preset) || !origin;
   const kinds = heightsFor(Math.min(3, settings[0].model.dim));
   options($("#height"), kinds.map((kind) => [kind, HEIGHTS[kind].name]), kinds.includes(view.height) ? view.height : kinds[0]);
