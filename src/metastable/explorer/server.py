@@ -21,6 +21,7 @@ except ImportError as reason:
     raise missing_extra("fastapi", "explore", "the explorer") from reason
 
 from metastable.explorer import limits, protocol
+from metastable.explorer.files import MEDIA, static_files
 from metastable.explorer.pool import Pool
 from metastable.explorer.python_code import python_code
 from metastable.explorer.security import Guard, allowed_hosts
@@ -29,29 +30,9 @@ from metastable.explorer.setting import Clock, Setting, only
 
 PORT = 8642
 """Default port; the next free one is taken when it is in use."""
-MEDIA = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 FORMATS = ("csv", "zarr", "mp4", "toml")
 TRY_AGAIN_LATER = 1013
 """WebSocket close code for a server that is full."""
-
-
-def static_files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page, read once: name -> (content, media type). A request names one of them or gets nothing."""
-    files = {}
-    folders = [(resources.files("metastable.explorer") / "static", "")]
-    for folder, prefix in folders:
-        for entry in folder.iterdir():
-            suffix = os.path.splitext(entry.name)[1]
-            if entry.is_dir():
-                folders.append((entry, f"{prefix}{entry.name}/"))
-            elif suffix in MEDIA:
-                files[prefix + entry.name] = (entry.read_bytes(), MEDIA[suffix])
-    return files
 
 
 @cache
@@ -80,6 +61,7 @@ def create_app(host: str, port: int, workers: int = 2, on_ready: Callable[[], No
 
 
 def _add_files(app: FastAPI) -> None:
+    # Read once; a request names one of them or gets nothing.
     files = static_files()
 
     def answer(name: str) -> Response:

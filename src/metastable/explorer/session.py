@@ -20,7 +20,10 @@ from metastable.explorer.starting import STARTS
 from metastable.model import declare
 
 PANELS = 2
-WARMING = "The engine is starting. The very first time it is compiled, which takes a minute; later it takes a second."
+WARMING = (
+    "The engine is starting, and your browser computes meanwhile. The very first time it is compiled, which takes a minute; "
+    "later it takes a second."
+)
 
 
 def greeting() -> dict[str, Any]:
@@ -103,7 +106,7 @@ class Session:
             "before": None if before is None else Setting.from_dict(before).to_dict(),
         }
         name = ("simulate", tag["panel"])
-        await self.send({"type": "begin", **tag, **_beginning(setting, clock)}, name)
+        await self.send({"type": "begin", **tag, **beginning(setting, clock)}, name)
         if setting.model.dim <= 3:
             await self.send(_first_frame(setting, tag), name)
         if self._pool.warming:
@@ -152,7 +155,8 @@ class Session:
             pass  # the page went away, and whoever reads its messages knows
 
 
-def _beginning(setting: Setting, clock: Clock) -> dict[str, Any]:
+def beginning(setting: Setting, clock: Clock) -> dict[str, Any]:
+    """What is known at once: the moments of a run and the lengths that it is looked at with."""
     dim = setting.model.dim
     return {
         "times": setting.times(clock).tolist(),

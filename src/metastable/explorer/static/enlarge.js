@@ -1,6 +1,7 @@
 // Any chart, large and interactive: zoom, hover, choose lines, save. Plotly draws it, from the installed Python package, in a frame of its
 // own (frame.js): it needs inline styles, which this page does not allow. It is fetched when a chart is enlarged; the page never waits for it.
 
+import { hasServer } from "./socket.js";
 import { $, el } from "./dom.js";
 import { heat } from "./colors.js";
 import { HEIGHTS, heightsFor, heightOf } from "./lines.js";
@@ -110,14 +111,24 @@ function build(id, { runs, palettes, charts, view, clock, theme }) {
   return { traces, layout: styled(layout, clock, theme, time) };
 }
 
+// A page without a server has no Plotly: the chart itself is drawn large until the dialog is closed.
+function borrow(figure, place, dialog) {
+  const plot = figure.querySelector(".plot"), gap = el("div", { class: "plot" });
+  plot.replaceWith(gap);
+  place.replaceChildren(plot);
+  dialog.addEventListener("close", () => gap.replaceWith(plot), { once: true });
+  dialog.showModal();
+}
+
 export function startEnlarge(scene, notice) {
   const dialog = $("#large"), place = $("#large .drawing");
   let order = null;
   const open = (figure) => {
     const now = scene();
     if (!now.runs[figure.id === "lines-b" ? 1 : 0]?.curves) { notice("The run is not finished yet; try again in a moment.", "", 3); return; }
-    order = { ...build(figure.id, now), config: CONFIG };
     $("#large-title").textContent = figure.querySelector("figcaption span").textContent;
+    if (!hasServer()) { borrow(figure, place, dialog); return; }
+    order = { ...build(figure.id, now), config: CONFIG };
     place.replaceChildren(el("iframe", { src: "/static/frame.html", title: "Interactive chart" }));
     dialog.showModal();
   };

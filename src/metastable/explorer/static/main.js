@@ -44,7 +44,7 @@ const panels = new Panels({
   arrived: (panel, what, run) => {
     if (what === "error") { showProblem(panel); delete stageOf(panel).figure.dataset.busy; }
     if (what === "begin") { showProblem(panel); page.syncForm(); }
-    if (what === "facts" && page.warming) { page.warming = false; notice(""); }
+    if (what === "facts" && page.warming && !run.facts.browser) { page.warming = false; notice(""); }
     if (run && run !== panels.runs[panel]) return;
     if (what === "facts") stale("lines", "curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
@@ -371,7 +371,7 @@ function start() {
 function welcome(message) {
   notice("");
   $("#version").textContent = `metastable ${message.version}`;
-  $("#where").textContent = message.where;
+  for (const node of document.querySelectorAll(".where")) node.textContent = message.where;
   if (page.presets.length) { panels.restart(); return; }
   declare(message.variants);
   page.presets = message.presets.items;

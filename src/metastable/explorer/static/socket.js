@@ -50,6 +50,8 @@ class ServerTransport {
     this.delay = 400;
     this.socket = null;
     this.refused = false;
+    this.wishes = {}; // the last one of each panel
+    this.substitute = null;
     this.open();
   }
 
@@ -69,12 +71,27 @@ class ServerTransport {
 
   heard(message) {
     if (message.type === "full") { this.refused = true; this.delay = 4000; }
-    if (message.type === "hello") { this.socket = this.pending; this.refused = false; this.delay = 400; }
+    if (message.type === "hello") { this.socket = this.pending; this.refused = false; this.delay = 400; this.stand(null); }
+    if (message.type === "warming") this.stand(this.substitute ?? new Worker("/static/engine/worker.js", { type: "module" }));
+    if (message.type === "facts" && this.substitute && !message.browser) this.stand(null);
+  }
+
+  // While the engine is being compiled the browser computes instead, so that nobody looks at a still picture; the engine's run follows.
+  stand(worker) {
+    if (this.substitute && this.substitute !== worker) this.substitute.terminate();
+    if (worker && worker !== this.substitute) {
+      worker.onmessage = ({ data }) => { if (worker === this.substitute) this.receive(data.type === "facts" ? { ...data, browser: true } : data); };
+      for (const wish of Object.values(this.wishes)) worker.postMessage(wish);
+    }
+    this.substitute = worker;
   }
 
   send(message) {
     if (this.socket?.readyState !== WebSocket.OPEN) return false;
     this.socket.send(JSON.stringify(message));
+    if (message.type === "simulate") this.wishes[message.panel] = message;
+    if (message.type === "cancel") delete this.wishes[message.panel];
+    if (message.type !== "ping") this.substitute?.postMessage(message);
     return true;
   }
 

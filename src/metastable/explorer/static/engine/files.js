@@ -5,6 +5,7 @@ import { general } from "./atlas.js";
 import { closerThan, Linker } from "./clusters.js";
 import { runOf } from "./job.js";
 import { fromEigenvalues, LIMITS, matrixOf, Setting } from "./setting.js";
+import { FIELDS as STARTS } from "./starts.js";
 
 const CSV_ROWS = 250_000;
 const NAMES = ["left", "right"];
@@ -54,14 +55,19 @@ const argumentsCode = (table, dim) => Object.entries(table).filter(([, value]) =
 function runCode(setting, clock, prefix) {
   const { data, dim, model } = setting, [m, s, r] = ["model", "start", "run"].map((name) => prefix + name), { start } = data;
   const line = argumentsCode(data.model, dim), pieces = Object.entries(data.model).filter(([, value]) => value !== null).map(([name, value]) => `    ${name}=${valueCode(name, value, dim)},\n`);
-  const lines = [`${m} = ms.Attention(${line.length < 80 ? line : `\n${pieces.join("")}`})`, `${s} = ms.sphere.uniform(${start.tokens}, dim=${dim}, seed=${start.seed ?? 0})`];
+  const lines = [`${m} = ms.Attention(${line.length < 80 ? line : `\n${pieces.join("")}`})`, `${s} = ${drawCode(start, dim)}`];
   if (start.appended?.length) lines.push(`${s} = np.concatenate([${s}, ms.sphere.normalize(np.array([${start.appended.map(places).join(", ")}]))])`);
   for (const [index, place] of start.placed ?? []) lines.push(`${s}[${index}] = ms.sphere.normalize(${places(place)})`);
+  if (start.removed?.length) lines.push(`${s} = np.delete(${s}, ${python([...new Set(start.removed)].sort((a, b) => a - b))}, axis=0)`);
   lines.push(simulateCode(setting, clock, m, s, r), "", `print(${r})`, `delta = ${pythonFloat(setting.delta)}`, `print("Renyi centers:", ms.renyi_centers(${s}, delta))`,
     `print("strong ones:", ms.renyi_centers(${s}, delta, strong=True))`, `print("clusters at the end:", ms.cluster_labels(${r}.final, radius=${pythonFloat(setting.radius)}).max() + 1)`);
   if (model.heads.length === 1) lines.push(`print("predicted:", ms.predict(${m}).configuration)`);
   lines.push(`print("reached:", ms.classify(${r}).configuration)`);
   return lines.join("\n");
+}
+function drawCode({ tokens, seed = 0, kind = "uniform", ...rest }, dim) {
+  const numbers = STARTS[kind].map((name) => `, ${name}=${name === "centers" ? rest[name] : pythonFloat(rest[name])}`).join("");
+  return `ms.${kind === "uniform" ? "sphere.uniform" : `starts.${kind}`}(${tokens}, dim=${dim}, seed=${seed}${numbers})`;
 }
 function simulateCode(setting, clock, model, start, run) {
   const until = pythonFloat(clock.until), step = setting.step;
@@ -94,9 +100,9 @@ function* csv(setting, clock) {
   return { name: "run.csv", media: "text/csv; charset=utf-8", body: rows.join("\n") + "\n" };
 }
 
-// The setting for `metastable simulate`; tokens placed by hand are written out.
+// The setting for `metastable simulate`; tokens that are not just uniform are written out beside it.
 function toml(setting, clock) {
-  const { data, dim, tokens } = setting, { start } = data, byHand = Boolean(start.placed?.length || start.appended?.length);
+  const { data, dim, tokens } = setting, byHand = setting.start.byHand || setting.start.kind !== "uniform";
   const rows = (flat, width) => `[\n${Array.from({ length: flat.length / width }, (_, i) => `    [${Array.from(flat.subarray(i * width, (i + 1) * width), pythonFloat).join(", ")}],\n`).join("")}]`;
   const own = (value) => (typeof value === "string" ? `"${value}"` : typeof value === "boolean" ? String(value) : pythonNumber(value));
   const lines = ["# metastable simulate run.toml", "[model]", `dim = ${dim}`], tables = [];

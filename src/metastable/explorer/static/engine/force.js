@@ -1,17 +1,22 @@
 // The right-hand side: whom each token looks at, and where that moves it. States are packed rows of `width` numbers, the direction
 // and, for norms that have one, a radius (`metastable.kernels.reference` says the same in NumPy).
 
-// exp for arguments up to a few units above 0, from a table of 2^(j/1024) and four terms: three times as fast as Math.exp, to rounding.
+// exp from a table of 2^(j/1024), powers of two and four terms: three times as fast as Math.exp, to rounding.
 const STEPS = 1024, LOWEST = -708;
 const UNIT = Math.LN2 / STEPS, PER_UNIT = STEPS / Math.LN2;
 const FINE = Float64Array.from({ length: STEPS }, (_, j) => 2 ** (j / STEPS));
 const COARSE = Float64Array.from({ length: 1100 }, (_, j) => 2 ** (j - 1050));
 function exponential(v) {
   if (v < LOWEST) return 0;
-  if (v > 30) return Math.exp(v);
-  const k = Math.floor(v * PER_UNIT + 0.5), r = v - k * UNIT;
+  if (v > 0) return Math.exp(v);
+  const k = (v * PER_UNIT - 0.5) | 0, r = v - k * UNIT;
   return FINE[k & (STEPS - 1)] * COARSE[(k >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
 }
+
+const UNFELT = 1e-13;
+
+// The logit, below one's own, from which on a token is left out: all that are left out move nobody by more than `UNFELT` in the whole run.
+export const horizonOfSight = (tokens, until) => Math.max(LOWEST, Math.log(UNFELT / (tokens * Math.max(until, 1))));
 
 // Rows of x (unit, n x d) mapped by a matrix: out_k = M x_k, or M^T x_k.
 function mapRows(matrix, x, dim, out, transposed) {
@@ -25,8 +30,10 @@ function mapRows(matrix, x, dim, out, transposed) {
 }
 
 export class Force {
-  constructor(model, tokens) {
+  // `least`: see `horizonOfSight`.
+  constructor(model, tokens, least = LOWEST) {
     this.model = model;
+    this.least = least;
     this.tokens = tokens;
     const { dim, frozen, heads, law } = model, anchors = frozen?.places ?? new Float64Array(0);
     this.x = new Float64Array(tokens * dim);
@@ -55,7 +62,7 @@ export class Force {
   }
 
   attendCircle() {
-    const { x, sum, tokens, model } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
     for (let k = 0; k < tokens; k++) {
       const c = x[2 * k], s = x[2 * k + 1], range = ranges[k];
       let z = 1, force = 0, along = 0;
@@ -63,8 +70,8 @@ export class Force {
         for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
           if (j === k) continue;
           const cj = x[2 * j], sj = x[2 * j + 1], cosine = c * cj + s * sj - 1, v = beta * cosine;
-          if (v < LOWEST) continue;
-          const i = Math.floor(v * PER_UNIT + 0.5), r = v - i * UNIT;
+          if (v < least) continue;
+          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
           const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
           z += w;
           force += w * (c * sj - s * cj);
@@ -85,7 +92,7 @@ export class Force {
   }
 
   attendSphere() {
-    const { x, sum, tokens, model } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
     for (let k = 0; k < tokens; k++) {
       const a = x[3 * k], b = x[3 * k + 1], c = x[3 * k + 2], range = ranges[k];
       let z = 1, sa = 0, sb = 0, sc = 0;
@@ -93,8 +100,8 @@ export class Force {
         for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
           if (j === k) continue;
           const aj = x[3 * j], bj = x[3 * j + 1], cj = x[3 * j + 2], v = beta * (a * aj + b * bj + c * cj - 1);
-          if (v < LOWEST) continue;
-          const i = Math.floor(v * PER_UNIT + 0.5), r = v - i * UNIT;
+          if (v < least) continue;
+          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
           const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
           z += w;
           sa += w * (aj - a); sb += w * (bj - b); sc += w * (cj - c);

@@ -4,40 +4,13 @@
 import { floatText, predict, predictionText, reached, theoremApplies } from "./atlas.js";
 import { centers, closerThan, consumed, distance, Linker, merges } from "./clusters.js";
 import { Force } from "./force.js";
-import { eigenvalues, principalAxes } from "./linear.js";
+import { eigenvalues, principalAxes, spectralNorm } from "./linear.js";
 import { integrate, Record } from "./march.js";
+import { packAttention, packLeaders, packPositions } from "./packets.js";
 import { Setting } from "./setting.js";
 import { clusterLaw, expectedCenters } from "./theory.js";
 
-const CHUNK = 60, FIRST_CHUNK = 12, ATTENTION_SIZE = 96, CHANGED = 0.02, CACHE = 3, CONSUMED = 0.1;
-const POSITIONS = 1, LEADERS = 2, ATTENTION = 3, HEADER = 24;
-
-// ------------------------------------------------------------------------------------------------------------- messages
-
-function packet(kind, { panel, run }, first, frames, tokens, components, bytes) {
-  const buffer = new ArrayBuffer(HEADER + bytes), view = new DataView(buffer);
-  view.setUint16(0, 0x4d53, false);
-  view.setUint8(2, kind); view.setUint8(3, panel);
-  [run, first, frames, tokens, components].forEach((value, i) => view.setUint32(4 + 4 * i, value, true));
-  return buffer;
-}
-
-export function packPositions(tag, first, frames, tokens, components, positions, distances) {
-  const buffer = packet(POSITIONS, tag, first, frames, tokens, components, 4 * frames * tokens * (components + 1));
-  new Float32Array(buffer, HEADER).set(positions);
-  new Float32Array(buffer, HEADER + 4 * frames * tokens * components).set(distances);
-  return buffer;
-}
-export function packLeaders(tag, first, frames, tokens, leaders) {
-  const buffer = packet(LEADERS, tag, first, frames, tokens, 1, 2 * frames * tokens);
-  new Uint16Array(buffer, HEADER).set(leaders);
-  return buffer;
-}
-function packAttention(tag, frame, tokens, matrix, size) {
-  const buffer = packet(ATTENTION, tag, frame, 1, tokens, size, 4 * size * size);
-  new Float32Array(buffer, HEADER).set(matrix);
-  return buffer;
-}
+const CHUNK = 60, FIRST_CHUNK = 12, ATTENTION_SIZE = 96, CHANGED = 0.02, CACHE = 3, CONSUMED = 0.1, ENERGY_TOKENS = 600;
 
 // ----------------------------------------------------------------------------------------------------------------- runs
 
@@ -107,21 +80,28 @@ export function* simulate(order) {
   const prediction = predict(model), renyi = centers(x, tokens, dim, setting.delta, false), strong = centers(x, tokens, dim, setting.delta, true);
   let view = viewOf(setting, prediction, null), sent = 0;
   yield { message: factsOf(setting, times, prediction, renyi, strong, tag) };
+  const linker = new Linker(tokens, dim), bound = closerThan(setting.radius), leaders = new Uint16Array(times.length * tokens);
   const show = function* (record, all) {
     if (!view || (record.frames < sent + (sent ? CHUNK : FIRST_CHUNK) && !all)) { yield null; return; }
-    while (sent < record.frames) { const stop = Math.min(sent + CHUNK, record.frames); yield { message: positions(setting, record, view, tag, sent, stop) }; sent = stop; }
+    while (sent < record.frames) {
+      const first = sent, stop = (sent = Math.min(sent + CHUNK, record.frames));
+      yield { message: positions(setting, record, view, tag, first, stop) };
+      for (let frame = first; frame < stop; frame++) linker.leaders(record.state(frame), bound, leaders.subarray(frame * tokens, (frame + 1) * tokens));
+      yield { message: packLeaders(tag, first, stop - first, tokens, leaders.subarray(first * tokens, stop * tokens)) };
+    }
   };
   const record = yield* runOf(setting, order.clock, show), seconds = (performance.now() - began) / 1000;
   view = view ?? viewOf(setting, prediction, record);
   yield { message: { type: "view", ...tag, name: view.name, frozen: frozenShown(model, view), leading: leadingShown(prediction, view, dim) } };
   yield* show(record, true);
-  const leaders = yield* leadersOf(setting, record, tag), { frames } = record, near = CONSUMED * setting.delta;
-  const clusters = [], curve = { renyi: [], strong: [] };
+  const { frames } = record, near = CONSUMED * setting.delta, energy = energyOf(setting);
+  const clusters = [], curve = { renyi: [], strong: [], energy: energy ? [] : null };
   for (let frame = 0; frame < frames; frame++) {
     clusters.push(new Set(leaders.subarray(frame * tokens, (frame + 1) * tokens)).size);
     curve.renyi.push(consumed(record.state(frame), tokens, dim, renyi, near));
     curve.strong.push(consumed(record.state(frame), tokens, dim, strong, near));
-    if (frame % 40 === 0) yield null;
+    if (energy) curve.energy.push(energy(record.state(frame)));
+    if (energy || frame % 20 === 0) yield null;
   }
   yield { message: { type: "curves", ...tag, clusters, ...curve, merges: model.noise > 0 || frames < 2 ? [] : merges(leaders, frames, tokens, times) } };
   const changed = yield* changes(order.before, setting, order.clock, record);
@@ -149,29 +129,52 @@ function leadingShown({ subspace }, view, dim) {
   return subspace.map((axis) => Array.from(project(view, axis, dim)));
 }
 
-function* leadersOf(setting, record, tag) {
-  const { tokens, dim, radius } = setting, { frames } = record, linker = new Linker(tokens, dim), bound = closerThan(radius), all = new Uint16Array(frames * tokens);
-  for (let first = 0; first < frames; first += CHUNK) {
-    const stop = Math.min(first + CHUNK, frames);
-    for (let frame = first; frame < stop; frame++) linker.leaders(record.state(frame), bound, all.subarray(frame * tokens, (frame + 1) * tokens));
-    yield { message: packLeaders(tag, first, stop - first, tokens, all.subarray(first * tokens, stop * tokens)) };
+// The energy that all tokens climb together under full attention with Q^T K = V symmetric, relative to that of tokens which are all in one
+// place; null where they climb none.
+function energyOf({ model, tokens, dim, start }) {
+  const { heads: [{ beta, form, value }], frozen } = model;
+  if (model.heads.length > 1 || model.mask.kind !== "full" || model.weighting === "hardmax" || !beta || tokens > ENERGY_TOKENS || !symmetric(form, value, dim)) return null;
+  const own = model.mask.include_self !== false, top = Math.abs(beta) * (value ? spectralNorm(value, dim) : 1), turned = new Float64Array(tokens * dim);
+  const pull = (x, i, y, j) => { let dot = 0; for (let a = 0; a < dim; a++) dot += x[i + a] * y[j + a]; return Math.exp(Math.min(beta * dot - top, 0)); };
+  const sum = (x) => {
+    let total = 0;
+    for (let k = 0; k < tokens; k++) for (let a = 0; a < dim; a++) { let v = 0; if (value) for (let b = 0; b < dim; b++) v += value[a * dim + b] * x[k * dim + b]; else v = x[k * dim + a]; turned[k * dim + a] = v; }
+    for (let i = 0; i < tokens; i++) for (let j = 0; j < i; j++) total += 2 * pull(x, i * dim, turned, j * dim);
+    if (own) for (let i = 0; i < tokens; i++) total += pull(x, i * dim, turned, i * dim);
+    if (frozen) for (let i = 0; i < tokens; i++) for (let j = 0; j < frozen.count; j++) total += 2 * frozen.weights[j] * pull(turned, i * dim, frozen.places, j * dim);
+    return total;
+  };
+  const together = sum(Float64Array.from({ length: tokens * dim }, (_, i) => start.x[i % dim])), sign = Math.sign(beta);
+  return together ? (x) => (sign * sum(x)) / together : null;
+}
+function symmetric(form, value, dim) {
+  const entry = (matrix, i, j) => (matrix ? matrix[i * dim + j] : i === j ? 1 : 0);
+  let largest = 0, off = 0;
+  for (let i = 0; i < dim; i++) for (let j = 0; j < dim; j++) {
+    largest = Math.max(largest, Math.abs(entry(form, i, j)), Math.abs(entry(value, i, j)));
+    off = Math.max(off, Math.abs(entry(form, i, j) - entry(form, j, i)), Math.abs(entry(form, i, j) - entry(value, i, j)));
   }
-  return all;
+  return off <= 1e-12 * largest;
 }
 
 // What became different from the run of the setting `before`, for the tokens that both have.
 function* changes(before, setting, clock, record) {
   if (!before || before.model?.dim !== setting.dim) return null;
-  const earlier = new Setting(before), other = yield* runOf(earlier, clock), { dim } = setting, shared = Math.min(earlier.tokens, setting.tokens);
-  const moved = [];
-  for (let k = 0; k < shared; k++) if (distance(earlier.start.x, k * dim, setting.start.x, k * dim, dim) > 0) moved.push(k);
-  const first = moved[0] ?? shared;
-  let elsewhere = 0, shift = 0, exact = true;
-  for (let k = 0; k < shared; k++) {
-    const gap = distance(other.final, k * dim, record.final, k * dim, dim);
-    if (k < first) { shift = Math.max(shift, gap); for (let a = k * dim; a < (k + 1) * dim; a++) exact &&= other.final[a] === record.final[a]; } else if (gap > CHANGED) elsewhere++;
+  const earlier = new Setting(before), other = yield* runOf(earlier, clock), { dim } = setting, places = new Map(earlier.start.indices.map((index, k) => [index, k]));
+  const shared = [], moved = [], kept = new Set(setting.start.indices), gone = earlier.start.indices.filter((index) => !kept.has(index));
+  let touched = Math.min(Infinity, ...gone);
+  setting.start.indices.forEach((index, k) => {
+    if (!places.has(index)) return;
+    const was = places.get(index);
+    shared.push([index, was, k]);
+    if (distance(earlier.start.x, was * dim, setting.start.x, k * dim, dim) > 0) { moved.push(k); touched = Math.min(touched, index); }
+  });
+  let elsewhere = 0, shift = 0, exact = true, quiet = 0;
+  for (const [index, was, k] of shared) {
+    const gap = distance(other.final, was * dim, record.final, k * dim, dim);
+    if (index < touched) { quiet++; shift = Math.max(shift, gap); for (let a = 0; a < dim; a++) exact &&= other.final[was * dim + a] === record.final[k * dim + a]; } else if (gap > CHANGED) elsewhere++;
   }
-  return { moved, added: setting.tokens - earlier.tokens, earlier: first, earlier_shift: shift, earlier_exact: exact, later: shared - first, elsewhere };
+  return { moved, added: setting.tokens - shared.length, removed: gone.length, earlier: quiet, earlier_shift: shift, earlier_exact: exact, later: shared.length - quiet, elsewhere };
 }
 
 // ------------------------------------------------------------------------------------------------------------ attention

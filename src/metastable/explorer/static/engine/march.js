@@ -2,7 +2,8 @@
 // the circle), and the splitting of `integrate.sde` for noise. Generators: they hand back control after every step, so that a newer wish
 // is heard in time.
 
-import { Force } from "./force.js";
+import { Force, horizonOfSight } from "./force.js";
+import { spectralNorm } from "./linear.js";
 import { Noise } from "./random.js";
 import { LIMITS } from "./setting.js";
 
@@ -30,13 +31,15 @@ const DENSE = [
 const ORDER = 5, SAFETY = 0.9, PROPORTIONAL = 0.7 / ORDER, INTEGRAL = 0.4 / ORDER, SHRINK = 0.2, GROW = 10, FLOOR = 1e-10, FIRST_ERROR = 1e-4;
 const COMPILED = { norms: ["post_ln", "ngpt", "sqrt_scaling"], weights: ["softmax", "unnormalized"] }; // what Python moves in angles, in the plane
 
+const HOPELESS = 3000; // steps
+
 // The state in its chart, with its stages.
 class System {
-  constructor(model, start, tokens) {
+  constructor(model, start, tokens, until) {
     const { dim, norm } = model;
     this.model = model;
     this.tokens = tokens;
-    this.force = new Force(model, tokens);
+    this.force = new Force(model, tokens, horizonOfSight(tokens, until));
     this.angles = dim === 2 && COMPILED.norms.includes(norm.kind) && COMPILED.weights.includes(model.weighting) && model.mask.kind !== "matrix";
     this.width = this.angles ? 1 : model.width;
     this.y = new Float64Array(tokens * this.width);
@@ -155,15 +158,17 @@ export function* integrate(setting, times, record) {
 }
 
 function* march(setting, times, record) {
-  const { model, tokens } = setting, system = new System(model, setting.start.x, tokens), until = times[times.length - 1];
+  const { model, tokens } = setting, until = times[times.length - 1], system = new System(model, setting.start.x, tokens, until);
   const stops = model.norm.jump > 0 && model.norm.jump < until ? [model.norm.jump, until] : [until];
+  // Where explicit steps cannot reach the end (stability holds them below 3 over the size of V), nobody waits for all of them.
+  const most = until * sizeOfValue(model) > 3 * LIMITS.steps ? HOPELESS : LIMITS.steps;
   let t = 0, previous = FIRST_ERROR, rejectedBefore = false, h = 0;
   system.begin(0);
   h = system.firstStep(stops[0]);
   for (const stop of stops) {
     const latest = stop === until ? until : stop * (1 - 2 ** -53);
     while (t < stop) {
-      if (record.accepted + record.rejected >= LIMITS.steps) { halt(record, "max_steps", `stopped at t = ${Number(t.toPrecision(6))}: the browser takes at most ${LIMITS.steps} explicit steps; \`metastable explore\` goes on with implicit ones`); break; }
+      if (record.accepted + record.rejected >= most) { halt(record, "max_steps", `stopped at t = ${Number(t.toPrecision(3))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
       const lands = t + 1.0001 * h >= stop, step = lands ? stop - t : h, error = system.advance(t, step, latest);
       if (!(error <= 1)) {
         record.rejected++;
@@ -192,6 +197,9 @@ function* march(setting, times, record) {
   system.directions(system.y, record.last);
   if (model.norm.hasRadius) record.radius = Float64Array.from({ length: tokens }, (_, k) => system.y[k * system.width + model.dim]);
 }
+
+// Sum over the heads of the norms of V, the inverse of the shortest time scale.
+const sizeOfValue = ({ heads, dim }) => heads.reduce((sum, { value }) => sum + (value ? spectralNorm(value, dim) : 1), 0);
 
 const halt = (record, status, message) => { record.status = status; record.message = message; };
 

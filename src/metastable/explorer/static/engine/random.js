@@ -46,11 +46,12 @@ export function seedWords(seed, count) {
 // ---------------------------------------------------------------------------------------------------------- streams
 
 // A stream has `next()`, which puts the next 64 bits into `high` and `low`.
-class Pcg64 {
+export class Pcg64 {
   constructor(seed) {
     const words = seedWords(seed, 8), word = (i) => (BigInt(words[2 * i + 1]) << 32n) | BigInt(words[2 * i]);
     this.increment = BigInt.asUintN(128, (((word(2) << 64n) | word(3)) << 1n) | 1n);
     this.state = 0n;
+    this.spare = null;
     this.step();
     this.state += (word(0) << 64n) | word(1);
     this.step();
@@ -62,6 +63,13 @@ class Pcg64 {
     const value = BigInt.asUintN(64, (mixed >> turn) | (mixed << (64n - turn)));
     this.high = Number(value >> 32n);
     this.low = Number(value & 0xffffffffn);
+  }
+  // 32 bits; the upper half of a draw is kept for the next time.
+  half() {
+    if (this.spare !== null) { const kept = this.spare; this.spare = null; return kept; }
+    this.next();
+    this.spare = this.high;
+    return this.low;
   }
 }
 
@@ -130,10 +138,10 @@ function multiply(a0, a1, b0, b1, out) {
 
 // ---------------------------------------------------------------------------------------------------------- normals
 
-const uniform = (stream) => { stream.next(); return (stream.high * 2097152 + (stream.low >>> 11)) / 9007199254740992; };
+export const uniform = (stream) => { stream.next(); return (stream.high * 2097152 + (stream.low >>> 11)) / 9007199254740992; };
 
 // One standard normal number: 8 bits choose a layer, one the sign, 52 the place in it.
-function normal(stream) {
+export function normal(stream) {
   for (;;) {
     stream.next();
     const { high, low } = stream, layer = low & 0xff, negative = (low >>> 8) & 1;
@@ -147,6 +155,18 @@ function normal(stream) {
       }
     }
     if ((HEIGHTS[layer - 1] - HEIGHTS[layer]) * uniform(stream) + HEIGHTS[layer] < Math.exp(-0.5 * x * x)) return x;
+  }
+}
+
+// A gamma number of that shape > 1 (Marsaglia and Tsang, ACM TOMS 26, 2000).
+export function gamma(stream, shape) {
+  const b = shape - 1 / 3, c = 1 / Math.sqrt(9 * b);
+  for (;;) {
+    let x, v;
+    do { x = normal(stream); v = 1 + c * x; } while (v <= 0);
+    v = v * v * v;
+    const u = uniform(stream);
+    if (u < 1 - 0.0331 * (x * x) * (x * x) || Math.log(u) < 0.5 * x * x + b * (1 - v + Math.log(v))) return b * v;
   }
 }
 

@@ -1,14 +1,18 @@
 // What the page asks for, checked and made ready to compute with: the browser's side of `metastable.explorer.setting`. The model that
 // comes out is plain: heads with matrices as flat arrays (null for the identity), visible ranges, the laws of norm and weights.
 
-import { normals, uniformTokens } from "./random.js";
+import { normals } from "./random.js";
+import { draw, FIELDS as STARTS, normalizeRow } from "./starts.js";
 
 export const LIMITS = { tokens: 2000, dim: 32, numbers: 8000, appended: 64, frozen: 64, beta: 1e4, low: 1e-3, high: 1e60, frames: 361, steps: 20000 };
 const UNIT_TOLERANCE = 1e-6;
 const PACKAGE = "the metastable package does it: run `metastable explore`";
 
-export class SettingError extends Error {}
-const refuse = (text) => { throw new SettingError(text); };
+// `until`: the longest horizon that is possible, where that is what was wrong.
+export class SettingError extends Error {
+  constructor(text, until) { super(text); this.until = until; }
+}
+const refuse = (text, until) => { throw new SettingError(text, until); };
 
 export function number(value, name, low = -Infinity, high = Infinity) {
   if (typeof value !== "number" || !Number.isFinite(value)) refuse(`${name} must be a number, not ${JSON.stringify(value)}`);
@@ -201,29 +205,40 @@ function direction(value, dim, name) {
   if (!Array.isArray(value) || value.length !== dim) refuse(`${name} must be a list of ${dim} numbers`);
   const largest = Math.max(...value.map((entry) => Math.abs(number(entry, `a coordinate of ${name}`))));
   if (!(largest > 1e-6 && largest < 1e6)) refuse(`${name} must be a direction, not (nearly) zero or huge`);
-  // A power of two first, as `sphere.normalize` does: exact, so that unit vectors stay what they are.
-  const scale = 2 ** -(Math.floor(Math.log2(largest)) + 1), scaled = value.map((entry) => entry * scale);
-  let square = 0;
-  for (const entry of scaled) square += entry * entry;
-  const length = Math.sqrt(square);
-  return scaled.map((entry) => entry / length);
+  const unit = Float64Array.from(value);
+  normalizeRow(unit, 0, dim);
+  return unit;
 }
 function startOf(table, dim) {
   if (typeof table !== "object" || table === null) refuse("setting.start must be a table of fields");
-  for (const name of Object.keys(table)) if (!["tokens", "seed", "placed", "appended"].includes(name)) refuse(`this start ("${name}") is not drawn in the browser; ${PACKAGE}`);
-  const { appended = [], placed = [] } = table, drawn = count(table.tokens, "the number of tokens"), seed = count(table.seed ?? 0, "seed", 0, 2 ** 32 - 1);
-  for (const list of [appended, placed]) if (!Array.isArray(list) || list.length > LIMITS.appended) refuse(`tokens placed by hand must be a list of at most ${LIMITS.appended}`);
-  const tokens = drawn + appended.length;
-  checkSize(tokens, dim);
-  const x = new Float64Array(tokens * dim);
-  x.set(uniformTokens(drawn, dim, seed));
+  const { appended = [], placed = [], removed = [], kind = "uniform" } = table;
+  if (!STARTS[kind]) refuse(`the start "${kind}" is not drawn in the browser; ${PACKAGE}`);
+  for (const name of Object.keys(table)) if (!["tokens", "seed", "placed", "appended", "removed", "kind", ...STARTS[kind]].includes(name)) refuse(`start has no field "${name}"`);
+  const drawn = count(table.tokens, "the number of tokens"), seed = count(table.seed ?? 0, "seed", 0, 2 ** 32 - 1);
+  for (const list of [appended, placed, removed]) if (!Array.isArray(list) || list.length > LIMITS.appended) refuse(`tokens placed by hand must be a list of at most ${LIMITS.appended}`);
+  const all = drawn + appended.length;
+  checkSize(all, dim);
+  const x = new Float64Array(all * dim);
+  x.set(draw(kind, { tokens: drawn, dim, seed, ...numbersOf(table, kind, drawn, dim) }));
   appended.forEach((place, i) => x.set(direction(place, dim, `appended token ${i}`), (drawn + i) * dim));
   for (const item of placed) {
     if (!Array.isArray(item) || item.length !== 2) refuse("start.placed must hold pairs [index, position]");
-    const index = count(item[0], "the index of a moved token", 0, tokens - 1);
+    const index = count(item[0], "the index of a moved token", 0, all - 1);
     x.set(direction(item[1], dim, `token ${index + 1}`), index * dim);
   }
-  return { x, tokens, seed };
+  const out = new Set(removed.map((index) => count(index, "the index of a token that was taken out", 0, all - 1)));
+  if (out.size >= all) refuse("every token was taken out; at least one must stay");
+  const indices = Array.from({ length: all }, (_, k) => k).filter((k) => !out.has(k));
+  const byHand = Boolean(placed.length || appended.length || out.size);
+  return { x: out.size ? Float64Array.from(indices.flatMap((k) => Array.from(x.subarray(k * dim, (k + 1) * dim)))) : x, tokens: indices.length, seed, indices, byHand, kind };
+}
+// The numbers of a distribution, in the ranges that `metastable.starts` allows.
+function numbersOf(table, kind, tokens, dim) {
+  if (kind === "equally_spaced" && dim > 3) refuse(`points are equally spaced for dim 2 and 3, not ${dim}; take uniform ones`);
+  const ranges = { concentration: [0, 1e6], correlation: kind === "chain" ? [-1, 1] : [0, 1] }, numbers = {};
+  for (const name of STARTS[kind]) numbers[name] = name === "centers" ? count(table[name], name, 1, tokens) : number(table[name], name, ...ranges[name]);
+  if (kind === "chain" && Math.abs(numbers.correlation) === 1) refuse("correlation must be between -1 and 1, the ends left out");
+  return numbers;
 }
 
 // ----------------------------------------------------------------------------------------------------------- setting
@@ -260,7 +275,8 @@ export class Setting {
   }
 
   times(clock) {
-    if (this.step && !(clock?.until >= this.step && clock.until <= MAX_NOISE_STEPS * this.step)) refuse(`with noise the explorer takes steps of ${this.step} up to t = ${MAX_NOISE_STEPS * this.step}, not to t = ${clock?.until}`);
+    const longest = MAX_NOISE_STEPS * this.step, until = clock?.until;
+    if (this.step && !(until >= this.step && until <= longest)) refuse(`with noise the explorer takes steps of ${this.step} up to t = ${longest}, not to t = ${until}`, Math.min(Math.max(until, this.step), longest));
     return timesOf(clock, this.step);
   }
 

@@ -32,7 +32,7 @@ function work() {
       }
       if (!done) tasks.set(name, task);
     } catch (error) {
-      postMessage({ type: "error", ...task.tag, about: task.kind, message: explain(error) });
+      postMessage({ type: "error", ...task.tag, about: task.kind, message: explain(error), until: error.until });
     }
   }
   busy = tasks.size > 0;
