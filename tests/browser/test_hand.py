@@ -115,7 +115,7 @@ def test_views_know_of_one_another(visit):
             break
     token = re.match(r"token (\d+)", page.locator("#tip").inner_text())
     assert token
-    expect(page.locator("#attention .key")).to_have_text(f"what token {token[1]} sees")
+    expect(page.locator("#attention .key")).to_have_text(f"token {token[1]}")
     assert lines.evaluate("canvas => canvas.toDataURL()") != plain
     matrix = page.locator("#attention canvas").bounding_box()
     page.mouse.move(matrix["x"] + matrix["width"] / 2, matrix["y"] + 5.5 / 30 * matrix["height"])
