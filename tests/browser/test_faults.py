@@ -271,6 +271,7 @@ def test_a_server_that_freezes_is_noticed_and_the_label_stays_with_its_picture(c
     page = context.new_page()
     page.goto(server.address + SMALL)
     wait_until_done(page)
+    expect(page.locator("#notice")).to_be_hidden()  # while its engine starts, the browser computes, and waits for nobody
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
