@@ -268,10 +268,12 @@ def test_predictions_are_those_of_python(engine: Page) -> None:
             ][number % 8]
         )
     script = """async (cases) => {
-      const { modelOf } = await import("/static/engine/setting.js"), { predict } = await import("/static/engine/atlas.js");
+      const { modelOf } = await import("/static/engine/setting.js");
+      const { predict } = await import("/static/engine/atlas.js");
       return cases.map((value) => {
-        const { row, configuration, re, im, multiplicity, geometric, longest, subspace } = predict(modelOf({ dim: value.length, beta: 4, value }, 3));
-        return { row, configuration, value: [re, im], blocks: [multiplicity, geometric, longest], space: subspace.map((axis) => Array.from(axis)) };
+        const found = predict(modelOf({ dim: value.length, beta: 4, value }, 3)), { row, configuration, re, im } = found;
+        const blocks = [found.multiplicity, found.geometric, found.longest];
+        return { row, configuration, value: [re, im], blocks, space: found.subspace.map((axis) => Array.from(axis)) };
       });
     }"""
     found = engine.evaluate(script, [matrix.tolist() for matrix in matrices])
@@ -303,12 +305,21 @@ def test_attention_and_changes_by_hand(engine: Page) -> None:
 
 def test_files_are_those_of_python(engine: Page) -> None:
     heads = {"dim": 2, "heads": [{"beta": 4}, {"beta": 9, "value": {"eigenvalues": [[0.5, 0.25]]}}]}
+    window = {"dim": 3, "beta": 2.5, "value": {"gaussian": 7}, "mask": {"kind": "window", "width": 4}}
+    noisy = {"dim": 2, "beta": 9, "noise": 0.1, "norm": {"kind": "ngpt", "alpha": 0.5}}
+    by_hand = {"tokens": 9, "seed": 1, "appended": [[0.5, 2]], "placed": [[1, [1, 0]]], "removed": [2]}
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"model": {"dim": 2, "beta": 64}, "start": {"tokens": 20, "seed": 3}}, {"until": 1e30, "log": True}),
-        ({"model": {"dim": 3, "beta": 2.5, "value": {"gaussian": 7}, "mask": {"kind": "window", "width": 4}}, "start": {"tokens": 9, "seed": 0, "kind": "chain", "correlation": 0.5}}, {"until": 5, "log": False}),
-        ({"model": {"dim": 2, "beta": 9, "noise": 0.1, "norm": {"kind": "ngpt", "alpha": 0.5}}, "start": {"tokens": 9, "seed": 1, "appended": [[0.5, 2]], "placed": [[1, [1, 0]]], "removed": [2]}}, {"until": 2, "log": True}),
-        ({"model": heads, "start": {"tokens": 12, "seed": 1}, "delta": 0.5, "radius": 0.05}, {"until": 4, "log": False}),
-    ]  # fmt: skip
+        (
+            {"model": window, "start": {"tokens": 9, "seed": 0, "kind": "chain", "correlation": 0.5}},
+            {"until": 5, "log": False},
+        ),
+        ({"model": noisy, "start": by_hand}, {"until": 2, "log": True}),
+        (
+            {"model": heads, "start": {"tokens": 12, "seed": 1}, "delta": 0.5, "radius": 0.05},
+            {"until": 4, "log": False},
+        ),
+    ]
     for setting, clock in cases:
         body = {"settings": [setting], "setting": setting, "clock": clock}
         names = ["python", "toml"] + (["csv"] if clock["until"] < 100 else [])
@@ -328,8 +339,10 @@ def test_files_are_those_of_python(engine: Page) -> None:
         _, wanted = exports._toml(checked, moments, lambda: pytest.fail("a setting needs no run"))
         assert _toml(made["toml"]) == _toml(wanted)
         if "csv" in names:
-            _, table = exports._csv(checked, moments, lambda: job.run_of(checked, moments))
-            here, there = (np.genfromtxt(io.BytesIO(text), delimiter=",", skip_header=1) for text in (made["csv"].encode(), table))
+            _, table = exports._csv(checked, moments, lambda run=job.run_of(checked, moments): run)
+            here, there = (
+                np.genfromtxt(io.BytesIO(text), delimiter=",", skip_header=1) for text in (made["csv"].encode(), table)
+            )
             np.testing.assert_allclose(here, there, atol=1e-6)
 
 

@@ -19,7 +19,8 @@ def explore(
     ] = "127.0.0.1",
     workers: Annotated[int, typer.Option(min=1, max=16, help="Processes that compute runs.")] = 2,
     export: Annotated[
-        Path | None, typer.Option(help="Serve nothing: write the page as static files into this folder, for any web host.")
+        Path | None,
+        typer.Option(help="Serve nothing: write the page as static files into this folder, for any web host."),
     ] = None,
 ) -> None:
     """Open the explorer: a page where tokens move, drawn from real runs.

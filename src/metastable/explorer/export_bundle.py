@@ -43,7 +43,9 @@ def _imports(text: str, path: str) -> list[tuple[list[tuple[str, str]], str]]:
 def _visit(modules: Mapping[str, str], path: str, above: tuple[str, ...], order: list[str]) -> None:
     """Modules in the order in which they can run: the imported ones first."""
     if path in above:
-        raise InvalidInputError(f"the modules {' -> '.join((*above, path))} import one another; a bundle needs an order")
+        raise InvalidInputError(
+            f"the modules {' -> '.join((*above, path))} import one another; a bundle needs an order"
+        )
     if path in order:
         return
     if path not in modules:

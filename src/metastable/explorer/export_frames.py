@@ -1,8 +1,8 @@
 """Runs as recordings: everything that the page is told about a run, small enough to travel with the page.
 
 A recording is one compressed text: the messages as JSON, then per frame and token the shown coordinates (16 bits between -1 and 1: a
-thirtieth of a pixel), the distance to token 1 (the upper half of a float32) and the first token of the cluster. Numbers are differences from the
-frame before, lower bytes apart from upper ones, which is what makes them compress.
+thirtieth of a pixel), the distance to token 1 (the upper half of a float32) and the first token of the cluster. Numbers are
+differences from the frame before, lower bytes apart from upper ones, which is what makes them compress.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ def _unpacked(message: bytes) -> tuple[int, int, tuple[np.ndarray, ...]]:
         return kind, first, (np.frombuffer(body, "<u2").reshape(frames, tokens),)
     split = 4 * frames * tokens * components
     shape = (frames, tokens, components)
-    return kind, first, (np.frombuffer(body[:split], "<f4").reshape(shape), np.frombuffer(body[split:], "<f4").reshape(frames, tokens))
+    return (
+        kind,
+        first,
+        (np.frombuffer(body[:split], "<f4").reshape(shape), np.frombuffer(body[split:], "<f4").reshape(frames, tokens)),
+    )
 
 
 def _order(chunks: dict[int, tuple[np.ndarray, ...]]) -> list[int]:

@@ -1,7 +1,7 @@
 """`metastable explore --export site/`: the page as static files that need no server, from any host or from a folder.
 
-The page's modules become one script, the worker travels in it as text, presets are recorded (`export_frames`), all addresses are relative. What
-the page computes it computes in the browser, with the engine in `static/engine`.
+The page's modules become one script, the worker travels in it as text, presets are recorded (`export_frames`), all addresses are
+relative. What the page computes it computes in the browser, with the engine in `static/engine`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,9 @@ from metastable.explorer.session import greeting
 
 MARK = "<!-- made by metastable explore --export -->"
 """In the page of an exported site: a folder that has it may be written again."""
-WHERE = (
-    f"Computed in this browser, with the methods of metastable {__version__}; the presets were recorded with the package."
-)
-SERVED_ONLY = ("frame.html", "frame.css", "frame.js", "index.html")
+WHERE = f"Computed in this browser, with the methods of metastable {__version__}; the presets were recorded with the package."
+SERVED_ONLY = ("frame.html", "frame.css", "frame.js", "index.html", "player.css")
 """Files that an exported site has not, or not as they are."""
-
-OFFLINE = """// Keeps the page for times without a network.
-const NAME = "metastable-%(version)s";
-const FILES = %(files)s;
-self.addEventListener("install", (event) => event.waitUntil(caches.open(NAME).then((cache) => cache.addAll(FILES)).then(() => self.skipWaiting())));
-self.addEventListener("activate", (event) => event.waitUntil(caches.keys().then((names) => Promise.all(names.filter((name) => name.startsWith("metastable-") && name !== NAME).map((name) => caches.delete(name)))).then(() => self.clients.claim())));
-self.addEventListener("fetch", (event) => {
-  if (event.request.method !== "GET") return;
-  event.respondWith(caches.open(NAME).then((cache) => cache.match(event.request, { ignoreSearch: true })).then((kept) => kept ?? fetch(event.request)));
-});
-"""
 
 
 def export(folder: Path, announce: Callable[[str], None] = print, recorded: Collection[str] | None = None) -> None:
@@ -49,7 +36,11 @@ def export(folder: Path, announce: Callable[[str], None] = print, recorded: Coll
     if folder.exists() and not folder.is_dir():
         raise InvalidInputError(f"{folder} is a file; name a folder for the site")
     page = folder / "index.html"
-    if folder.is_dir() and any(folder.iterdir()) and not (page.is_file() and MARK in page.read_text("utf-8", "replace")):
+    if (
+        folder.is_dir()
+        and any(folder.iterdir())
+        and not (page.is_file() and MARK in page.read_text("utf-8", "replace"))
+    ):
         raise InvalidInputError(f"{folder} has other files in it; name a new folder, or one that was exported before")
     names = {item["name"] for item in presets.catalogue()["items"]}
     unknown = sorted(set(recorded or ()) - names)
@@ -78,8 +69,17 @@ def site_files(recorded: Collection[str], announce: Callable[[str], None]) -> It
         made[f"recorded/{item['name']}.js"] = script.encode()
     made |= page_files(recorded)
     version = hashlib.sha256(b"".join(made[name] for name in sorted(made))).hexdigest()[:12]
-    made["offline.js"] = (OFFLINE % {"version": version, "files": json.dumps(["./", *made])}).encode()
+    made["offline.js"] = _offline(version, ["./", *made]).encode()
     yield from made.items()
+
+
+def _offline(version: str, files: list[str]) -> str:
+    """The service worker that keeps these files."""
+    text = static_files()["offline.js"][0].decode()
+    for empty, name, value in (('VERSION = ""', "VERSION", version), ("FILES = []", "FILES", files)):
+        assert text.count(empty) == 1
+        text = text.replace(empty, f"{name} = {json.dumps(value)}")
+    return text
 
 
 def page_files(recorded: Collection[str]) -> dict[str, bytes]:
@@ -88,7 +88,9 @@ def page_files(recorded: Collection[str]) -> dict[str, bytes]:
     first = presets.catalogue()["first"]
     made = {name: body for name, body in files.items() if not name.endswith(".js") and name not in SERVED_ONLY}
     made["page.js"] = script(recordings(recorded), "offline.js").encode()
-    made["index.html"] = html(files["index.html"].decode(), f"recorded/{first}.js" if first in recorded else None).encode()
+    made["index.html"] = html(
+        files["index.html"].decode(), f"recorded/{first}.js" if first in recorded else None
+    ).encode()
     return made
 
 
@@ -102,14 +104,16 @@ def recordings(recorded: Collection[str]) -> list[dict[str, Any]]:
     ]
 
 
-def script(found: list[dict[str, Any]], offline: str | None = None, **more: Any) -> str:
-    """The page's script with what it carries; `more`: further fields of its greeting."""
+def script(found: list[dict[str, Any]], offline: str | None = None, player: bool = False, **more: Any) -> str:
+    """The page's script with what it carries. `player`: it plays what was recorded and asks for nothing else; `more`: fields of its
+    greeting."""
     modules = {name: body.decode() for name, (body, _) in static_files().items() if name.endswith(".js")}
     site = {
         "greeting": {**greeting(), "where": WHERE, **more},
         "worker": bundle(modules, "engine/worker.js"),
         "recordings": found,
         "offline": offline,
+        "player": player,
     }
     return f"globalThis.METASTABLE = {json.dumps(site)};\n{bundle(modules, 'main.js')}"
 
@@ -117,7 +121,10 @@ def script(found: list[dict[str, Any]], offline: str | None = None, **more: Any)
 def html(page: str, preload: str | None) -> str:
     """The page with relative addresses and one script; `preload`: a recording that is fetched at once."""
     module = re.compile(r'<script type="module" src="/static/main\.js"></script>')
-    early = "" if preload is None else f'<link rel="preload" as="script" href="{preload}">\n'
+    early = ""
+    if preload is not None:  # unless a link asks for something else
+        ask = f'document.head.append(Object.assign(document.createElement("script"), {{ src: "{preload}" }}))'
+        early = f"<script>location.hash || {ask};</script>\n"
     scripts = f'{early}<script defer src="page.js"></script>'
     page, count = module.subn(scripts, page)
     if count != 1:

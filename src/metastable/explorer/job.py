@@ -87,9 +87,9 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     assert view is not None
     anchors = None if setting.model.frozen is None else view(setting.model.frozen.tokens).tolist()
     yield {"type": "view", **tag, "name": view.name, "frozen": anchors, **outcome.leading_shape(setting.model, view)}
-    yield from _positions(states, view, tag, 0)
+    yield from positions(states, view, tag, 0)
     leaders = measure.leaders(states, setting.cluster_radius)
-    yield from _leaders(leaders, tag)
+    yield from leader_frames(leaders, tag)
     yield {
         "type": "curves",
         **tag,
@@ -121,18 +121,20 @@ def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterat
     early = times[times <= PREVIEW]
     run = simulate(setting.model, setting.positions, PREVIEW, progress=False)
     states = states_at(run, early)
-    yield from _positions(states, view, tag, 0)
-    yield from _leaders(measure.leaders(states, setting.cluster_radius), tag)
+    yield from positions(states, view, tag, 0)
+    yield from leader_frames(measure.leaders(states, setting.cluster_radius), tag)
 
 
-def _positions(states: FloatArray, view: measure.View, tag: dict[str, int], start: int) -> Iterator[bytes]:
+def positions(states: FloatArray, view: measure.View, tag: dict[str, int], start: int) -> Iterator[bytes]:
+    """States (frames, tokens, dim) as messages, from frame number `start` on."""
     for first in range(0, len(states), CHUNK):
         part = states[first : first + CHUNK]
         distance = sphere.distance(part, part[:, :1])
         yield protocol.pack_positions(tag["panel"], tag["run"], start + first, view(part), distance)
 
 
-def _leaders(leaders: np.ndarray, tag: dict[str, int]) -> Iterator[bytes]:
+def leader_frames(leaders: np.ndarray, tag: dict[str, int]) -> Iterator[bytes]:
+    """The first token of the cluster of each token (frames, tokens) as messages."""
     for first in range(0, len(leaders), CHUNK):
         yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
 

@@ -50,7 +50,7 @@ class ServerTransport {
     this.delay = 400;
     this.socket = null;
     this.refused = false;
-    this.wishes = {}; // the last one of each panel
+    this.wishes = []; // the last ones of the panels, for whoever stands in for the server
     this.substitute = null;
     this.open();
   }
@@ -72,26 +72,28 @@ class ServerTransport {
   heard(message) {
     if (message.type === "full") { this.refused = true; this.delay = 4000; }
     if (message.type === "hello") { this.socket = this.pending; this.refused = false; this.delay = 400; this.stand(null); }
-    if (message.type === "warming") this.stand(this.substitute ?? new Worker("/static/engine/worker.js", { type: "module" }));
+    if (message.type === "warming") this.relay();
     if (message.type === "facts" && this.substitute && !message.browser) this.stand(null);
   }
 
-  // While the engine is being compiled the browser computes instead, so that nobody looks at a still picture; the engine's run follows.
+  // While the engine is being compiled the browser computes instead, so that nobody looks at a still picture; the engine's run follows. A
+  // wish is passed on when the server has begun with it and says that it is not ready: both begin with an empty run.
+  relay() {
+    if (!this.substitute) this.stand(new Worker("/static/engine/worker.js", { type: "module" }));
+    for (const wish of this.wishes.splice(0)) this.substitute.postMessage(wish);
+  }
+
   stand(worker) {
-    if (this.substitute && this.substitute !== worker) this.substitute.terminate();
-    if (worker && worker !== this.substitute) {
-      worker.onmessage = ({ data }) => { if (worker === this.substitute) this.receive(data.type === "facts" ? { ...data, browser: true } : data); };
-      for (const wish of Object.values(this.wishes)) worker.postMessage(wish);
-    }
+    this.substitute?.terminate();
     this.substitute = worker;
+    if (worker) worker.onmessage = ({ data }) => { if (worker === this.substitute) this.receive(data.type === "facts" ? { ...data, browser: true } : data); };
   }
 
   send(message) {
     if (this.socket?.readyState !== WebSocket.OPEN) return false;
     this.socket.send(JSON.stringify(message));
-    if (message.type === "simulate") this.wishes[message.panel] = message;
-    if (message.type === "cancel") delete this.wishes[message.panel];
-    if (message.type !== "ping") this.substitute?.postMessage(message);
+    if (message.type === "simulate") this.wishes = [...this.wishes.filter((wish) => wish.panel !== message.panel), message];
+    else if (message.type !== "ping") this.substitute?.postMessage(message);
     return true;
   }
 

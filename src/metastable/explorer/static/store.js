@@ -18,6 +18,7 @@ export function watch(callback) { store.watchers.push(callback); }
 // `details.final`: false while a hand still holds what it changes; the history has one entry for the whole movement. `details.amend`: a
 // correction of the last change, no change of its own.
 export function change(what, mutate, details = {}) {
+  if (what === "panel" && globalThis.METASTABLE?.player && store.state.panels.length) return; // one recorded run: there is no other
   mutate(store.state);
   for (const callback of store.watchers) callback(what, details);
   if (what === "panel" && details.amend) amend();

@@ -16,7 +16,7 @@ function block(run, panels, panel) {
   if (end) {
     line("Reached", end.reached.text, `reached ${end.reached.agrees === true ? "agrees" : end.reached.agrees === false ? "differs" : ""}`);
     if (end.changed) list.append(el("dd", { class: "news" }, news(end.changed)));
-    const steps = `${end.method}, engine ${end.engine}, ${plural(end.steps, "step")}, ${end.seconds < 1 ? `${Math.round(1000 * end.seconds)} ms` : `${end.seconds.toFixed(1)} s`}`;
+    const steps = `${end.method}, engine ${end.engine}, ${plural(end.steps, "step")}` + (end.seconds === null ? "" : `, ${end.seconds < 1 ? `${Math.round(1000 * end.seconds)} ms` : `${end.seconds.toFixed(1)} s`}`);
     list.append(el("dd", { class: "fine" }, end.status === "success" ? steps : `${end.message || end.status} · ${steps}`));
   } else if (run && !panels.problems[panel]) line("Reached", `computing to t = ${scientific(run.times[run.frames - 1])} …`, "waiting");
   return list;

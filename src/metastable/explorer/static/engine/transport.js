@@ -3,6 +3,7 @@
 //   greeting     the first message
 //   worker       the script of the worker, as text
 //   recordings   [{ name, panel, setting, clock }]: what was recorded
+//   player       true where one recorded run is all there is
 //   offline      a script that keeps the page for times without a network, or null
 // Recordings come as scripts, `recorded/<name>.js`, which leave the texts of the panels in METASTABLE_RECORDED (or the page has them inside).
 
@@ -23,7 +24,7 @@ export class StaticTransport {
     this.recordings = new Map(site.recordings.map((entry) => [canonical([entry.setting, entry.clock]), entry]));
     globalThis.METASTABLE_RECORDED ??= {};
     if (site.offline && globalThis.isSecureContext && location.protocol.startsWith("http")) navigator.serviceWorker?.register(site.offline).catch(() => {});
-    this.worker = site.worker ? this.start(site.worker) : null;
+    this.worker = this.start(site.worker);
     queueMicrotask(() => receive(site.greeting));
   }
 
@@ -45,13 +46,14 @@ export class StaticTransport {
     if (type === "simulate") {
       const recording = this.recordings.get(canonical([message.setting, message.clock]));
       this.latest[panel] = run;
-      if (recording && !(message.before && this.worker && message.clock.until <= WITHIN_REACH)) { this.replay(recording, message); return true; }
+      if (recording && !(message.before && message.clock.until <= WITHIN_REACH)) { this.replay(recording, message); return true; }
     }
     if (type === "cancel") this.latest[panel] = null;
-    if (!this.worker) return true;
+    if (this.site.player && type === "simulate") { this.receive({ type: "error", panel, run, about: type, message: "this page plays one recorded run; others are computed by the metastable package" }); return true; }
     if (type === "attention" && this.played.has(run)) {
       const recording = this.played.get(run);
       if (recording.components === message.setting.model.dim) message = { ...message, state: stateOf(recording, message.frame) };
+      else if (this.site.player) return true; // the tokens themselves are not here
     }
     this.worker.postMessage(message);
     return true;
@@ -59,12 +61,12 @@ export class StaticTransport {
 
   async replay(entry, message) {
     const { panel, run } = message;
-    this.worker?.postMessage({ type: "cancel", panel, run });
+    this.worker.postMessage({ type: "cancel", panel, run });
     let recording;
     try {
       recording = await this.recording(entry);
     } catch {
-      if (this.latest[panel] === run) this.worker?.postMessage(message); // it cannot be read here: compute it
+      if (this.latest[panel] === run) this.worker.postMessage(message); // it cannot be read here: compute it
       return;
     }
     if (this.latest[panel] !== run) return;
@@ -100,7 +102,6 @@ export class StaticTransport {
 
   request(name, body) {
     return new Promise((resolve, reject) => {
-      if (!this.worker) { reject(new Error("this page shows one recorded run; files are made by the metastable package")); return; }
       this.waiting.set(++this.number, { resolve, reject });
       this.worker.postMessage({ type: "request", number: this.number, name, body });
     });
