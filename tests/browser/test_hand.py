@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import rerun, wait_until_done
+from tests.browser.conftest import link, rerun, wait_until_done
 from tests.browser.test_everywhere import download
-from tests.browser.test_faults import find_token, link, stage, what
+from tests.browser.test_faults import find_token, stage, what
 from tests.browser.test_page import set_range
 
 SPHERE = {"model": {"dim": 3, "beta": 16.0}, "start": {"tokens": 24}}
