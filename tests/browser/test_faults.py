@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
@@ -18,7 +17,7 @@ from playwright.sync_api import Page, expect
 from websockets.sync.client import connect
 
 import metastable as ms
-from tests.browser.conftest import PATIENCE, rerun, wait_until_done
+from tests.browser.conftest import PATIENCE, link, rerun, wait_until_done
 from tests.browser.test_page import position, set_range
 from tests.unit.explorer.serving import Server
 
@@ -32,11 +31,6 @@ def what(page: Page, panel: int = 0):
 
 def stage(page: Page) -> dict:
     return page.locator(".stage canvas").first.bounding_box()
-
-
-def link(panels: object, clock: object, **view: object) -> str:
-    data = json.dumps({"panels": panels, "clock": clock, "view": view}).encode()
-    return "#s=" + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 # A setting that takes no time.
@@ -271,6 +265,9 @@ def test_a_server_that_freezes_is_noticed_and_the_label_stays_with_its_picture(c
     page = context.new_page()
     page.goto(server.address + SMALL)
     wait_until_done(page)
+    expect(
+        page.locator("#notice")
+    ).to_be_hidden()  # while its engine starts, the browser computes, and waits for nobody
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import rerun, wait_until_done
+from tests.browser.conftest import link, rerun, wait_until_done
 from tests.browser.test_everywhere import download
-from tests.browser.test_faults import find_token, link, stage, what
+from tests.browser.test_faults import find_token, stage, what
 from tests.browser.test_page import set_range
 
 SPHERE = {"model": {"dim": 3, "beta": 16.0}, "start": {"tokens": 24}}
@@ -115,7 +115,7 @@ def test_views_know_of_one_another(visit):
             break
     token = re.match(r"token (\d+)", page.locator("#tip").inner_text())
     assert token
-    expect(page.locator("#attention .key")).to_have_text(f"what token {token[1]} sees")
+    expect(page.locator("#attention .key")).to_have_text(f"token {token[1]}")
     assert lines.evaluate("canvas => canvas.toDataURL()") != plain
     matrix = page.locator("#attention canvas").bounding_box()
     page.mouse.move(matrix["x"] + matrix["width"] / 2, matrix["y"] + 5.5 / 30 * matrix["height"])

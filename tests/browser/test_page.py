@@ -36,7 +36,10 @@ def test_it_opens_and_moves(visit):
     print(f"\nfirst picture {page.locator('html').get_attribute('data-first-frame')} ms after opening")
     assert page.title() == "metastable explorer"
     first, before = picture(page), position(page)
-    page.wait_for_timeout(700)
+    for _ in range(100):
+        page.wait_for_timeout(100)
+        if picture(page) != first:
+            break
     assert picture(page) != first
     assert position(page) > before
     expect(page.locator("#verdict .predicted")).to_have_text("one point, x₁(0) (theorem)")

@@ -69,7 +69,7 @@ def states_at(run: Run, times: FloatArray) -> FloatArray:
     if run.dense is None:
         return run.states[: len(times)]
     reached = times[times <= run.end * (1 + 1e-12)]
-    return np.stack([run.at(min(float(t), run.end)) for t in reached])
+    return run.at(np.minimum(reached, run.end))
 
 
 def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator[Message]:

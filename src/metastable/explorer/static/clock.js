@@ -8,7 +8,7 @@ const DURATION = 14; // seconds from start to end at speed 1, where all moments 
 const CALM = 0.22, LIVELY = 2.4; // shortest and longest share of its time that a moment is shown
 
 export class Clock {
-  // `page`: { panels, redraw, paused, drift }.
+  // `page`: { panels, redraw, moved, paused, drift }.
   constructor(page) {
     Object.assign(this, page);
     this.time = 0; // the moment itself, whatever clock a run was made with
@@ -55,6 +55,7 @@ export class Clock {
     store.state.view.at = Math.min(1, Math.max(0, at));
     const [run] = this.runs;
     this.time = run ? run.place(store.state.view.at).time : 0;
+    this.moved(store.state.view.at);
     saveSoon(); this.redraw();
   }
   seek(at) { this.fresh = false; this.pause(); this.setAt(at); }

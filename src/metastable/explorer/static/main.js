@@ -39,6 +39,7 @@ const panels = new Panels({
   ready: (panel, run) => clock.ready(run),
   waiting: (panel) => { const { dataset } = stageOf(panel).figure; delete dataset.done; dataset.busy = ""; },
   seen: (panel) => { const { dataset } = stageOf(panel).figure; if (!panels.busy(panel)) delete dataset.busy; dataset.seen = 1 + Number(dataset.seen ?? 0); },
+  settled: (panel, run) => { const { dataset } = stageOf(panel).figure; delete dataset.busy; if (run.end) dataset.done = run.id; },
   shown: (panel, run, old) => { clock.shown(run, old); stageOf(panel).handle = null; stale(...ALL); },
   shorten,
   arrived: (panel, what, run) => {
@@ -49,13 +50,14 @@ const panels = new Panels({
     if (what === "facts") stale("lines", "curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
     if (what === "positions") { clock.arrived(); if (run.have < run.frames && run.have > 1) stale("lines"); }
-    if (what === "end") { clock.arrived(); stale(...ALL); stageOf(panel).figure.dataset.done = run.id; describeStage(panel); if (!store.state.view.playing) announce(`Reached: ${run.end.reached.text}`); }
+    if (what === "end") { clock.arrived(); stale(...ALL); if (!panels.wishes[panel]) stageOf(panel).figure.dataset.done = run.id; describeStage(panel); if (!store.state.view.playing) announce(`Reached: ${run.end.reached.text}`); }
     redraw();
   },
   attention: (message) => { if (message.panel === active()) charts.attention.show(message, page.theme, lit(message.panel)); },
 });
 const clock = new Clock({
   panels, redraw,
+  moved: (at) => { scrub.value = at; },
   paused: () => { const [run] = clock.runs; if (run) announce(`Paused at t = ${scientific(clock.placeOf(run).time)}, ${plural(run.clusters(clock.placeOf(run).nearest) ?? 0, "cluster")}`); },
   drift: (seconds) => { if (!reducedMotion() && !store.state.view.camera && clock.runs.some((run) => run.components === 3)) camera.drift(DRIFT * seconds); },
 });
@@ -261,7 +263,7 @@ function syncAll() {
   $("#speed").value = String(view.speed);
   const preset = page.presets.find((item) => item.name === view.preset), origin = page.presets.find((item) => item.name === view.origin);
   $("#preset").value = preset?.name ?? "";
-  $("#caption span").textContent = preset?.text ?? (origin ? `Changed from “${origin.title}”.` : "");
+  $("#caption").textContent = preset?.text ?? (origin ? `Changed from “${origin.title}”.` : "");
   $("#reset").hidden = Boolean(preset) || !origin;
   const kinds = heightsFor(Math.min(3, settings[0].model.dim));
   options($("#height"), kinds.map((kind) => [kind, HEIGHTS[kind].name]), kinds.includes(view.height) ? view.height : kinds[0]);

@@ -15,7 +15,7 @@ export class Panels {
     this.events = events;
     this.connection = null;
     this.runs = [null, null]; // what is on show
-    this.flights = [null, null]; // what was asked for: { id, setting, clock, run, seen, ended, overtook, since }
+    this.flights = [null, null]; // what was asked for: { id, text, setting, clock, run, seen, ended, failed, overtook, since }
     this.wishes = [null, null]; // what will be asked for next: { final }
     this.ghosts = [null, null];
     this.problems = [null, null];
@@ -40,8 +40,14 @@ export class Panels {
     clearTimeout(this.timers[panel]);
     const wish = this.wishes[panel], flight = this.flights[panel];
     if (!wish) return;
+    if (flight && !flight.failed && flight.text === this.text(panel)) {
+      // It is on its way, or here, already.
+      this.wishes[panel] = null;
+      if (flight.seen) this.events.settled(panel, flight.run);
+      return;
+    }
     let overtook = false;
-    if (flight && !flight.seen && !flight.ended) {
+    if (flight && !flight.seen && !flight.failed) {
       const wait = flight.since + PATIENCE - performance.now();
       if (flight.overtook || !wish.final || wait > 0) {
         if (wish.final && !flight.overtook) this.timers[panel] = setTimeout(() => this.next(panel), wait + 1);
@@ -53,6 +59,9 @@ export class Panels {
     this.ask(panel, overtook);
   }
 
+  // What a request of this panel would say.
+  text(panel) { return JSON.stringify([store.state.panels[panel], store.state.clock, this.before[panel]]); }
+
   ask(panel, overtook) {
     const { panels, clock } = store.state;
     if (!panels[panel]) { this.wishes[panel] = null; return; }
@@ -60,7 +69,7 @@ export class Panels {
     if (this.before[panel]) message.before = this.before[panel];
     if (!this.connection?.send(message)) return;
     this.wishes[panel] = null;
-    this.flights[panel] = { id: message.run, ...structuredClone({ setting: panels[panel], clock }), run: null, seen: false, ended: false, overtook, since: performance.now() };
+    this.flights[panel] = { id: message.run, text: this.text(panel), ...structuredClone({ setting: panels[panel], clock }), run: null, seen: false, ended: false, failed: false, overtook, since: performance.now() };
     this.events.waiting(panel);
   }
 
@@ -126,19 +135,18 @@ export class Panels {
         this.flights[message.panel].ended = true;
         this.consider(message.panel);
         this.events.arrived(message.panel, "end", run);
-        this.next(message.panel);
       },
       attention: (message) => { this.attention.busy = false; if (this.runs[message.panel]?.id === message.run) this.events.attention(message); this.events.redraw(); },
-      stalled: ({ panel, run }) => { if (this.flights[panel]?.id === run) { this.flights[panel].ended = true; this.request(panel); } },
+      stalled: ({ panel, run }) => { if (this.flights[panel]?.id === run) { this.flights[panel].failed = true; this.request(panel); } },
       error: (message) => this.fail(message),
     };
   }
 
   fail({ panel = 0, run, about, message, until }) {
-    if (about === "attention") { this.attention.busy = false; this.attention.key = ""; return; }
+    if (about === "attention") { this.attention.busy = false; return; }
     const flight = this.flights[panel];
     if (run !== undefined && flight?.id !== run) return;
-    if (flight) flight.ended = true;
+    if (flight) flight.ended = flight.failed = true;
     if (until !== undefined && (this.events.shorten(until) || this.wishes[panel])) { this.next(panel); return; }
     this.problems[panel] = message;
     this.events.arrived(panel, "error", null);
