@@ -38,7 +38,7 @@ REJECTIONS = 10**8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Density:
+class Density(_checks.LockedArrays):
     """A law of tokens on the unit sphere of R^dim: its density against the uniform law (which is 1 everywhere), as a series.
 
     Fields

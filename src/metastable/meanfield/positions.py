@@ -90,7 +90,7 @@ def checked_position(u: Any) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CausalDensity:
+class CausalDensity(_checks.LockedArrays):
     """Laws of tokens by their position u in (0, 1] of a sequence.
 
     Fields

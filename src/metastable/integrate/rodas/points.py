@@ -29,7 +29,8 @@ from metastable.integrate.rodas.charts import (
 )
 from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
-from metastable.kernels.cpu.compiled import allocating, inner
+from metastable.kernels.cpu.compiled import allocating, inner, summing
+from metastable.kernels.cpu.fastmath import LOG2E, exp2
 
 REFUSED = 2.0
 """Error (over the tolerance) that stands for a step which was not taken."""
@@ -53,7 +54,7 @@ class Work(NamedTuple):
     """Memory of a march of m leaders in dimension d = n + 1."""
 
     x: FloatArray  # (m, d) where the leaders are at the start of a step
-    place: FloatArray  # (m, d) where they are at a stage
+    place: FloatArray  # (d, m) where they are at a stage, one coordinate after the other: sums over leaders are loops over vectors
     frames: FloatArray  # (m, d, n) tangent bases
     velocity: FloatArray  # (m, n) in the charts, at the start of a step
     jacobian: FloatArray  # (m n, m n) of it
@@ -75,7 +76,7 @@ def make_work(x: FloatArray, together: int) -> Work:
     n = d - 1
     return Work(
         x=np.array(x, dtype=float),
-        place=np.array(x, dtype=float),
+        place=np.array(x.T, dtype=float, order="C"),
         frames=np.zeros((m, d, n)),
         velocity=np.zeros((m, n)),
         jacobian=np.zeros((m * n, m * n)),
@@ -110,36 +111,58 @@ def set_frames(work):
                 work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - 2.0 / square * mirror[a] * mirror[b + 1]
 
 
+@summing
+def _product(row, column, count):
+    """Sum over the first `count` entries of row_j column_j."""
+    total = 0.0
+    for j in range(count):
+        total += row[j] * column[j]
+    return total
+
+
+@summing
+def _weighted(weights, places, k, count):
+    """Sum over the first `count` leaders of weights_j (places_j - places_k), of one coordinate."""
+    here, total = places[k], 0.0
+    for j in range(count):
+        total += weights[j] * (places[j] - here)
+    return total
+
+
 @inner
 def attend(surroundings, work, k):
     """Weights p_kj of leader k at its place, beta M^T x_k to `vectors[0]`, D_k to `vectors[1]`; returns sum_j p_kj, j != k."""
     masses, form, beta, x, weights = surroundings.masses, surroundings.form, surroundings.beta, work.place, work.weights
-    m, d = x.shape
+    d, m = x.shape
     query, spread = work.vectors[0], work.vectors[1]
-    for b in range(d):
-        query[b] = 0.0
-        spread[b] = 0.0
-        for a in range(d):
-            query[b] += beta * x[k, a] * form[a, b]
-    largest = 0.0
+    # Where leaders are solved one by one nobody sees a later one.
+    count = k + 1 if surroundings.together == d - 1 else m
     for j in range(m):
         weights[j] = 0.0
-        if j != k and masses[k, j] > 0.0:
-            for b in range(d):
-                weights[j] += query[b] * (x[j, b] - x[k, b])
+    for b in range(d):
+        query[b] = 0.0
+        for a in range(d):
+            query[b] += beta * x[a, k] * form[a, b]
+        here = x[b, k]
+        for j in range(count):
+            weights[j] += query[b] * (x[b, j] - here)
+    largest = 0.0
+    for j in range(count):
+        if masses[k, j] > 0.0:
             largest = max(largest, weights[j])
-    total = masses[k, k] * math.exp(-largest)
-    for j in range(m):
-        if j != k and masses[k, j] > 0.0:
-            weights[j] = masses[k, j] * math.exp(weights[j] - largest)
-            total += weights[j]
+    for j in range(count):
+        weights[j] = masses[k, j] * exp2(LOG2E * min(weights[j] - largest, 0.0))
+    total = 0.0
+    for j in range(count):
+        total += weights[j]
     others = 0.0
-    for j in range(m):
-        if j != k and weights[j] > 0.0:
-            weights[j] /= total
+    for j in range(count):
+        weights[j] /= total
+        if j != k:
             others += weights[j]
-            for b in range(d):
-                spread[b] += weights[j] * (x[j, b] - x[k, b])
+    weights[k] = 0.0
+    for b in range(d):
+        spread[b] = _weighted(weights, x[b], k, count)
     return others
 
 
@@ -166,19 +189,20 @@ def linearise(surroundings, work):
     form, beta = surroundings.form, surroundings.beta
     m, d = x.shape
     n = d - 1
-    query, spread, lever, turn, grip = (
+    query, spread, lever, turn, grip, change = (
         work.vectors[0],
         work.vectors[1],
         work.vectors[2],
         work.vectors[3],
         work.vectors[4],
+        work.vectors[5],
     )
     for row in range(m * n):
         for column in range(m * n):
             jacobian[row, column] = 0.0
     for k in range(m):
         for a in range(d):
-            work.place[k, a] = x[k, a]
+            work.place[a, k] = x[k, a]
         for b in range(n):
             work.chart[k, b] = 0.0
             work.velocity[k, b] = 0.0
@@ -192,14 +216,15 @@ def linearise(surroundings, work):
         for j in range(m):
             if j == k or weights[j] == 0.0:
                 continue
+            for a in range(d):
+                change[a] = -query[a]
+                for c in range(d):
+                    change[a] += beta * form[a, c] * (x[j, c] - x[k, c])
             for b in range(n):
                 lever[b], turn[b], grip[b] = 0.0, 0.0, 0.0
                 for a in range(d):
-                    change = -query[a]
-                    for c in range(d):
-                        change += beta * form[a, c] * (x[j, c] - x[k, c])
                     lever[b] += frames[k, a, b] * (x[j, a] - x[k, a] - spread[a])
-                    turn[b] += frames[k, a, b] * change
+                    turn[b] += frames[k, a, b] * change[a]
                     grip[b] += frames[j, a, b] * query[a]
             for a in range(n):
                 for b in range(n):
@@ -259,10 +284,10 @@ def _place_stage(work, i):
             square += chart[k, b] * chart[k, b]
         chart[k, n] = math.sqrt(square)
         for a in range(d):
-            place[k, a] = x[k, a]
+            coordinate = x[k, a]
             for b in range(n):
-                place[k, a] += work.frames[k, a, b] * chart[k, b]
-            place[k, a] /= chart[k, n]
+                coordinate += work.frames[k, a, b] * chart[k, b]
+            place[a, k] = coordinate / chart[k, n]
 
 
 @inner
@@ -287,14 +312,15 @@ def take_step(surroundings, work, h):
             else:
                 attend(surroundings, work, k)
                 _to_chart(work, k, work.chart[k, n], part)
-            for j in range(i):
-                for b in range(n):
-                    part[b] += C[i, j] / h * stages[j, k, b]
+            for b in range(n):
+                earlier = 0.0
+                for j in range(i):
+                    earlier += C[i, j] * stages[j, k, b]
+                part[b] += earlier / h
         for first in range(0, m * n, size):
             last = first + size
             for row in range(first, last):
-                for column in range(first):
-                    slope[row] += jacobian[row, column] * slope[column]
+                slope[row] += _product(jacobian[row], slope, first)
             solve_factored(work.factors[first:last], work.pivots[first:last], size, slope[first:last])
         for k in range(m):
             for b in range(n):
@@ -353,10 +379,12 @@ def write_piece(work, piece):
             piece[0, k, a] = work.x[own, a]
             for power in range(4):
                 piece[power + 1, k, a] = 0.0
-                for b in range(d - 1):
-                    y = 0.0
-                    for i in range(STAGES):
-                        y += POLYNOMIAL[power, i] * work.stages[i, own, b]
+        for power in range(4):
+            for b in range(d - 1):
+                y = 0.0
+                for i in range(STAGES):
+                    y += POLYNOMIAL[power, i] * work.stages[i, own, b]
+                for a in range(d):
                     piece[power + 1, k, a] += work.frames[own, a, b] * y
     for k in range(m):
         square = 0.0
