@@ -131,13 +131,13 @@ def test_any_number_of_tokens(tokens):
     assert np.linalg.norm(found - expected) <= RELATIVE * np.linalg.norm(expected) + 1e-15
 
 
-@pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])
+@pytest.mark.parametrize("dim", [17, 20, 32] if REAL else [20, 32])
 def test_large_dimension(dim):
     tokens = 700 if REAL else 9
     assert relative(*velocities(general(dim, 2.0), tokens)) < RELATIVE
 
 
-@pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])
+@pytest.mark.parametrize("dim", [17, 20, 32] if REAL else [20, 32])
 def test_large_dimension_in_single_precision(dim):
     model = general(dim, 2.0, mask=Sink(3, 5), bias=ALiBi(0.1))
     tokens = 700 if REAL else 9

@@ -101,10 +101,10 @@ class DirectSums(_Launcher):
 
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         small = model.dim <= pairs.LARGEST_DIM
-        super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
+        super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else support.LARGEST_DIM)
         self.threads = PAIR_THREADS if small else tiles.THREADS
         height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else tiles.ROWS
-        column_step = PAIR_THREADS if small else tiles.shape_for(ARITHMETIC[dtype], model.dim).columns
+        column_step = PAIR_THREADS if small else tiles.columns_of(ARITHMETIC[dtype])
         ranges = model.mask.intervals(tokens)
         assert ranges is not None
         table = np.ascontiguousarray(ranges, dtype=np.int32)

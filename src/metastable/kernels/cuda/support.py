@@ -19,6 +19,9 @@ LARGEST_GAP = {"float64": 900.0, "float32": 90.0}
 LOG_MAX = {"float64": 700.0, "float32": 80.0}
 """Unnormalised weights beyond exp of this are refused."""
 
+LARGEST_DIM = 32
+"""Largest dimension of direct sums: beyond, matrix products (engine="torch") are faster (see docs/performance-gpu.md)."""
+
 FUSED_DIM = 8
 """Largest dimension that is integrated inside a thread block."""
 
@@ -59,6 +62,10 @@ def _range_rule(dtype: str) -> Rule:
     return Rule("range", broken, "use engine='reference' or lower beta")
 
 
+def _beyond(model: Attention, tokens: int | None) -> str | None:
+    return f"goes up to dimension {LARGEST_DIM}, not {model.dim}" if model.dim > LARGEST_DIM else None
+
+
 DIRECT = {
     dtype: Support(
         "engine='cuda'",
@@ -68,7 +75,10 @@ DIRECT = {
         biases=frozenset({"alibi"}),
         parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "radius", "depth", "jumps"}),
         use="use engine='cpu' or 'reference'",
-        rules=(_range_rule(dtype),),
+        rules=(
+            Rule("dimension", _beyond, "use engine='torch', whose matrix products are faster there"),
+            _range_rule(dtype),
+        ),
     )
     for dtype in LOG_MAX
 }
@@ -183,8 +193,13 @@ def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str 
 
 
 def wins(model: Attention, tokens: int, members: int = 1) -> bool:
-    """True when a GPU is present, can do the model, and by the cost model beats all cores of this machine."""
-    if device.SIMULATED or why_not(model, DIRECT["float64"]) is not None:
+    """True when a GPU is present, these kernels can do the model, and by the cost model they beat all cores of this machine."""
+    return why_not(model, DIRECT["float64"]) is None and pays(model, tokens, members)
+
+
+def pays(model: Attention, tokens: int, members: int = 1) -> bool:
+    """True when a GPU is present and by the cost model beats all cores of this machine, whoever uses it."""
+    if device.SIMULATED:
         return False
     causal = isinstance(model.mask, Causal)
     pairs = members * tokens * tokens * (0.5 if causal else 1.0) * len(model.all_heads) * (2 + model.dim) / 4.0
