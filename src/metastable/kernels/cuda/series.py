@@ -35,6 +35,10 @@ BATCH = 4 if SIMULATED else 16
 QUARTERS = 4
 """Parts in which the threads of a block add up what they have put down."""
 
+VALUES, LINE = 2 * BATCH, CHUNK + 1
+STORAGE = VALUES * LINE
+"""Shared memory of a block: a line for every value, one longer than there are threads, so that they meet no bank twice."""
+
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""
 
@@ -58,6 +62,33 @@ def coefficients(beta: float) -> FloatArray:
     return np.stack([weight, np.append(0.0, across), np.append(bessel[1], along)])
 
 
+@lru_cache(maxsize=2)
+def make_fold(arithmetic: Arithmetic) -> Any:
+    """A part of kernels: `fold(shared, quarters, thread, mode, modes, row)` adds up what the threads of a block have for each of the
+    2 `BATCH` values of modes from `mode` on, and writes it to its `row` of the table. The block has just been synchronised."""
+    real = arithmetic.real
+
+    @cuda.jit(device=True)
+    def fold(shared, quarters, thread, mode, modes, row):
+        item = thread
+        while item < VALUES * QUARTERS:
+            value, quarter = np.int32(item // QUARTERS), np.int32(item % QUARTERS)
+            some = real(0)
+            for i in range(CHUNK // QUARTERS):
+                some += shared[value * np.int32(LINE) + quarter * np.int32(CHUNK // QUARTERS) + i]
+            quarters[value, quarter] = some
+            item += np.int32(CHUNK)
+        cuda.syncthreads()
+        item = thread
+        while item < VALUES:
+            if 2 * mode + item < 2 * modes:
+                early, late = quarters[item, 0] + quarters[item, 1], quarters[item, 2] + quarters[item, 3]
+                row[2 * mode + item] = early + late
+            item += np.int32(CHUNK)
+
+    return fold
+
+
 @lru_cache(maxsize=8)
 def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
     """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
@@ -69,13 +100,12 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
       `lengths`. `series` (3, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
     real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
-    values, line, quarters = 2 * BATCH, CHUNK + 1, QUARTERS
-    storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
+    fold, pairs = make_fold(arithmetic), 2 * CHUNK
 
     @cuda.jit
     def sums(x, modes, table):
-        shared = cuda.shared.array(storage, number)
-        pieces = cuda.shared.array((values, quarters), number)
+        shared = cuda.shared.array(STORAGE, number)
+        pieces = cuda.shared.array((VALUES, QUARTERS), number)
         thread = np.int32(cuda.threadIdx.x)
         chunk = np.int32(cuda.blockIdx.x)
         token = np.int32(chunk * np.int32(CHUNK) + thread)
@@ -87,24 +117,10 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
         while mode < modes:
             for b in range(BATCH):
                 c, s = c * c1 - s * s1, s * c1 + c * s1
-                shared[np.int32(2 * b * line) + thread] = c
-                shared[np.int32((2 * b + 1) * line) + thread] = s
+                shared[np.int32(2 * b * LINE) + thread] = c
+                shared[np.int32((2 * b + 1) * LINE) + thread] = s
             cuda.syncthreads()
-            item = thread
-            while item < values * quarters:
-                value, quarter = np.int32(item // quarters), np.int32(item % quarters)
-                total = real(0)
-                for i in range(share):
-                    total += shared[value * np.int32(line) + quarter * np.int32(share) + i]
-                pieces[value, quarter] = total
-                item += np.int32(CHUNK)
-            cuda.syncthreads()
-            item = thread
-            while item < values:
-                if 2 * mode + item < 2 * modes:
-                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
-                    table[chunk, 2 * mode + item] = early + late
-                item += np.int32(CHUNK)
+            fold(shared, pieces, thread, mode, modes, table[chunk])
             mode = np.int32(mode + np.int32(BATCH))
 
     @cuda.jit
@@ -200,13 +216,12 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
     """The kernels of a velocity with one total, in order. A thread holds `ROWS` tokens: they share loads, and are added up before
     anything is written to shared memory."""
     real, number = arithmetic.real, arithmetic.number
-    values, line = 2 * BATCH, CHUNK + 1
-    storage = values * line
+    fold = make_fold(arithmetic)
 
     @cuda.jit
     def gather(x, last, modes, table):
-        shared = cuda.shared.array(storage, number)
-        pieces = cuda.shared.array((values, QUARTERS), number)
+        shared = cuda.shared.array(STORAGE, number)
+        pieces = cuda.shared.array((VALUES, QUARTERS), number)
         c1, s1 = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
         c, s = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
         thread, block = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
@@ -225,24 +240,10 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
                     c[r] = turned
                     cosines += c[r]
                     sines += s[r]
-                shared[np.int32(2 * b * line) + thread] = cosines
-                shared[np.int32((2 * b + 1) * line) + thread] = sines
+                shared[np.int32(2 * b * LINE) + thread] = cosines
+                shared[np.int32((2 * b + 1) * LINE) + thread] = sines
             cuda.syncthreads()
-            item = thread
-            while item < values * QUARTERS:
-                value, quarter = np.int32(item // QUARTERS), np.int32(item % QUARTERS)
-                some = real(0)
-                for i in range(CHUNK // QUARTERS):
-                    some += shared[value * np.int32(line) + quarter * np.int32(CHUNK // QUARTERS) + i]
-                pieces[value, quarter] = some
-                item += np.int32(CHUNK)
-            cuda.syncthreads()
-            item = thread
-            while item < values:
-                if 2 * mode + item < 2 * modes:
-                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
-                    table[block, 2 * mode + item] = early + late
-                item += np.int32(CHUNK)
+            fold(shared, pieces, thread, mode, modes, table[block])
             mode = np.int32(mode + np.int32(BATCH))
 
     @cuda.jit
