@@ -17,27 +17,16 @@ times the number of tokens, not relative to the force: see `select.LONG_HORIZON`
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
-from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
+from metastable.kernels.cuda.intrinsics import ARITHMETIC, Arithmetic, cuda
+from metastable.kernels.cuda.support import LOG2E
+from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
 from metastable.kernels.fourier import modes_for
-
-CHUNK = 8 if SIMULATED else 64
-"""Tokens per chunk, and threads per block."""
-
-BATCH = 4 if SIMULATED else 16
-"""Modes that are summed at a time; two numbers each."""
-
-QUARTERS = 4
-"""Parts in which the threads of a block add up what they have put down."""
-
-VALUES, LINE = 2 * BATCH, CHUNK + 1
-STORAGE = VALUES * LINE
-"""Shared memory of a block: a line for every value, one longer than there are threads, so that they meet no bank twice."""
 
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""
@@ -62,40 +51,11 @@ def coefficients(beta: float) -> FloatArray:
     return np.stack([weight, np.append(0.0, across), np.append(bessel[1], along)])
 
 
-@lru_cache(maxsize=2)
-def make_fold(arithmetic: Arithmetic) -> Any:
-    """A part of kernels: `fold(shared, quarters, thread, mode, modes, row)` adds up what the threads of a block have for each of the
-    2 `BATCH` values of modes from `mode` on, and writes it to its `row` of the table. The block has just been synchronised."""
-    real = arithmetic.real
-
-    @cuda.jit(device=True)
-    def fold(shared, quarters, thread, mode, modes, row):
-        item = thread
-        while item < VALUES * QUARTERS:
-            value, quarter = np.int32(item // QUARTERS), np.int32(item % QUARTERS)
-            some = real(0)
-            for i in range(CHUNK // QUARTERS):
-                some += shared[value * np.int32(LINE) + quarter * np.int32(CHUNK // QUARTERS) + i]
-            quarters[value, quarter] = some
-            item += np.int32(CHUNK)
-        cuda.syncthreads()
-        item = thread
-        while item < VALUES:
-            if 2 * mode + item < 2 * modes:
-                early, late = quarters[item, 0] + quarters[item, 1], quarters[item, 2] + quarters[item, 3]
-                row[2 * mode + item] = early + late
-            item += np.int32(CHUNK)
-
-    return fold
-
-
 @lru_cache(maxsize=8)
 def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
-    """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
+    """The kernels before and after the scan; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
 
     - `sums(x, modes, table)`: over each chunk.
-    - `totals(table, length, segments)`, `offsets(segments)`, `prefix(table, length, segments)`: over the chunks before each one.
-      Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
     - `evaluate(x, table, series, shift, first, drift)`: the attention sum (tokens, 2), without its part along the token unless
       `lengths`. `series` (3, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
@@ -122,35 +82,6 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
             cuda.syncthreads()
             fold(shared, pieces, thread, mode, modes, table[chunk])
             mode = np.int32(mode + np.int32(BATCH))
-
-    @cuda.jit
-    def totals(table, length, segments):
-        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
-        if column < table.shape[1]:
-            total = real(0)
-            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
-                total += table[chunk, column]
-            segments[segment, column] = total
-
-    @cuda.jit
-    def offsets(segments):
-        column = np.int32(cuda.grid(1))
-        if column < segments.shape[1]:
-            running = real(0)
-            for segment in range(segments.shape[0]):
-                total = segments[segment, column]
-                segments[segment, column] = running
-                running += total
-
-    @cuda.jit
-    def prefix(table, length, segments):
-        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
-        if column < table.shape[1]:
-            running = segments[segment, column]
-            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
-                total = table[chunk, column]
-                table[chunk, column] = running
-                running += total
 
     @cuda.jit
     def evaluate(x, table, series, shift, first, drift):
@@ -194,27 +125,18 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
             drift[token, 0] += along * c1
             drift[token, 1] += along * s1
 
-    return sums, totals, offsets, prefix, evaluate
-
-
-class Total(NamedTuple):
-    """Kernels of tokens that see one another wholly.
-
-    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
-    - `collect(table, extra, total)`: the sum over all blocks and of `extra` (2 modes,), the frozen tokens.
-    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
-      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
-    """
-
-    gather: Any
-    collect: Any
-    evaluate: Any
+    return sums, evaluate
 
 
 @lru_cache(maxsize=8)
-def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
-    """The kernels of a velocity with one total, in order. A thread holds `ROWS` tokens: they share loads, and are added up before
-    anything is written to shared memory."""
+def make_total(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
+    """The kernels before and after the total of tokens that see one another wholly. A thread holds `ROWS` tokens: they share
+    loads, and are added up before anything is written to shared memory.
+
+    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
+    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
+      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
+    """
     real, number = arithmetic.real, arithmetic.number
     fold = make_fold(arithmetic)
 
@@ -245,26 +167,6 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
             cuda.syncthreads()
             fold(shared, pieces, thread, mode, modes, table[block])
             mode = np.int32(mode + np.int32(BATCH))
-
-    @cuda.jit
-    def collect(table, extra, total):
-        shared = cuda.shared.array(CHUNK, number)
-        thread, column = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
-        some = real(0)
-        block = thread
-        while block < table.shape[0]:
-            some += table[block, column]
-            block += np.int32(CHUNK)
-        shared[thread] = some
-        cuda.syncthreads()
-        half = np.int32(CHUNK // 2)
-        while half > 0:
-            if thread < half:
-                shared[thread] += shared[thread + half]
-            cuda.syncthreads()
-            half = np.int32(half // np.int32(2))
-        if thread == 0:
-            total[column] = shared[0] + extra[column]
 
     @cuda.jit
     def evaluate(x, total, series, count, fixed, first, last, drift):
@@ -303,4 +205,41 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
                     drift[token, 0] += along[r] / divisor * c1[r]
                     drift[token, 1] += along[r] / divisor * s1[r]
 
-    return Total(gather, collect, evaluate)
+    return gather, evaluate
+
+
+class Fourier:
+    """Series on the circle as `engine.SeriesSums` asks for them: `columns` numbers in a sum, `chunk` (`block`) tokens to a line of
+    the table of prefix sums (of a total)."""
+
+    pad, chunk, block = 2, CHUNK, BLOCK
+
+    def __init__(self, beta: float, dtype: str, lengths: bool) -> None:
+        terms = coefficients(beta)
+        self.arithmetic, self.lengths = ARITHMETIC[dtype], lengths
+        self.modes, self.columns = np.int32(terms.shape[1] - 1), 2 * (terms.shape[1] - 1)
+        self.terms = cuda.to_device(terms.astype(self.arithmetic.real))
+        self.shift = self.arithmetic.real(LOG2E * beta)
+
+    def constant(self, tokens: FloatArray, weights: FloatArray) -> FloatArray:
+        """What frozen tokens add to a total, (columns,)."""
+        phase = np.outer(np.arange(1, self.modes + 1), np.arctan2(tokens[:, 1], tokens[:, 0]))
+        return np.stack([np.cos(phase) @ weights, np.sin(phase) @ weights], axis=1).ravel()
+
+    def sums(self, x: Any, table: Any) -> None:
+        """Sums over the chunks."""
+        make_kernels(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, self.modes, table)
+
+    def evaluate(self, x: Any, table: Any, first: np.int32, drift: Any) -> None:
+        """Attention sums of the tokens from `first` on, from sums over the chunks before each one."""
+        kernel = make_kernels(self.arithmetic, self.lengths)[1]
+        kernel[len(table), CHUNK](x, table, self.terms, self.shift, first, drift)
+
+    def gather(self, x: Any, last: np.int32, table: Any) -> None:
+        """Sums over blocks of the first `last` tokens."""
+        make_total(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, last, self.modes, table)
+
+    def evaluate_total(self, x: Any, total: Any, count: Any, fixed: Any, rows: tuple[Any, Any], drift: Any) -> None:
+        """Attention sums of the tokens rows[0]..rows[1]-1, who all see the total."""
+        kernel, (first, last) = make_total(self.arithmetic, self.lengths)[1], rows
+        kernel[-(-int(last - first) // BLOCK), CHUNK](x, total, self.terms, count, fixed, first, last, drift)
