@@ -118,6 +118,12 @@ def test_series_on_the_sphere_at_the_poles_and_for_equal_tokens():
         assert np.abs(found).max() < 1e-13
 
 
+def test_heavy_frozen_tokens_are_refused():
+    model = Attention(dim=3, beta=30.0, mask=Full(), frozen=Frozen(points(1, 3), [1e9]))
+    assert "accuracy" in (cuda.series_refusal(model, 50) or "")
+    assert cuda.series_refusal(model.replace(frozen=ANCHORS), 50) is None
+
+
 def test_harmonics_beyond_a_precision_are_refused():
     limit = support.LARGEST_DEGREE["float32"]
     model = Attention(dim=3, beta=1500.0, mask=Full())

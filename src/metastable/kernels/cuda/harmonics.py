@@ -6,8 +6,7 @@ With the sums A_lm + i B_lm = sum_j q_lm(z_j) (x_j + i y_j)^m over whom a token 
 
 and the attention sum is the tangent part of the gradient of Z over beta. Norms that ask for the part along the token need
 sum_j w_j <x, x_j>: t exp(beta (t - 1)) has the coefficients h_l = l g_{l-1}/(2 l - 1) + (l + 1) g_{l+1}/(2 l + 3) where
-exp(beta (t - 1))
-has g_l, so that each degree counts h_l/g_l times more (`lift`).
+exp(beta (t - 1)) has g_l, so that each degree counts h_l/g_l times more (`lift`).
 
 Tokens that see one another wholly share one total. Under a causal mask there are prefix sums between chunks of tokens, and
 direct sums inside them, as on the circle (`series`). All three kernels walk through the harmonics in one order: m = 0..L, and within
@@ -27,7 +26,7 @@ from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import ALIGNMENT, ARITHMETIC, Arithmetic, cuda, inlined, load_four, load_two
 from metastable.kernels.cuda.support import LARGEST_DEGREE, LOG2E
 from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
-from metastable.kernels.harmonics import SMALLEST_BETA, sphere_series
+from metastable.kernels.harmonics import SMALLEST_BETA, harmonic_sums, sphere_series
 
 PAD = 4
 """Numbers per token in device memory."""
@@ -336,17 +335,8 @@ class Harmonics:
 
     def constant(self, tokens: FloatArray, weights: FloatArray) -> FloatArray:
         """What frozen tokens add to a total, (columns,)."""
-        result, place = np.zeros((self.harmonics, 2)), 0
-        power = np.asarray(weights, dtype=complex)
-        for m in range(self.degree + 1):
-            value, old = np.zeros(len(tokens)), np.full(len(tokens), -1.0)
-            for _ in range(m, self.degree + 1):
-                value, old = self.terms[2 * place] * tokens[:, 2] * value - self.terms[2 * place + 1] * old, value
-                total = np.sum(value * power)
-                result[place] = total.real, total.imag
-                place += 1
-            power = power * (tokens[:, 0] + 1j * tokens[:, 1])
-        return result.ravel()
+        rise, fall = self.terms[0 : self.columns : 2], self.terms[1 : self.columns : 2]
+        return harmonic_sums(tokens, weights, rise, fall).ravel()
 
     def sums(self, x: Any, table: Any) -> None:
         """Sums over the chunks."""

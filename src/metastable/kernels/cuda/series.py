@@ -26,7 +26,7 @@ from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, Arithmetic, cuda
 from metastable.kernels.cuda.support import LOG2E
 from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
-from metastable.kernels.fourier import modes_for
+from metastable.kernels.fourier import mode_sums, modes_for
 
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""
@@ -223,8 +223,7 @@ class Fourier:
 
     def constant(self, tokens: FloatArray, weights: FloatArray) -> FloatArray:
         """What frozen tokens add to a total, (columns,)."""
-        phase = np.outer(np.arange(1, self.modes + 1), np.arctan2(tokens[:, 1], tokens[:, 0]))
-        return np.stack([np.cos(phase) @ weights, np.sin(phase) @ weights], axis=1).ravel()
+        return mode_sums(tokens, weights, int(self.modes)).ravel()
 
     def sums(self, x: Any, table: Any) -> None:
         """Sums over the chunks."""

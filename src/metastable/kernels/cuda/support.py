@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from metastable.kernels.cuda import device
+from metastable.kernels.rounding import EPSILON, frozen_share, too_much
 from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
+from metastable.model.refusals import PROBE
 
 LOG2E = math.log2(math.e)
 
@@ -85,11 +87,19 @@ SERIES = Support(
 )
 """Fourier series on the circle and harmonics on the sphere, by prefix sums."""
 
+
+def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
+    """Sums are rounded to what is in them, frozen tokens among it."""
+    loss = frozen_share(model, tokens or PROBE)
+    return too_much(loss, (tokens or PROBE) * EPSILON * loss) if model.weights == "softmax" else None
+
+
 TOTAL = replace(
     SERIES,
     masks=frozenset({"full"}),
     weights=frozenset({"softmax", "unnormalized"}),
     parts=SERIES.parts | {"frozen"},
+    rules=(Rule("accuracy", _accuracy_rule),),
 )
 """The same under full attention: one total."""
 
