@@ -301,10 +301,11 @@ class _Clusters:
     def _path(self, places: FloatArray, reach: float, gathered: float = 0.0) -> Any:
         """The way of points from these places on; two within `reach` of one another are one, and all are when they have `gathered`."""
         from metastable.analysis import leaders
+        from metastable.integrate.rodas.forces import plain_surroundings
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, reach)
+        surroundings = plain_surroundings(self.masses, form, float(head.beta), self.together, reach)
         return leaders.solve(
             places,
             surroundings,

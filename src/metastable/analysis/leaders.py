@@ -23,13 +23,12 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.control import first_control
+from metastable.integrate.rodas.forces import Surroundings, linearise
 from metastable.integrate.rodas.points import (
-    Surroundings,
     attempt,
     fastest,
     grown,
     keep,
-    linearise,
     make_work,
     set_frames,
     write_piece,

@@ -26,7 +26,8 @@ IMPLICIT = ("auto", "rodas")
 """Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
 when nothing simpler was found, see `integrate.planning`.)"""
 LONG_HORIZON = 1e3
-"""Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
+"""Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used (noise hides
+forces that small at any time)."""
 
 
 PRODUCTS_FROM = 128
@@ -82,8 +83,8 @@ def choose(
 ) -> Backend:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
-    `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`. "auto"
-    means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
+    `horizon` is the time to be reached; without noise a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`.
+    "auto" means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
     `dtype="float32"` is for statistics on the GPU.
     """
     _checks.choice(engine, "engine", ENGINES)
@@ -164,7 +165,12 @@ def _choose_interaction(model: Attention, tokens: int, engine: str, interaction:
 
 
 def _time_scale(model: Attention) -> float:
-    """The unit of time of the fastest force: one for weights that are divided by their sum, else e^-|beta|."""
+    """The unit of time of the fastest force: one for weights that are divided by their sum, else e^-|beta|.
+
+    Noise drowns every force that rounding could hide: then no horizon is too long for a series.
+    """
+    if model.noise > 0:
+        return math.inf
     if model.weighting.kind != "unnormalized":
         return 1.0
     return math.exp(-min(700.0, max(abs(head.beta) for head in model.all_heads)))

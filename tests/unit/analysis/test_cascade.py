@@ -15,6 +15,7 @@ from metastable.analysis.clusters import link_bound
 from metastable.analysis.followers import PathFilm, groups_of, tree_of_groups
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
+from metastable.integrate.rodas.forces import plain_surroundings
 
 
 def on_circle(angles):
@@ -180,7 +181,7 @@ def test_a_pair_falls_at_the_exact_time():
 def test_flow_of_leaders_equals_the_flow_of_their_tokens():
     """With all masses one the leaders are plain tokens: the states agree with `rodas` where times can be told apart."""
     x = sphere.uniform(6, dim=3, seed=1)
-    around = leaders.Surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
+    around = plain_surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
     path = leaders.solve(x, around, begin=0.0, until=300.0, tolerance=1e-9, max_steps=10_000)
     solved = rodas.solve(ms.Attention(dim=3, beta=9.0), x, until=300.0, rtol=1e-9, times=path.begin[1:])
     places = path.pieces[1:, 0]

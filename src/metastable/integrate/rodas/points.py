@@ -1,15 +1,8 @@
-"""Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place.
+"""Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place. What moves them is in `forces`.
 
-Points move as
-
-    dx_k/dt = P_{x_k} D_k,     D_k = sum_j p_kj (x_j - x_k),     p_kj = m_kj exp(beta x_k^T M (x_j - x_k)) / Z_k,
-
-with M = Q^T K, V = I, and m_kj the mass that point k sees at point j (m_kk at its own place).
-
-The method is that of the other systems (gnomonic charts, G_k = D_k because V = I), written for few points with a matrix of
-masses. Linear systems are solved block by block: single points when the order of the points is that of their influence (no
-rounding error of a fast one reaches a slow one), all points at once otherwise. `clusters` follows tokens under full
-attention with it, `analysis.leaders` predicts merges.
+The method is that of the other systems (gnomonic charts), written for few points with a matrix of masses. Linear systems are
+solved block by block: single points when the order of the points is that of their influence (no rounding error of a fast one reaches a
+slow one), all points at once otherwise. `clusters` follows tokens under full attention with it, `analysis.leaders` predicts merges.
 """
 
 from __future__ import annotations
@@ -28,26 +21,12 @@ from metastable.integrate.rodas.charts import (
     solve_factored,
 )
 from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
+from metastable.integrate.rodas.forces import attend, to_chart
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
 from metastable.kernels.cpu.compiled import allocating, inner, summing
-from metastable.kernels.cpu.fastmath import LOG2E, exp2
 
 REFUSED = 2.0
 """Error (over the tolerance) that stands for a step which was not taken."""
-
-
-class Surroundings(NamedTuple):
-    """What moves the leaders: `masses` (m, m), `form` M (d, d), `beta`.
-
-    `together`: coordinates that are solved at once (d - 1, or all); `reach`: the distance (a chord) at which two are
-    one.
-    """
-
-    masses: FloatArray
-    form: FloatArray
-    beta: float
-    together: int
-    reach: float
 
 
 class Work(NamedTuple):
@@ -64,14 +43,18 @@ class Work(NamedTuple):
     factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
     pivots: np.ndarray  # (m n,)
     block: FloatArray  # (together, together)
-    weights: FloatArray  # (m,) p_kj of one leader
-    vectors: FloatArray  # (6, d)
+    weights: FloatArray  # (heads, m) p_kj of one leader
+    queries: FloatArray  # (heads, d) beta M^T x_k of it
+    spreads: FloatArray  # (heads, d) D_k of it
+    others: FloatArray  # (heads,) the weight of the others
+    force: FloatArray  # (d,) G_k of it
+    vectors: FloatArray  # (5, d)
     result: FloatArray  # (1,)
     owner: np.ndarray  # (m,) the leader that each one is one with
     alone: np.ndarray  # (m,) True while a leader is its own owner
 
 
-def make_work(x: FloatArray, together: int) -> Work:
+def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
     m, d = x.shape
     n = d - 1
     return Work(
@@ -86,8 +69,12 @@ def make_work(x: FloatArray, together: int) -> Work:
         factors=np.zeros((m * n, together)),
         pivots=np.zeros(m * n, dtype=np.int64),
         block=np.zeros((together, together)),
-        weights=np.zeros(m),
-        vectors=np.zeros((6, d)),
+        weights=np.zeros((heads, m)),
+        queries=np.zeros((heads, d)),
+        spreads=np.zeros((heads, d)),
+        others=np.zeros(heads),
+        force=np.zeros(d),
+        vectors=np.zeros((5, d)),
         result=np.zeros(1),
         owner=np.arange(m),
         alone=np.ones(m, dtype=np.bool_),
@@ -118,121 +105,6 @@ def _product(row, column, count):
     for j in range(count):
         total += row[j] * column[j]
     return total
-
-
-@summing
-def _weighted(weights, places, k, count):
-    """Sum over the first `count` leaders of weights_j (places_j - places_k), of one coordinate."""
-    here, total = places[k], 0.0
-    for j in range(count):
-        total += weights[j] * (places[j] - here)
-    return total
-
-
-@inner
-def attend(surroundings, work, k):
-    """Weights p_kj of leader k at its place, beta M^T x_k to `vectors[0]`, D_k to `vectors[1]`; returns sum_j p_kj, j != k."""
-    masses, form, beta, x, weights = surroundings.masses, surroundings.form, surroundings.beta, work.place, work.weights
-    d, m = x.shape
-    query, spread = work.vectors[0], work.vectors[1]
-    # Where leaders are solved one by one nobody sees a later one.
-    count = k + 1 if surroundings.together == d - 1 else m
-    for j in range(m):
-        weights[j] = 0.0
-    for b in range(d):
-        query[b] = 0.0
-        for a in range(d):
-            query[b] += beta * x[a, k] * form[a, b]
-        here = x[b, k]
-        for j in range(count):
-            weights[j] += query[b] * (x[b, j] - here)
-    largest = 0.0
-    for j in range(count):
-        if masses[k, j] > 0.0:
-            largest = max(largest, weights[j])
-    for j in range(count):
-        weights[j] = masses[k, j] * exp2(LOG2E * min(weights[j] - largest, 0.0))
-    total = 0.0
-    for j in range(count):
-        total += weights[j]
-    others = 0.0
-    for j in range(count):
-        weights[j] /= total
-        if j != k:
-            others += weights[j]
-    weights[k] = 0.0
-    for b in range(d):
-        spread[b] = _weighted(weights, x[b], k, count)
-    return others
-
-
-@inner
-def _to_chart(work, k, r, out):
-    """Velocity (n,) in the chart of leader k at its chart point, from D_k; returns <x_k, D_k>."""
-    x, frames, spread = work.x, work.frames, work.vectors[1]
-    d = x.shape[1]
-    radial = 0.0
-    for a in range(d):
-        radial += x[k, a] * spread[a]
-    for b in range(d - 1):
-        along = 0.0
-        for a in range(d):
-            along += frames[k, a, b] * spread[a]
-        out[b] = r * (along - work.chart[k, b] * radial)
-    return radial
-
-
-@inner
-def linearise(surroundings, work):
-    """Chart velocities and Jacobian at the start of a step."""
-    x, frames, jacobian, weights = work.x, work.frames, work.jacobian, work.weights
-    form, beta = surroundings.form, surroundings.beta
-    m, d = x.shape
-    n = d - 1
-    query, spread, lever, turn, grip, change = (
-        work.vectors[0],
-        work.vectors[1],
-        work.vectors[2],
-        work.vectors[3],
-        work.vectors[4],
-        work.vectors[5],
-    )
-    for row in range(m * n):
-        for column in range(m * n):
-            jacobian[row, column] = 0.0
-    for k in range(m):
-        for a in range(d):
-            work.place[a, k] = x[k, a]
-        for b in range(n):
-            work.chart[k, b] = 0.0
-            work.velocity[k, b] = 0.0
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        others = attend(surroundings, work, k)
-        radial = _to_chart(work, k, 1.0, work.velocity[k])
-        for b in range(n):
-            jacobian[k * n + b, k * n + b] -= others + radial
-        for j in range(m):
-            if j == k or weights[j] == 0.0:
-                continue
-            for a in range(d):
-                change[a] = -query[a]
-                for c in range(d):
-                    change[a] += beta * form[a, c] * (x[j, c] - x[k, c])
-            for b in range(n):
-                lever[b], turn[b], grip[b] = 0.0, 0.0, 0.0
-                for a in range(d):
-                    lever[b] += frames[k, a, b] * (x[j, a] - x[k, a] - spread[a])
-                    turn[b] += frames[k, a, b] * change[a]
-                    grip[b] += frames[j, a, b] * query[a]
-            for a in range(n):
-                for b in range(n):
-                    side = 0.0
-                    for c in range(d):
-                        side += frames[k, c, a] * frames[j, c, b]
-                    jacobian[k * n + a, k * n + b] += weights[j] * lever[a] * turn[b]
-                    jacobian[k * n + a, j * n + b] = weights[j] * (side + lever[a] * grip[b])
 
 
 @inner
@@ -311,7 +183,7 @@ def take_step(surroundings, work, h):
                     part[b] = work.velocity[k, b]
             else:
                 attend(surroundings, work, k)
-                _to_chart(work, k, work.chart[k, n], part)
+                to_chart(work, k, work.chart[k, n], part)
             for b in range(n):
                 earlier = 0.0
                 for j in range(i):
