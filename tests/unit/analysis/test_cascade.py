@@ -340,7 +340,7 @@ def test_a_march_of_followers_ends_when_all_are_gathered_for_good():
     query, key = np.random.default_rng([2, 1]).normal(size=(2, 3, 3))
     model = ms.Attention(dim=3, beta=4.0, query=query, key=key)
     state = ms.simulate(model, sphere.uniform(30, dim=3, seed=5), until=100.0, progress=False).final
-    around = leaders.plain_surroundings(np.tril(np.ones((30, 30))), query.T @ key, 4.0, 2, 0.0)
+    around = plain_surroundings(np.tril(np.ones((30, 30))), query.T @ key, 4.0, 2, 0.0)
     options = {"begin": 0.0, "until": cascade.LATEST, "tolerance": 1e-6, "max_steps": 10_000}
     short, whole = (leaders.solve(state, around, gathered=near, **options) for near in (1e-4, 0.0))
     assert short.code == leaders.ONE_LEFT
