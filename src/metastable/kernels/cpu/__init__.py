@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metastable.kernels.cpu.support import refusal, series_refusal, series_wins
+from metastable.kernels.cpu.support import DERIVATIVE, refusal, series_refusal, series_wins
 from metastable.model import Attention
 
 if TYPE_CHECKING:
     from metastable._checks import FloatArray
     from metastable.kernels.protocol import Interaction, RightHandSide
 
-__all__ = ["refusal", "right_hand_side", "series_refusal", "series_wins"]
+__all__ = ["DERIVATIVE", "refusal", "right_hand_side", "series_refusal", "series_wins"]
 
 
 def right_hand_side(
