@@ -1,7 +1,7 @@
 """The right-hand side read backwards, in NumPy: covectors of the velocity pulled back to the state and to the parameters.
 
 For a velocity f(t, y; parameters) and a covector w of its value, a *pullback* is the derivative of the number `<w, f>` with
-respect to everything that f was made of (a vector-Jacobian product). It costs a few evaluations of f, whatever the number of parameters.
+respect to everything that f was made of (a vector-Jacobian product). It costs a few evaluations, whatever the number of parameters.
 
 Token k with direction x = y/|y| moves by f = c P_x A with c = a (t + 1)^-c' r^-p |A|^-q (`model.norms.Law`), and r by e <x, A>. With
 g = P_x w, and w_r the covector of dr/dt,
@@ -89,10 +89,18 @@ class Pullback(Protocol):
         ...
 
 
-def pullback(model: Attention, tokens: int) -> Pullback:
+def make_pullback(model: Attention, tokens: int) -> Pullback:
     """The pullback of `reference.right_hand_side`."""
     require(model, SUPPORT, tokens)
     return _Reference(model, tokens)
+
+
+def with_some_weight(model: Attention) -> Attention:
+    """The model with `LEAST` for weights of frozen tokens that are zero."""
+    if model.frozen is None or np.all(np.asarray(model.frozen.weights) > 0):
+        return model
+    weights = np.maximum(np.asarray(model.frozen.weights), LEAST)
+    return model.replace(frozen=Frozen(model.frozen.tokens, weights))
 
 
 # ------------------------------------------------------------------------------------------------- heads and parameters
@@ -187,9 +195,7 @@ class _Reference:
     """The pullback of the reference engine; a `Pullback`."""
 
     def __init__(self, model: Attention, tokens: int) -> None:
-        if model.frozen is not None:
-            weights = np.maximum(np.asarray(model.frozen.weights), LEAST)
-            model = model.replace(frozen=Frozen(model.frozen.tokens, weights))
+        model = with_some_weight(model)
         self.model, self.normalised = model, model.weighting.kind == "softmax"
         self.sums = [_Sums(model, head) for head in model.all_heads]
         self.anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens

@@ -186,8 +186,6 @@ def choose_derivative(model: Attention, tokens: int, engine: str = "auto") -> st
     _checks.choice(engine, "engine", ENGINES)
     if engine not in DIFFERENTIABLE:
         raise UnsupportedError(f"engine={engine!r} has no derivatives; use engine='cpu' or 'reference'")
-    if engine == "auto":
-        engine = "reference"
     support = engine_module("cpu").DERIVATIVE
     if engine == "cpu":
         require(model, support, tokens)
@@ -200,10 +198,10 @@ def choose_derivative(model: Attention, tokens: int, engine: str = "auto") -> st
 def pullback(model: Attention, tokens: int, choice: Backend, chart: str = "ambient") -> Pullback:
     """Derivatives of the velocity from the chosen engine, for states in `chart`."""
     if choice.engine == "cpu":
-        return engine_module("cpu").pullback(model, tokens, chart, choice.threads)
+        return engine_module("cpu").make_pullback(model, tokens, chart, choice.threads)
     from metastable.kernels import pullback as readable
 
-    return readable.pullback(model, tokens)
+    return readable.make_pullback(model, tokens)
 
 
 def velocity(
