@@ -16,6 +16,7 @@ from .analysis import observe as observe
 from .analysis import predict as predict
 from .analysis import renyi_centers as renyi_centers
 from .derivatives import gradient as gradient
+from .derivatives import jacobian_spectrum as jacobian_spectrum
 from .ensembles import ensemble as ensemble
 from .ensembles import load_ensemble as load_ensemble
 from .ensembles import save_ensemble as save_ensemble

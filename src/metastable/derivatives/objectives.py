@@ -15,6 +15,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, ObservableError, own_function
+from metastable.integrate.tangent import tangent_frame
 from metastable.model.parts import ArrayFields
 
 
@@ -302,19 +303,9 @@ def _agree(function: Callable[[FloatArray], float], value: float, slope: FloatAr
         )
 
 
-def _frame(x: FloatArray) -> FloatArray:
-    """Orthonormal tangent vectors at unit vectors x (..., dim), shape (..., dim - 1, dim): columns of Householder's reflection."""
-    sign = np.where(x[..., :1] < 0, -1.0, 1.0)
-    normal = x.copy()
-    normal[..., :1] += sign
-    square = np.sum(normal * normal, axis=-1)[..., None, None]
-    reflection = np.eye(x.shape[-1]) - 2.0 * normal[..., :, None] * normal[..., None, :] / square
-    return reflection[..., 1:, :]
-
-
 def _central(function: Callable[..., Any], x: FloatArray, shape: tuple[int, ...]) -> tuple[float, FloatArray]:
     """Central differences along tangent vectors: 2 (d - 1) values for every token; their error is about 1e-10 of the value."""
-    value, frame = _number(_call(function, x)), _frame(x)
+    value, frame = _number(_call(function, x)), tangent_frame(x)
     slope, flat = np.zeros_like(x), True
     for place in np.ndindex(*x.shape[:-1]):
         for tangent in frame[place]:

@@ -107,11 +107,6 @@ class Path:
         """Derivatives with respect to the parameters; complete when the path was walked back."""
         return self.pull.parameters()
 
-    def _latest(self, t: float) -> float:
-        """The latest time of a stage of the step from t, as in `march.integrate`: just before the next jump of the norm."""
-        ahead = [b - self.depth for b in self.plan.model.norm.breakpoints if t < b - self.depth < self.plan.save.until]
-        return float(np.nextafter(min(ahead), 0.0)) if ahead else self.plan.save.until
-
     def back(self, seeds: Sequence[FloatArray]) -> FloatArray:
         """The packed covector of the start, from those of the states at the output times (tokens, width)."""
         trail, waiting = self.trail, {}
@@ -144,7 +139,7 @@ class Path:
             if i == 0 or t in jumps:
                 self.system.begin(t)
             states[i] = self.system.state()
-            self.system.advance(t, h, self._latest(t))
+            self.system.advance(t, h, latest_stage(self.plan, self.depth, t))
             stages[i] = self.system.slopes()
             self.system.accept(t, h, t + h, nothing)
         for i in range(last - first - 1, -1, -1):
@@ -164,7 +159,7 @@ class Path:
             middle = self._unretract(y + np.tensordot(weights, step.k, 1), seed)
             pulled += middle
             slopes += np.multiply.outer(weights, middle)
-        latest, back = self._latest(step.t), np.empty_like(y)
+        latest, back = latest_stage(self.plan, self.depth, step.t), np.empty_like(y)
         end = y + h * np.tensordot(TSIT5.a[LAST, :LAST], step.k[:LAST], 1)
         covector = self._unretract(end, covector)
         if slopes[LAST].any():
@@ -214,12 +209,23 @@ class _Step:
     k: FloatArray
 
 
-def walk(plan: Plan, start: FloatArray, report: Report | None = None, depth: float = 0.0) -> Path:
-    """March `plan` (method "tsit5", with output times) from the packed state `start`: the steps are those of `explicit.solve`.
+def latest_stage(plan: Plan, depth: float, t: float) -> float:
+    """The latest time of a stage of the step from t, as in `march.integrate`: just before the next jump of the norm."""
+    ahead = [b - depth for b in plan.model.norm.breakpoints if t < b - depth < plan.save.until]
+    return float(np.nextafter(min(ahead), 0.0)) if ahead else plan.save.until
 
-    Raises `ConvergenceError` where the run needs more than `max_steps` and `NumericalRangeError` where it diverges: a derivative of
-    half a run is none of the run.
-    """
+
+def refuse_half(solution: Solution) -> None:
+    """Raise `ConvergenceError` where a run needs more than `max_steps` and `NumericalRangeError` where it diverges: a derivative of
+    half a run is none of the run."""
+    if solution.status == "diverged":
+        raise NumericalRangeError(f"there is no derivative: {solution.message}")
+    if solution.status != "success":
+        raise ConvergenceError(f"there is no derivative of a run that did not arrive: {solution.message}")
+
+
+def walk(plan: Plan, start: FloatArray, report: Report | None = None, depth: float = 0.0) -> Path:
+    """March `plan` (method "tsit5", with output times) from the packed state `start`: the steps are those of `explicit.solve`."""
     assert plan.save.times is not None
     system, begin, chart = explicit.system_of(plan, start, depth)
     trail = Trail(plan.model.dim, plan.save.times, chart)
@@ -233,9 +239,6 @@ def walk(plan: Plan, start: FloatArray, report: Report | None = None, depth: flo
         breakpoints=[b - depth for b in plan.model.norm.breakpoints],
         progress=report,
     )
-    if solution.status == "diverged":
-        raise NumericalRangeError(f"there is no derivative: {solution.message}")
-    if solution.status != "success":
-        raise ConvergenceError(f"there is no derivative of a run that did not arrive: {solution.message}")
+    refuse_half(solution)
     pull = select.pullback(plan.model, len(start), plan.backend, chart)
     return Path(plan, depth, system, chart, trail, solution, pull)

@@ -1,16 +1,17 @@
 """The right-hand side of one system read backwards, compiled: `kernels.pullback` for direct sums.
 
-Row by row, in two passes over the columns that token k sees. The first makes the weights w_kj, which are kept for the row, with their sum W and
-D = sum_j w_kj (x_j - x_k), and so the attention sum A_k (`general`). With A* (what the norm sends back), T = V^T A* and q = beta M^T x_k
-the second makes
+Row by row, in two passes over the columns that token k sees. The first makes the weights w_kj, which are kept for the row, with
+their sum W and D = sum_j w_kj (x_j - x_k), and so the attention sum A_k (`general`). With A* (what the norm sends back), T = V^T A* and
+q = beta M^T x_k the second makes
 
     l_j = p_kj (<T, x_j> - mean),      x*_j += p_kj T + l_j q,      c = sum_j l_j x_j,
 
-where p = w/Z and `mean` is sum_j p_kj <T, x_j> for softmax, zero for unnormalised weights. Then x*_k += beta M c, and what is left is work for
-each token: G += x_k c^T (from which Q and K get theirs), V* += A* (sum_j p_kj x_j)^T. Masses get sum_k l_j / m_j.
+where p = w/Z and `mean` is sum_j p_kj <T, x_j> for softmax, zero for unnormalised weights. Then x*_k += beta M c, and what is left is
+work for each token: G += x_k c^T (from which Q and K get theirs), V* += A* (sum_j p_kj x_j)^T. Masses get sum_k l_j / m_j.
 
-Tokens are coordinates first in lines of `stride`, as for `general`. Components come in chunks of `tag.ndim` = 2, 3 or 4, a constant of the
-compiled code; dimensions above four are padded with zero components to a multiple of four and looped over.
+Tokens are coordinates first in lines of `stride`, as for `general`. Components come in chunks of `tag.ndim` = 2, 3 or 4, a constant of
+the compiled code; dimensions above four are padded with zero components to a multiple of four and looped over, for `TILE` columns at a
+time, which stay in the cache meanwhile.
 
 Rows are dealt to pieces that depend on the number of tokens only, each with memory of its own: results do not depend on threads.
 """
@@ -50,12 +51,17 @@ from metastable.model import Attention
 
 PIECE, PIECES_LIMIT = 256, 8
 """Rows of a piece aimed at, and pieces at the most: each has a copy of what is sent back to the tokens."""
+TILE = 96
+"""Columns that are handled together in large dimensions."""
+CACHE_LINE = max(8, LANES)
+"""Numbers of a cache line (of a vector, where that is longer)."""
 LN2 = 1.0 / LOG2E
 
 
 class Line(NamedTuple):
-    """Memory of a piece. (heads, ...): `weights` of a row on the tokens, `fixed` on the frozen ones, `query`, `difference` (D); `logits` (l)
-    of a row; vectors of a token; `sums` in lanes; and what is sent back to the tokens (`back`), frozen tokens, masses and matrices."""
+    """Memory of a piece. (heads, ...): `weights` of a row on the tokens, `fixed` on the frozen ones, `query`, `difference` (D);
+    `logits` (l) of a row; vectors of a token; `sums` in lanes, a vector for each component; and what is sent back to the tokens
+    (`back`), frozen tokens, masses and matrices."""
 
     weights: FloatArray
     fixed: FloatArray
@@ -93,10 +99,17 @@ class Memory(NamedTuple):
     lines: Line
 
 
+def _stride(tokens: int) -> int:
+    """Length of a line of tokens, padded by a vector: an odd number of cache lines, so that lines do not compete for the same places
+    of the cache (powers of two would)."""
+    lines = -(-(tokens + 2 * LANES) // CACHE_LINE)
+    return (lines + 1 - lines % 2) * CACHE_LINE
+
+
 def _allocate(problem: Problem) -> Memory:
     tokens, dim, heads = problem.tokens, problem.dim, problem.beta.size
     pieces = int(np.clip(tokens // PIECE, 1, PIECES_LIMIT))
-    stride = (tokens // LANES + 3) * LANES
+    stride = _stride(tokens)
     padded, width = padded_dimension(dim), problem.mass.size
     wide = max(problem.wide, -(-padded // LANES) * LANES)
 
@@ -123,7 +136,7 @@ def _allocate(problem: Problem) -> Memory:
             difference=lines(heads * wide).reshape(pieces, heads, -1),
             weight_sum=lines(heads),
             logits=lines(max(stride, width + LANES)),
-            sums=lines(4 * LANES),
+            sums=lines(max(4, padded) * LANES),
             back=lines(padded * stride),
             frozen=lines(padded * width + LANES),
             frozen_weights=lines(width + LANES),
@@ -234,19 +247,22 @@ def _weigh(memory, head, k, start, stop, top, line):
 
 
 @inlined
-def _moments(points, stride, start, stop, weights, origin, a, out):
-    """Add `sum_j weights_j (x_j - origin)` of the components a..a + 3 to `out`."""
-    s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
+def _moments(points, stride, start, stop, weights, origin, a, sums):
+    """Add `sum_j weights_j (x_j - origin)` of the components a..a + 3 to `sums`."""
+    place, first, second, third, fourth = a * LANES, a * stride, (a + 1) * stride, (a + 2) * stride, (a + 3) * stride
+    s0, s1 = load(sums, place), load(sums, place + LANES)
+    s2, s3 = load(sums, place + 2 * LANES), load(sums, place + 3 * LANES)
+    o0, o1, o2, o3 = origin[a], origin[a + 1], origin[a + 2], origin[a + 3]
     for j in range(start, stop, LANES):
         weight = keep(load(weights, j), stop - j)
-        s0 = s0 + weight * (load(points, a * stride + j) - origin[a])
-        s1 = s1 + weight * (load(points, (a + 1) * stride + j) - origin[a + 1])
-        s2 = s2 + weight * (load(points, (a + 2) * stride + j) - origin[a + 2])
-        s3 = s3 + weight * (load(points, (a + 3) * stride + j) - origin[a + 3])
-    out[a] += total(s0)
-    out[a + 1] += total(s1)
-    out[a + 2] += total(s2)
-    out[a + 3] += total(s3)
+        s0 = s0 + weight * (load(points, first + j) - o0)
+        s1 = s1 + weight * (load(points, second + j) - o1)
+        s2 = s2 + weight * (load(points, third + j) - o2)
+        s3 = s3 + weight * (load(points, fourth + j) - o3)
+    store(sums, place, s0)
+    store(sums, place + LANES, s1)
+    store(sums, place + 2 * LANES, s2)
+    store(sums, place + 3 * LANES, s3)
 
 
 @inlined
@@ -294,16 +310,13 @@ def _scatter_logits(tag, points, stride, padded, start, stop, weights, inverse, 
 
 @inlined
 def _scatter_chunk(points, stride, start, stop, weights, inverse, query, line, back, a):
-    """Large dimensions: what is sent to the columns, and c, for the components a..a + 3."""
-    target, keyed = line.target, line.keyed
-    t0, t1, t2, t3 = (
-        target[a] * inverse,
-        target[a + 1] * inverse,
-        target[a + 2] * inverse,
-        target[a + 3] * inverse,
-    )
+    """Large dimensions: what is sent to the columns, and c in lanes (`sums`), for the components a..a + 3."""
+    target, sums, place = line.target, line.sums, a * LANES
+    t0, t1 = target[a] * inverse, target[a + 1] * inverse
+    t2, t3 = target[a + 2] * inverse, target[a + 3] * inverse
     q0, q1, q2, q3 = query[a], query[a + 1], query[a + 2], query[a + 3]
-    s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
+    s0, s1 = load(sums, place), load(sums, place + LANES)
+    s2, s3 = load(sums, place + 2 * LANES), load(sums, place + 3 * LANES)
     first, second, third, fourth = a * stride, (a + 1) * stride, (a + 2) * stride, (a + 3) * stride
     for j in range(start, stop, LANES):
         weight, logit = keep(load(weights, j), stop - j), load(line.logits, j)
@@ -315,10 +328,17 @@ def _scatter_chunk(points, stride, start, stop, weights, inverse, query, line, b
         s2 = s2 + logit * load(points, third + j)
         store(back, fourth + j, load(back, fourth + j) + (weight * t3 + logit * q3))
         s3 = s3 + logit * load(points, fourth + j)
-    keyed[a] += total(s0)
-    keyed[a + 1] += total(s1)
-    keyed[a + 2] += total(s2)
-    keyed[a + 3] += total(s3)
+    store(sums, place, s0)
+    store(sums, place + LANES, s1)
+    store(sums, place + 2 * LANES, s2)
+    store(sums, place + 3 * LANES, s3)
+
+
+@inlined
+def _clear(memory, sums):
+    """No sums."""
+    for a in range(max(4, memory.padded)):
+        store(sums, a * LANES, fill(0.0))
 
 
 # --------------------------------------------------------------------------------------------------------- one row
@@ -326,7 +346,7 @@ def _scatter_chunk(points, stride, start, stop, weights, inverse, query, line, b
 
 @inlined
 def _top(memory, head, k, line):
-    """Largest logit of row k. In large dimensions the logits of the tokens are left in `weights`."""
+    """Largest logit of row k, and whether it was known. Where it was not, in large dimensions, the logits are left in `weights`."""
     problem, tag, width = memory.problem, memory.tag, memory.problem.mass.size
     query, weights, plain = line.query[head], line.weights[head], not biased(problem, head)
     known, small = problem.unnormalized or problem.bounded[head], memory.padded == tag.ndim
@@ -339,7 +359,7 @@ def _top(memory, head, k, line):
         top = maximum(top, where(load(problem.mass, j), logit, general.LOWEST))
     for q in range(2):
         start, stop = _range(problem, k, q)
-        if small and known:
+        if known:
             continue
         for j in range(start, stop, LANES):
             logit = _logit(memory, head, k, j, query, plain)
@@ -347,8 +367,8 @@ def _top(memory, head, k, line):
                 store(weights, j, logit)
             top = maximum(top, where(keep(fill(1.0), stop - j), logit, general.LOWEST))
     if known:
-        return 0.0 if problem.unnormalized else problem.beta[head]
-    return largest(top)
+        return (0.0 if problem.unnormalized else problem.beta[head]), True
+    return largest(top), False
 
 
 @inlined
@@ -357,29 +377,29 @@ def _attend(memory, head, k, line):
     problem, tag, x, stride, width = memory.problem, memory.tag, memory.x, memory.stride, memory.problem.mass.size
     weights, fixed, own, difference = line.weights[head], line.fixed[head], line.own, line.difference[head]
     general.set_query(problem, head, own, line.query[head])
-    top = _top(memory, head, k, line)
-    for a in range(4):
-        store(line.sums, a * LANES, fill(0.0))
-    for a in range(difference.size):
-        difference[a] = 0.0
+    top, known = _top(memory, head, k, line)
+    _clear(memory, line.sums)
+    plain, small = not biased(problem, head), memory.padded == tag.ndim
     weight_sum = fill(0.0)
     for q in range(2):
         start, stop = _range(problem, k, q)
-        weight_sum = weight_sum + _weigh(memory, head, k, start, stop, top, line)
+        for first in range(start, stop, max(1, stop) if small else TILE):
+            last = stop if small else min(first + TILE, stop)
+            if known and not small:
+                for j in range(first, last, LANES):
+                    store_first(weights, j, _logit(memory, head, k, j, line.query[head], plain), last - j)
+            weight_sum = weight_sum + _weigh(memory, head, k, first, last, top, line)
+            for a in range(tag.ndim, memory.padded, 4):
+                _moments(x, stride, first, last, weights, own, a, line.sums)
     for j in range(0, width, LANES):
         weight = exp2(load(fixed, j) - top) * load(problem.mass, j)
         store(fixed, j, weight)
         weight_sum = weight_sum + weight
-        for a in range(tag.ndim):
+        for a in range(memory.padded):
             gap = load(memory.frozen, a * width + j) - own[a]
             store(line.sums, a * LANES, load(line.sums, a * LANES) + weight * gap)
-    for a in range(tag.ndim):
+    for a in range(memory.padded):
         difference[a] = total(load(line.sums, a * LANES))
-    for a in range(tag.ndim, memory.padded, 4):
-        for q in range(2):
-            start, stop = _range(problem, k, q)
-            _moments(x, stride, start, stop, weights, own, a, difference)
-        _moments(memory.frozen, width, 0, width, fixed, own, a, difference)
     line.weight_sum[head] = total(weight_sum)
     return general.add_head(problem, head, k, line.weight_sum[head], own, difference, line.drift)
 
@@ -425,9 +445,7 @@ def _through_head(memory, head, k, line):
         mean = 0.0
     for a in range(memory.padded):
         query[a] *= LN2
-        keyed[a] = 0.0
-    for a in range(4):
-        store(line.sums, a * LANES, fill(0.0))
+    _clear(memory, line.sums)
     gained = 0.0
     small = memory.padded == tag.ndim
     for q in range(2):
@@ -435,11 +453,13 @@ def _through_head(memory, head, k, line):
         if small:
             gained += _scatter(tag, x, stride, start, stop, weights, inverse, mean, query, line, line.back, line.masses)
         else:
-            gained += _scatter_logits(
-                tag, x, stride, memory.padded, start, stop, weights, inverse, mean, line, line.masses
-            )
-            for a in range(0, memory.padded, 4):
-                _scatter_chunk(x, stride, start, stop, weights, inverse, query, line, line.back, a)
+            for first in range(start, stop, TILE):
+                last = min(first + TILE, stop)
+                gained += _scatter_logits(
+                    tag, x, stride, memory.padded, first, last, weights, inverse, mean, line, line.masses
+                )
+                for a in range(0, memory.padded, 4):
+                    _scatter_chunk(x, stride, first, last, weights, inverse, query, line, line.back, a)
     if width:
         points = memory.frozen
         if small:
@@ -452,9 +472,8 @@ def _through_head(memory, head, k, line):
             )
             for a in range(0, memory.padded, 4):
                 _scatter_chunk(points, width, 0, width, fixed, inverse, query, line, line.frozen, a)
-    if small:
-        for a in range(tag.ndim):
-            keyed[a] = total(load(line.sums, a * LANES))
+    for a in range(memory.padded):
+        keyed[a] = total(load(line.sums, a * LANES))
     if problem.unnormalized:
         # What a mass adds to the divisor: the same for all that k sees, written at the ends of its ranges.
         for q in range(2):
