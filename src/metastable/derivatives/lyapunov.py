@@ -185,7 +185,7 @@ def _log_singular_values(factors: list[FloatArray]) -> FloatArray:
     values LAPACK finds to relative precision (dgejsv). Nothing is multiplied out as a whole, so nothing overflows and small values
     are not buried under large ones.
     """
-    from scipy.linalg.lapack import dgejsv
+    from scipy.linalg.lapack import dgejsv  # pyright: ignore[reportAttributeAccessIssue]
 
     size = len(factors[0])
     heights = _heights(factors)
@@ -197,7 +197,7 @@ def _log_singular_values(factors: list[FloatArray]) -> FloatArray:
             made.append(upper)
         factors = made
     heights = _heights(factors)
-    cuts = np.flatnonzero(~(np.abs(np.diff(heights)) <= close)) + 1
+    cuts = (np.flatnonzero(~(np.abs(np.diff(heights)) <= close)) + 1).tolist()
     found = []
     for first, last in zip([0, *cuts], [*cuts, size]):
         if last - first == 1:
