@@ -81,6 +81,7 @@ def gradient(
     rtol: float = RTOL,
     atol: float = ATOL,
     max_steps: int = MAX_STEPS,
+    max_step: float | None = None,
     threads: int | None = None,
     differences: str | None = None,
     progress: bool | None = None,
@@ -105,6 +106,9 @@ def gradient(
     times : when the observable is taken (None: at `until`).
     engine : "reference", "cpu" or "auto".
     rtol, atol, max_steps, threads, progress : as in `metastable.simulate`.
+    max_step : a bound of the steps (None: as `simulate` steps). Steps are as long as the state allows; where tokens rest that is longer
+        than small changes of them allow, and what has decayed in truth has only become small (about the tolerance). `ConvergenceError`
+        where it grows instead; then, or where such small numbers matter, bound the steps by half the fastest time scale.
     differences : for functions that return the value alone: "central" (differences of the function in the tokens, 2 tokens (dim - 1)
         values of it and no further run; error about 1e-10 of the value) or "complex" (exact, for analytic functions).
 
@@ -130,13 +134,17 @@ def gradient(
     names = _names(wrt)
     if differences is not None:
         _checks.choice(differences, "differences", DIFFERENCES)
+    if max_step is not None:
+        max_step = _checks.number(max_step, "max_step", 0.0, strict=True)
     save = horizon(until, times, "tsit5")
+    if max_step is not None and save.until / max_step > max_steps:
+        raise InvalidInputError(f"max_step={max_step:g} means more than max_steps={max_steps} steps; raise one of them")
     single = save.times is None
     moments = np.array([save.until]) if save.times is None else save.times
     legs, tokens = _legs(model, start, Save(save.until, moments), engine, rtol, atol, max_steps, threads)
     _check_names(names, legs)
     with progress_bar("gradient", save.until, progress) as report:
-        paths = _forward(legs, legs[0].plan.packed(tokens), report)
+        paths = _forward(legs, legs[0].plan.packed(tokens), report, max_step)
         states, where = _observed(legs, paths, moments)
         value, slope = measured(observable, states[:, :, : tokens.shape[1]], single, differences)
         rates = _rates(legs, where, moments, states, slope)
@@ -217,14 +225,13 @@ def _legs(
 # ------------------------------------------------------------------------------------------------------ there and back
 
 
-def _forward(legs: list[_Leg], state: FloatArray, report: Any) -> list[adjoint.Path]:
+def _forward(legs: list[_Leg], state: FloatArray, report: Any, max_step: float | None) -> list[adjoint.Path]:
     """One path after the other, each from where the one before it ended."""
     paths, left = [], legs[0].plan.accuracy.max_steps
     for leg in legs:
         accuracy = replace(leg.plan.accuracy, max_steps=max(1, left))
-        path = adjoint.walk(
-            replace(leg.plan, accuracy=accuracy), state, lambda t, begin=leg.begin: report(begin + t), leg.begin
-        )
+        moved = replace(leg.plan, accuracy=accuracy)
+        path = adjoint.walk(moved, state, lambda t, begin=leg.begin: report(begin + t), leg.begin, max_step)
         left -= path.solution.statistics.accepted + path.solution.statistics.rejected
         paths.append(path)
         state = path.states[-1]

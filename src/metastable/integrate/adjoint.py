@@ -31,6 +31,8 @@ from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
 from metastable.kernels.pullback import Parameters, Pullback
 
+EXPLODED = 100.0
+"""Factor (times the root of the number of tokens) by which no covector grows in one step that follows small changes."""
 LAST = TSIT5.stages - 1
 """The stage that the next step begins with."""
 BALANCE = 2 * (TSIT5.stages + 1)
@@ -86,7 +88,7 @@ class Trail(march.Recorder):
 class Path:
     """A run of one model that was marched forward and can be walked back. Covectors are packed, like states.
 
-    `depth`: where its time 0 lies in depth (in a `Schedule`).
+    `depth`: where its time 0 lies in depth (in a `Schedule`). `max_step`: a bound of the steps, where one was asked for.
     """
 
     plan: Plan
@@ -96,6 +98,7 @@ class Path:
     trail: Trail
     solution: Solution
     pull: Pullback
+    max_step: float | None = None
 
     @property
     def states(self) -> FloatArray:
@@ -133,7 +136,7 @@ class Path:
         self.system.place(trail.kept[number])
         # What the replay ends with is nobody's output: a recorder that keeps nothing.
         nothing = march.Recorder(self.plan.model.dim, np.empty(0), self.chart)
-        jumps = {b - self.depth for b in self.plan.model.norm.breakpoints}
+        jumps = {*stops(self.plan, self.depth, self.max_step)}
         for i in range(last - first):
             t, h = trail.starts[first + i], trail.widths[first + i]
             if i == 0 or t in jumps:
@@ -144,7 +147,14 @@ class Path:
             self.system.accept(t, h, t + h, nothing)
         for i in range(last - first - 1, -1, -1):
             at = _Step(trail.starts[first + i], trail.widths[first + i], states[i], stages[i])
-            covector = self._step_back(at, covector, waiting.get(first + i, []))
+            seeds = waiting.get(first + i, [])
+            size = sum((float(np.linalg.norm(seed)) for _, seed in seeds), float(np.linalg.norm(covector)))
+            covector = self._step_back(at, covector, seeds)
+            if np.linalg.norm(covector) > EXPLODED * np.sqrt(len(covector)) * size:
+                raise ConvergenceError(
+                    f"the steps of this run are too long for its derivative: tokens rest near t = {self.depth + at.t:.6g}, where a "
+                    f"step of {at.h:.3g} does not follow small changes of them; bound the steps, for example max_step=0.5"
+                )
         return covector
 
     def _step_back(self, step: _Step, covector: FloatArray, seeds: list[tuple[float, FloatArray]]) -> FloatArray:
@@ -224,8 +234,21 @@ def refuse_half(solution: Solution) -> None:
         raise ConvergenceError(f"there is no derivative of a run that did not arrive: {solution.message}")
 
 
-def walk(plan: Plan, start: FloatArray, report: Report | None = None, depth: float = 0.0) -> Path:
-    """March `plan` (method "tsit5", with output times) from the packed state `start`: the steps are those of `explicit.solve`."""
+def stops(plan: Plan, depth: float, max_step: float | None) -> list[float]:
+    """Times that the march steps onto: jumps of the norm, and, to bound the steps, every `max_step`."""
+    found = [b - depth for b in plan.model.norm.breakpoints]
+    if max_step is not None:
+        found += np.linspace(0.0, plan.save.until, int(np.ceil(plan.save.until / max_step)) + 1)[1:-1].tolist()
+    return found
+
+
+def walk(
+    plan: Plan, start: FloatArray, report: Report | None = None, depth: float = 0.0, max_step: float | None = None
+) -> Path:
+    """March `plan` (method "tsit5", with output times) from the packed state `start`.
+
+    The steps are those of `explicit.solve`, unless they are bounded by `max_step`.
+    """
     assert plan.save.times is not None
     system, begin, chart = explicit.system_of(plan, start, depth)
     trail = Trail(plan.model.dim, plan.save.times, chart)
@@ -236,9 +259,9 @@ def walk(plan: Plan, start: FloatArray, report: Report | None = None, depth: flo
         plan.save.until,
         tolerance=plan.accuracy.tolerance,
         max_steps=plan.accuracy.max_steps,
-        breakpoints=[b - depth for b in plan.model.norm.breakpoints],
+        breakpoints=stops(plan, depth, max_step),
         progress=report,
     )
     refuse_half(solution)
     pull = select.pullback(plan.model, len(start), plan.backend, chart)
-    return Path(plan, depth, system, chart, trail, solution, pull)
+    return Path(plan, depth, system, chart, trail, solution, pull, max_step)

@@ -4,8 +4,10 @@ Of a step y -> R(z) with stages k_i = f(t_i, Y_i) the tangent vectors V (columns
 
     V_i = V + h sum_{j<i} a_ij K_j,     K_i = J(t_i, Y_i) V_i,     V -> R'(z) (V + h sum_j b_j K_j),
 
-with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Now and then they are made orthonormal
-again, V = Q R, and the factors R are kept (discrete QR method: Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291).
+with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Where tokens rest steps are longer than
+small changes of them allow (h |J| > `RESOLVED`); there the vectors go in shorter steps along the polynomial of the step, so that
+what decays is seen to decay. Now and then they are made orthonormal again, V = Q R, and the factors R are kept (discrete QR method:
+Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291).
 The derivative of the run is then Q R_m ... R_1 Q_0^T.
 """
 
@@ -27,6 +29,10 @@ from metastable.model import Attention, why_not
 
 Jacobian = Callable[[float, FloatArray], FloatArray]
 
+RESOLVED = 0.5
+"""Longest step of tangent vectors, times the norm of J: decay rates are then right to about 3e-5."""
+ROUNDS = 8
+"""Of the iteration for the norm of J."""
 GROWTH = 1e3
 """How much vectors may be stretched against one another before they are made orthonormal again."""
 
@@ -70,6 +76,17 @@ def tangent_frame(x: FloatArray) -> FloatArray:
     return reflection[..., 1:, :]
 
 
+def _norm(matrix: FloatArray) -> float:
+    """The largest singular value, from below, to a few percent."""
+    vector = np.random.default_rng(0).standard_normal(len(matrix))
+    for _ in range(ROUNDS):
+        size = float(np.linalg.norm(vector))
+        if size == 0.0:
+            return 0.0
+        vector = matrix.T @ (matrix @ (vector / size))
+    return float(np.sqrt(np.linalg.norm(vector)))
+
+
 @dataclass
 class Frame:
     """Tangent vectors (size, count) of a state in its chart, and what they were divided by on the way."""
@@ -107,14 +124,34 @@ class Tangents(march.Recorder):
         assert self.jacobian is not None
         y, k, vectors = self.system.state(), self.system.slopes(), self.frame.vectors
         latest, slopes = latest_stage(self.plan, self.depth, t), np.empty((LAST, *vectors.shape))
-        for i in range(LAST):
-            place = y + h * np.tensordot(TSIT5.a[i, :i], k[:i], 1) if i else y
-            moved = vectors + h * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1) if i else vectors
+        first = self.jacobian(t, y)
+        count = int(np.ceil(h * _norm(first) / RESOLVED))
+        if count > 1:
+            self.frame.vectors = self._shorter(t, h, latest, polynomial(), count)
+            return
+        slopes[0] = first @ vectors
+        for i in range(1, LAST):
+            place = y + h * np.tensordot(TSIT5.a[i, :i], k[:i], 1)
+            moved = vectors + h * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
             slopes[i] = self.jacobian(min(t + TSIT5.c[i] * h, latest), place) @ moved
         vectors = vectors + h * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
         place = y + h * np.tensordot(TSIT5.a[LAST, :LAST], k[:LAST], 1)
         self.frame.vectors = vectors if self.chart == "angle" else self._retracted(place, vectors)
         self.frame.orthonormalise()
+
+    def _shorter(self, t: float, h: float, latest: float, piece: FloatArray, count: int) -> FloatArray:
+        """The vectors behind a step of the run, in `count` steps of their own along its polynomial `piece`."""
+        assert self.jacobian is not None
+        width, slopes = h / count, np.empty((LAST, *self.frame.vectors.shape))
+        for number in range(count):
+            for i in range(LAST):
+                fraction = (number + TSIT5.c[i]) / count
+                moved = self.frame.vectors + width * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
+                slopes[i] = self.jacobian(min(t + fraction * h, latest), self._between(piece, fraction)) @ moved
+            self.frame.vectors = self.frame.vectors + width * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
+            self.frame.orthonormalise()
+        end = self._between(piece, 1.0)
+        return self.frame.vectors if self.chart == "angle" else self._retracted(end, self.frame.vectors)
 
     def _retracted(self, place: FloatArray, vectors: FloatArray) -> FloatArray:
         """R'(place) of tangent vectors: across the direction, over its length; radii as they are."""
