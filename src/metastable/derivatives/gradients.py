@@ -14,7 +14,7 @@ from metastable._progress import progress_bar
 from metastable.derivatives.objectives import DIFFERENCES, measured
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import adjoint
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes, size_of_value
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Statistics
 from metastable.kernels import select
@@ -25,6 +25,8 @@ OF_HEADS = ("beta", *HEAD_FIELDS)
 OF_MODEL = ("frozen", "frozen_weights", "masses")
 NAMES = ("start", *OF_HEADS, *OF_MODEL)
 """What a derivative can be taken in."""
+LONGEST = 1e5
+"""Horizon, in the fastest time scale of the model, from which explicit steps are more than `max_steps` by default."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,12 +139,12 @@ def gradient(
     if max_step is not None:
         max_step = _checks.number(max_step, "max_step", 0.0, strict=True)
     save = horizon(until, times, "tsit5")
-    if max_step is not None and save.until / max_step > max_steps:
-        raise InvalidInputError(f"max_step={max_step:g} means more than max_steps={max_steps} steps; raise one of them")
     single = save.times is None
     moments = np.array([save.until]) if save.times is None else save.times
     legs, tokens = _legs(model, start, Save(save.until, moments), engine, rtol, atol, max_steps, threads)
     _check_names(names, legs)
+    if max_step is not None and save.until > max_step * max_steps:
+        raise InvalidInputError(f"max_step={max_step:g} means more than max_steps={max_steps} steps; raise one of them")
     with progress_bar("gradient", save.until, progress) as report:
         paths = _forward(legs, legs[0].plan.packed(tokens), report, max_step)
         states, where = _observed(legs, paths, moments)
@@ -214,6 +216,11 @@ def _legs(
                 f"the gradient is that of a run without noise, but the model has noise={item.noise:g}; leave the noise out"
             )
         end = save.until if number + 1 == len(pieces) else pieces[number + 1][0]
+        if (end - begin) * size_of_value(item) > LONGEST:
+            raise UnsupportedError(
+                f"gradients go through explicit steps, which do not reach t = {save.until:g} in this model; lower until (to about "
+                f"{LONGEST / size_of_value(item):.2g}), or start from a later state"
+            )
         inside = save.times[(save.times <= end) & ((save.times > begin) | (begin == 0.0))] - begin
         chosen = select.choose_derivative(item, len(tokens), engine)
         wishes = Wishes("tsit5", chosen, "direct", rtol, atol, None, max_steps, threads)

@@ -42,7 +42,7 @@ def _chosen(tokens: Any, name: str) -> tuple[int, ...] | None:
     """`tokens` as a tuple of places, each once; None stands for all."""
     if tokens is None:
         return None
-    if isinstance(tokens, (str, bytes, dict)) or not isinstance(tokens, (Sequence, np.ndarray, range)):
+    if isinstance(tokens, (str, bytes)) or not isinstance(tokens, (Sequence, np.ndarray)) or np.ndim(tokens) != 1:
         raise InvalidInputError(f"{name} must be a list of places of tokens, or None for all, not {tokens!r}")
     places = tuple(_checks.count(item, name, minimum=0) for item in tokens)
     if not places or len(set(places)) < len(places):
@@ -96,9 +96,9 @@ class PairCosine:
         return float(x[i] @ x[j]), slope
 
 
-def pair_cosine(first: int, second: int) -> PairCosine:
-    """The cosine between two tokens, <x_first, x_second>."""
-    pair = tuple(_checks.count(item, name, minimum=0) for item, name in ((first, "first"), (second, "second")))
+def pair_cosine(token: int, other: int) -> PairCosine:
+    """The cosine between two tokens, <x_token, x_other>."""
+    pair = tuple(_checks.count(item, name, minimum=0) for item, name in ((token, "token"), (other, "other")))
     if pair[0] == pair[1]:
         raise InvalidInputError(f"a pair is two tokens, not token {pair[0]} twice")
     return PairCosine(*pair)
@@ -125,9 +125,9 @@ class PairAngle:
         return 2.0 * float(np.arctan2(gap, reach)), slope
 
 
-def pair_angle(first: int, second: int) -> PairAngle:
+def pair_angle(token: int, other: int) -> PairAngle:
     """The angle between two tokens, in radians (no derivative where they meet or are opposite)."""
-    pair = pair_cosine(first, second)
+    pair = pair_cosine(token, other)
     return PairAngle(pair.first, pair.second)
 
 

@@ -181,6 +181,7 @@ def test_what_the_number_of_kept_states_is_makes_no_difference(engine, monkeypat
         ({"wrt": ["output"]}, InvalidInputError, "no output"),
         ({"until": None}, TimeError, "how far"),
         ({"until": "settled"}, UnsupportedError, "settled"),
+        ({"until": 1e9}, UnsupportedError, "explicit"),
         ({"max_steps": 3}, ConvergenceError, "max_steps"),
         ({"observable": 3.0}, InvalidInputError, "observable"),
         ({"observable": lambda x: 1.0}, ObservableError, "differences"),

@@ -88,12 +88,12 @@ def test_exponents_of_one_token_are_known():
 
 
 def test_small_values_are_relatively_exact_over_hundreds_of_powers():
-    """One token at an eigenvector for a long time: exp(-1800) is far below double precision, its logarithm is not."""
+    """One token at an eigenvector for a long time: exp(-750) is below double precision, its logarithm is not."""
     model = ms.Attention(dim=3, beta=1.0, value=np.diag([2.0, 1.0, -1.0]))
-    run = ms.simulate(model, [[1.0, 0.0, 0.0]], 400.0, method="tsit5")
+    run = ms.simulate(model, [[1.0, 0.0, 0.0]], 250.0, method="tsit5")
     spectrum = ms.jacobian_spectrum(run)
     assert np.abs(spectrum.exponents - [-1.0, -3.0]).max() < 1e-3
-    assert spectrum.exponents[-1] * 400.0 < -1000.0
+    assert spectrum.exponents[-1] * 250.0 < -745.0
 
 
 def test_the_token_between_two_others_is_the_unstable_one():
@@ -128,4 +128,4 @@ def test_what_cannot_be_followed_is_refused():
     with pytest.raises(UnsupportedError, match="layers"):
         ms.jacobian_spectrum(ms.simulate(model, start, 2.0, method="layers", step=0.5))
     with pytest.raises(UnsupportedError, match="earlier t"):
-        ms.jacobian_spectrum(ms.simulate(model, start, 1e6))
+        ms.jacobian_spectrum(ms.simulate(model, start, 2000.0, method="tsit5"))
