@@ -4,7 +4,7 @@
     python -m benchmarks.gradient --tokens 200 --rounds 9
 
 The forward run is `simulate(method="tsit5", engine="cpu", interaction="direct")` with one output time, whose accepted steps the
-gradient walks back; the gradient is that of the order parameter in everything (start, beta, Q, K, V, masses). Also shown: one pullback in
+gradient walks back; the gradient is that of the order parameter in everything (start, beta, Q, K, V, masses). Also shown: a pullback in
 evaluations of the velocity, and the states that are held. The bound is 6 forward runs. (A run that sums by series is not what is
 differentiated; on the circle it is several times faster at these sizes, and the ratio against it is shown as well.)
 """
