@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import reference
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide
-from metastable.model import Attention, require
+from metastable.model import Attention, require, why_not
+
+if TYPE_CHECKING:
+    from metastable.kernels.pullback import Pullback
 
 Engine = Literal["reference", "cpu", "cuda", "torch"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
@@ -184,6 +187,35 @@ def right_hand_side(model: Attention, tokens: int, choice: Backend, first: int =
     return engine_module(choice.engine).right_hand_side(
         model, tokens, first, interaction=choice.interaction, threads=choice.threads, **options
     )
+
+
+DIFFERENTIABLE: tuple[str, ...] = ("auto", "reference", "cpu")
+"""Engines with derivatives."""
+
+
+def choose_derivative(model: Attention, tokens: int, engine: str = "auto") -> str:
+    """The engine for derivatives of a model, or `UnsupportedError` with the reason why the named one has none."""
+    from metastable.kernels import pullback as readable
+
+    _checks.choice(engine, "engine", ENGINES)
+    if engine not in DIFFERENTIABLE:
+        raise UnsupportedError(f"engine={engine!r} has no derivatives; use engine='cpu' or 'reference'")
+    support = engine_module("cpu").DERIVATIVE
+    if engine == "cpu":
+        require(model, support, tokens)
+    elif engine == "reference" or model.dim >= PRODUCTS_FROM or why_not(model, support, tokens) is not None:
+        require(model, readable.SUPPORT, tokens)
+        return "reference"
+    return "cpu"
+
+
+def pullback(model: Attention, tokens: int, choice: Backend, chart: str = "ambient") -> Pullback:
+    """Derivatives of the velocity from the chosen engine, for states in `chart`."""
+    if choice.engine == "cpu":
+        return engine_module("cpu").make_pullback(model, tokens, chart, choice.threads)
+    from metastable.kernels import pullback as readable
+
+    return readable.make_pullback(model, tokens)
 
 
 def velocity(

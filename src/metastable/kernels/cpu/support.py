@@ -58,6 +58,9 @@ DIRECT = Support(
 FUSED = replace(DIRECT, who="the compiled integration")
 """Whole integrations in compiled code: a list of its own, the same today."""
 
+DERIVATIVE = replace(DIRECT, who="the derivative of engine='cpu'", parts=DIRECT.parts - {"noise"})
+"""Pullbacks (`pullback`) of direct sums."""
+
 
 def refusal(model: Attention, tokens: int) -> str | None:
     """Why the CPU engine cannot do the model, with the engine that can; None if it can."""
