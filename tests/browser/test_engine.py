@@ -7,6 +7,7 @@ import io
 import json
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -339,7 +340,7 @@ def test_files_are_those_of_python(engine: Page) -> None:
         _, wanted = exports._toml(checked, moments, lambda: pytest.fail("a setting needs no run"))
         assert _toml(made["toml"]) == _toml(wanted)
         if "csv" in names:
-            _, table = exports._csv(checked, moments, lambda run=job.run_of(checked, moments): run)
+            _, table = exports._csv(checked, moments, partial(job.run_of, checked, moments))
             here, there = (
                 np.genfromtxt(io.BytesIO(text), delimiter=",", skip_header=1) for text in (made["csv"].encode(), table)
             )

@@ -141,7 +141,7 @@ def test_a_page_that_loads_otherwise_is_refused() -> None:
 def test_the_page_asks_for_nothing_that_an_exported_one_has_not() -> None:
     """Addresses of the server are known to the transport and the enlarged chart alone."""
     for name, (body, _) in static_files().items():
-        if name.endswith(".js") and name not in ("socket.js", "enlarge.js", "frame.js"):
+        if name.endswith(".js") and name not in ("socket.js", "enlarge.js", "frame.js", "offline.js"):
             assert not re.search(rb"""["'`]/[a-z]|\bfetch\(""", body), name
 
 
