@@ -1,7 +1,7 @@
 """How many finished pictures a second the explorer shows while a slider is dragged: `python -m benchmarks.drag [tokens] [seconds]`.
 
-A server with two workers and Chromium; beta is dragged to and fro at the end of a run of Figure 2 (t = 200). A picture counts when it is
-drawn at the moment that is looked at, with its clusters.
+A server with two workers and Chromium; beta is dragged to and fro at the end of a run of Figure 2 (t = 200). A picture counts when it
+is drawn at the moment that is looked at, with its clusters.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main() -> None:
     tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
     pictures, requests = measure(tokens, seconds)
-    load = os.getloadavg()[0]
+    rate, load = pictures / seconds, os.getloadavg()[0]
     print(
-        f"n = {tokens}: {pictures} pictures of {requests} requests in {seconds:g} s, {pictures / seconds:.1f} a second (load {load:.1f})"
+        f"n = {tokens}: {pictures} pictures of {requests} requests in {seconds:g} s, {rate:.1f} a second (load {load:.1f})"
     )
 
 

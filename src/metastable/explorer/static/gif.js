@@ -1,21 +1,25 @@
 // Moving pictures as GIF: 256 colours for the whole film by median cut, each picture by LZW (GIF89a, appendix F).
 
-const BITS = 5, CELLS = 1 << (3 * BITS); // colours are told apart to five bits
-const cell = (r, g, b) => ((r >> 3) << 10) | ((g >> 3) << 5) | (b >> 3);
+const BITS = 6, LEVELS = 1 << BITS, CELLS = 1 << (3 * BITS); // colours are told apart to six bits
+const cell = (r, g, b) => ((r >> 2) << (2 * BITS)) | ((g >> 2) << BITS) | (b >> 2);
+const parts = (c) => [c >> (2 * BITS), (c >> BITS) & (LEVELS - 1), c & (LEVELS - 1)];
 
-// How often each cell occurs in the pictures, into `counts`.
-export function count(pixels, counts = new Uint32Array(CELLS)) {
-  for (let i = 0; i < pixels.length; i += 4) counts[cell(pixels[i], pixels[i + 1], pixels[i + 2])]++;
-  return counts;
+// How often the colours of each cell occur in the pictures, and their sums, added to `tally`.
+export function count(pixels, tally = { counts: new Uint32Array(CELLS), sums: new Float64Array(3 * CELLS) }) {
+  for (let i = 0; i < pixels.length; i += 4) {
+    const c = cell(pixels[i], pixels[i + 1], pixels[i + 2]);
+    tally.counts[c]++;
+    for (let a = 0; a < 3; a++) tally.sums[3 * c + a] += pixels[i + a];
+  }
+  return tally;
 }
 
 // The box of colours with the longest side times its weight is halved, again and again.
-export function palette(counts, size = 256) {
-  const parts = (c) => [(c >> 10) & 31, (c >> 5) & 31, c & 31];
+export function palette({ counts, sums }, size = 256) {
   const all = [];
   for (let c = 0; c < CELLS; c++) if (counts[c]) all.push(c);
   const measure = (cells) => {
-    const low = [31, 31, 31], high = [0, 0, 0];
+    const low = [LEVELS, LEVELS, LEVELS], high = [0, 0, 0];
     let weight = 0;
     for (const c of cells) { weight += counts[c]; parts(c).forEach((v, i) => { low[i] = Math.min(low[i], v); high[i] = Math.max(high[i], v); }); }
     const sides = high.map((v, i) => v - low[i]), axis = sides.indexOf(Math.max(...sides));
@@ -32,13 +36,23 @@ export function palette(counts, size = 256) {
     at = Math.max(1, at);
     boxes.splice(0, 1, measure(box.cells.slice(0, at)), measure(box.cells.slice(at)));
   }
-  const colors = new Uint8Array(3 * 256), lookup = new Uint8Array(CELLS);
+  const colors = new Uint8Array(3 * 256), lookup = new Int16Array(CELLS).fill(-1);
   boxes.forEach(({ cells, weight }, index) => {
-    const sum = [0, 0, 0];
-    for (const c of cells) { lookup[c] = index; parts(c).forEach((v, i) => { sum[i] += counts[c] * v; }); }
-    sum.forEach((v, i) => { colors[3 * index + i] = Math.min(255, Math.round((v / weight) * 8 + 4)); });
+    for (const c of cells) lookup[c] = index;
+    for (let a = 0; a < 3; a++) colors[3 * index + a] = Math.round(cells.reduce((sum, c) => sum + sums[3 * c + a], 0) / weight);
   });
-  return { colors, lookup };
+  return { colors, lookup, many: boxes.length };
+}
+
+// A colour that no counted picture had is shown as the nearest one that is there.
+function nearest(c, { colors, many }) {
+  const [r, g, b] = parts(c).map((v) => 4 * v + 2);
+  let best = 0, least = Infinity;
+  for (let i = 0; i < many; i++) {
+    const away = (colors[3 * i] - r) ** 2 + (colors[3 * i + 1] - g) ** 2 + (colors[3 * i + 2] - b) ** 2;
+    if (away < least) { least = away; best = i; }
+  }
+  return best;
 }
 
 // Codes of growing length, 9 to 12 bits, in blocks of at most 255 bytes.
@@ -69,17 +83,22 @@ function compress(indices) {
 const word = (value) => [value & 255, value >> 8];
 
 export class Gif {
-  // `colors`, `lookup`: from `palette`.
-  constructor(width, height, { colors, lookup }) {
-    Object.assign(this, { width, height, lookup });
+  // `table`: from `palette`.
+  constructor(width, height, table) {
+    Object.assign(this, { width, height, table });
     const name = [...new TextEncoder().encode("NETSCAPE2.0")];
-    this.parts = [Uint8Array.from([...new TextEncoder().encode("GIF89a"), ...word(width), ...word(height), 0xf7, 0, 0]), colors, Uint8Array.from([0x21, 0xff, 11, ...name, 3, 1, 0, 0, 0])];
+    this.parts = [Uint8Array.from([...new TextEncoder().encode("GIF89a"), ...word(width), ...word(height), 0xf7, 0, 0]), table.colors, Uint8Array.from([0x21, 0xff, 11, ...name, 3, 1, 0, 0, 0])];
   }
 
   // A picture (RGBA) that is shown for `hundredths` of a second.
   add(pixels, hundredths) {
     const indices = new Uint8Array(this.width * this.height);
-    for (let i = 0; i < indices.length; i++) indices[i] = this.lookup[cell(pixels[4 * i], pixels[4 * i + 1], pixels[4 * i + 2])];
+    const { lookup } = this.table;
+    for (let i = 0; i < indices.length; i++) {
+      const c = cell(pixels[4 * i], pixels[4 * i + 1], pixels[4 * i + 2]);
+      if (lookup[c] < 0) lookup[c] = nearest(c, this.table);
+      indices[i] = lookup[c];
+    }
     this.parts.push(Uint8Array.from([0x21, 0xf9, 4, 0, ...word(hundredths), 0, 0, 0x2c, 0, 0, 0, 0, ...word(this.width), ...word(this.height), 0]), Uint8Array.from(compress(indices)));
   }
 
