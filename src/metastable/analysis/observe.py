@@ -71,7 +71,7 @@ class Observable(Protocol):
 
 def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:
     """An observable at the saved times of a `Trajectory`: its name ("": none), values (times, ...), dims after time, its text."""
-    item = for_model(as_observable(observable, "observe"), run.model)
+    item = _for_run(as_observable(observable, "observe"), run)
     name = getattr(item, "name", "")
     label = name or type(item).__name__
     parts = []
@@ -86,6 +86,19 @@ def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], 
             )
         parts.append(values)
     return name, parts[0] if len(parts) == 1 else np.concatenate(parts), dims, repr(item)
+
+
+def _for_run(observable: Any, run: Any) -> Any:
+    """`for_model` for all models of a run, which must agree on the lengths that it leaves to them: one number means one thing."""
+    found = for_model(observable, run.model)
+    for model in getattr(run, "models", ()):
+        other = for_model(observable, model)
+        if other is not observable and other != found:
+            raise InvalidInputError(
+                f"the models of this run set different lengths for {observable!r}: {found!r} for the first, {other!r} for another; say "
+                "which ones count for the whole run, for example metastable.observe.clusters(radius=0.1)"
+            )
+    return found
 
 
 def _by_model(run: Any) -> list[tuple[slice, Any]]:
