@@ -9,7 +9,6 @@ early in a run, it has more clusters than the distances at that moment have.)
 from __future__ import annotations
 
 import math
-
 from typing import Any
 
 from metastable import _checks

@@ -67,6 +67,23 @@ class Run(Handle):
     Its arrays are read-only; `run.final.copy()` may be changed.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_all_tokens()
+
+    def _check_all_tokens(self) -> None:
+        """Refuse a dataset with other tokens than the run had: those moved among all of them."""
+        from metastable.dataset import describes_layers, fingerprint
+
+        attrs = self._made.attrs
+        if not {"model", "start_hash"} <= attrs.keys() or "start" not in self._made or describes_layers(attrs["model"]):
+            return  # what lacks them, or belongs to another class, is refused where it is used
+        if attrs["start_hash"] != fingerprint(self._made["start"].values):
+            raise InvalidInputError(
+                "dataset has other tokens or coordinates than the run was started with, so it is no run: those it has moved among all "
+                "of them. Select from its arrays instead, for example run.dataset.x.isel(token=slice(0, 10))"
+            )
+
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (

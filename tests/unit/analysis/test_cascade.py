@@ -9,8 +9,8 @@ import pytest
 import metastable as ms
 from metastable import sphere
 from metastable.analysis import cluster_leaders, leaders
-from metastable.analysis.cascade import COPIES
 from metastable.analysis._film import by_first_token
+from metastable.analysis.cascade import COPIES
 from metastable.analysis.followers import groups_of, parted_by_mass
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
