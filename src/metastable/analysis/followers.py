@@ -40,7 +40,10 @@ def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
 
 def heavier_followers(masses: Any) -> bool:
     """True when a token is heavier than one before it: beside that one it is held by more than that one was."""
-    return masses is not None and bool((np.diff(np.asarray(masses)) > 0).any())
+    if masses is None:
+        return False
+    given: FloatArray = np.asarray(masses, dtype=float)
+    return bool((given[1:] > given[:-1]).any())
 
 
 def parted_by_mass(groups: IntArray, masses: FloatArray) -> IntArray:
