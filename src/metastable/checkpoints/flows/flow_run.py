@@ -260,5 +260,10 @@ def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool 
             "until": times[-1],
             "seed": -1,
             "dtype": str(array.dtype),
+            # Nobody solved anything; a store has these attributes all the same.
+            "rtol": 0.0,
+            "atol": 0.0,
+            "step": 1.0,
+            "max_steps": len(times),
         },
     )
