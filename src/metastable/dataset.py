@@ -145,7 +145,7 @@ def dense_of(dataset: xr.Dataset) -> Dense | JoinedDense | None:
 
 def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """`path` as a place where a store may be written; raises before any work is done."""
-    target = _path(path)
+    target = _followed(_path(path))
     stores.settle(target)
     if target.exists() or target.is_symlink():
         if not overwrite:
@@ -165,6 +165,14 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
     except OSError as reason:
         raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
     return target
+
+
+def _followed(path: Path) -> Path:
+    """Where a link to a store leads: the store is replaced, never the link. (A link to nothing stays what it is.)"""
+    if not path.is_symlink():
+        return path
+    place = Path(os.path.realpath(path))
+    return place if stores.find(place).exists() else path
 
 
 def _path(path: Any) -> Path:
@@ -265,7 +273,7 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
 def verified(path: str | os.PathLike[str]) -> xr.Dataset:
     """Whatever `save` stored, compared with its checksums."""
     target = _path(path)
-    place = stores.find(target)
+    place = stores.find(_followed(target))
     if not place.exists():
         raise StoreError(f"{target} does not exist")
     layout = _format(place)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 OWN = "own"
 """Attribute of a stored run that names the variables and attributes which a user added to its dataset."""
 
+BEGIN = "begin"
+"""Attribute of a run that does not begin at time 0: when it does."""
+
 
 @dataclass(frozen=True, eq=False)
 class Handle(ABC):
@@ -92,8 +95,13 @@ class Handle(ABC):
 
     @property
     def start(self) -> FloatArray:
-        """Unit tokens at depth 0, shape (tokens, dim)."""
+        """Unit tokens at the beginning (`begin`), shape (tokens, dim)."""
         return self._made["start"].values
+
+    @property
+    def begin(self) -> float:
+        """The time of `start`: 0, but for states that were given from a later one on."""
+        return float(self._made.attrs.get(BEGIN, 0.0))
 
     @property
     def final(self) -> FloatArray:
@@ -103,7 +111,7 @@ class Handle(ABC):
     @property
     def end(self) -> float:
         """The last time that was reached and kept."""
-        return float(self.times[-1]) if len(self.times) else 0.0
+        return float(self.times[-1]) if len(self.times) else self.begin
 
     @property
     def status(self) -> str:
@@ -158,9 +166,14 @@ class Handle(ABC):
 
         from metastable.analysis.observe import along
 
-        name, values, dims, text = along(self, observable)
-        attrs = {"observable": text}
-        return xr.DataArray(values, dims=("time", *dims), coords={"time": self.times}, attrs=attrs, name=name or None)
+        found = along(self, observable)
+        return xr.DataArray(
+            found.values,
+            dims=("time", *found.dims),
+            coords={"time": self.times, **found.coordinates},
+            attrs={"observable": found.text},
+            name=found.name or None,
+        )
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""

@@ -1,13 +1,14 @@
 """`Run.extend` against one long run: bit for bit, to rounding (the same steps), or to the tolerance, as its docstring says."""
 
 import json
+import sys
 import warnings
 
 import numpy as np
 import pytest
 
 import metastable as ms
-from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, StoppedEarlyWarning, StoreExistsError, TimeError, UnsupportedError
 
 NORMS = (ms.PostLN(), ms.PreLN(), ms.MixLN(7.0), ms.MixLN(15.0), ms.PeriLN(), ms.NGPT(0.6), ms.SqrtScaling())
 WITHOUT_RADIUS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling())
@@ -310,3 +311,51 @@ def test_where_it_can_be_taken_up_is_guarded(tmp_path):
     place.write_text(json.dumps(whole))
     with pytest.raises(ms.errors.IncompleteStoreError, match="resume"):
         ms.load(tmp_path / "run.zarr")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "layers", "step": 1.0}, {"times": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}], ids=str
+)
+def test_a_part_of_a_run_is_not_extended(options):
+    """The whole one goes on from its end: behind a part there would be a hole."""
+    model, start = ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(6, dim=2, seed=0)
+    run = ms.simulate(model, start, **({"until": 5.0} if "times" not in options else {}), **options)
+    part = ms.Run(run.dataset.isel(time=slice(0, 4)))
+    with pytest.raises(InvalidInputError, match=r"part of a run: it ends at .* whole run reached t = 5"):
+        part.extend(until=9.0)
+    assert run.extend(until=9.0).end == 9.0
+
+
+def test_some_tokens_of_a_run_are_no_run():
+    model, start = ms.Attention(dim=2, beta=4.0, mask=ms.Full()), ms.sphere.uniform(6, dim=2, seed=0)
+    run = ms.simulate(model, start, until=4.0, method="layers", step=1.0)
+    for part in ({"token": slice(0, 3)}, {"token": slice(2, None)}, {"coord": [0]}):
+        with pytest.raises(InvalidInputError, match="other tokens or coordinates"):
+            ms.Run(run.dataset.isel(part))
+    assert ms.Run(run.dataset.isel(time=slice(0, 2))).end == 1.0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_link_to_a_store_is_followed(tmp_path):
+    from typer.testing import CliRunner
+
+    from metastable.cli.app import build
+
+    (tmp_path / "far").mkdir()
+    store, link = tmp_path / "far" / "run.zarr", tmp_path / "link.zarr"
+    model, start = ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(6, dim=2, seed=0)
+    ms.simulate(model, start, until=2.0).save(store)
+    link.symlink_to(store)
+    call = ["extend", str(link), "--until", "4", "--quiet"]
+    found = CliRunner().invoke(build(call), call)
+    assert found.exit_code == 0, found.output
+    assert link.is_symlink()
+    assert ms.load(store).end == ms.load(link).end == 4.0
+    ms.simulate(model, start, until=1.0).save(link, overwrite=True)
+    assert link.is_symlink()
+    assert ms.load(store).end == 1.0
+    assert sorted(item.name for item in tmp_path.rglob("*.zarr")) == ["link.zarr", "run.zarr"]
+    gone = tmp_path / "gone.zarr"
+    gone.symlink_to(tmp_path / "nothing")
+    with pytest.raises(StoreExistsError):
+        ms.simulate(model, start, until=1.0).save(gone)

@@ -267,3 +267,36 @@ def test_a_scheduled_run_is_not_extended_but_simulated_again(tmp_path, stored):
     longer = ms.simulate(run.schedule, run.start, until=2.0, **OPTIONS)
     whole = ms.simulate(plan, start(), until=2.0, **OPTIONS)
     np.testing.assert_array_equal(longer.final, whole.final)
+
+
+def _hot_then_cold(until):
+    pieces = [(0.0, ms.Attention(dim=2, beta=2.0)), (2.0, ms.Attention(dim=2, beta=32.0))]
+    return ms.simulate(ms.Schedule(pieces), ms.sphere.uniform(20, dim=2, seed=0), until=until)
+
+
+def test_merges_are_predicted_from_the_last_joint_on():
+    run = _hot_then_cold(100.0)
+    with pytest.raises(UnsupportedError, match="t >= 2"):
+        run.predict_merges(1.5)
+    again = ms.predict_merges(run.at(50.0), run.models[1], 50.0)
+    assert run.predict_merges(50.0).time.tolist() == again.time.tolist()
+    with pytest.raises(UnsupportedError, match="depth 2, which the run does not reach"):
+        _hot_then_cold(1.5).predict_merges()
+    layers = ms.simulate([ms.Attention(dim=2, beta=beta) for beta in (2.0, 32.0)], run.start)
+    with pytest.raises(UnsupportedError, match="t >= 1"):
+        layers.predict_merges(0.0)
+    assert layers.predict_merges().radius == ms.analysis.cluster_radius(layers.models[1])
+
+
+def test_lengths_that_the_models_disagree_about_must_be_given(tmp_path):
+    run = _hot_then_cold(5.0)
+    for measure in (ms.merge_tree, lambda run: run.observe(ms.observe.clusters())):
+        with pytest.raises(InvalidInputError, match="radius="):
+            measure(run)
+    assert ms.merge_tree(run, radius=0.1).radius == 0.1
+    assert run.observe(ms.observe.clusters(radius=0.1)).dims == ("time",)
+    same = ms.simulate(
+        ms.Schedule([(0.0, run.models[1]), (1.0, run.models[1].replace(mask=ms.Full()))]), run.start, 3.0
+    )
+    assert ms.merge_tree(same).radius == ms.analysis.cluster_radius(run.models[1])
+    run.animate(tmp_path / "film.gif", seconds=0.2, frames_per_second=5)

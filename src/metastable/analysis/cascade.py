@@ -102,10 +102,12 @@ def predict_merges(
     is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
     of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
-    For Q^T K = c I, c >= 0, followers stay with their leader. Under other Q and K (and the causal mask) they are carried along as
+    For Q^T K = c I, c >= 0, and equal `masses` followers stay with their leader. Under other Q and K, or where a later token is heavier
+    than an earlier one and so holds itself longer (both under the causal mask), they are carried along as
     points of their own (`followers`), in groups that double in size along the sequence: some part from their leader, and
     tokens that part after t0 are apart in the tree from the start, as in `merge_tree`. Merges of such clusters, and those
-    that the leaders by themselves would place elsewhere, are `doubtful`.
+    that the leaders by themselves would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who
+    are not followed.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -144,28 +146,38 @@ def predict_merges(
     clusters = _Clusters(tokens, model, t0, radius)
     encounter = ENCOUNTER / clusters.pace
     tree = clusters.tree(clusters.places)
-    carried = _carried(clusters, tree)
+    parted = _parted(clusters)
+    followed = parted is None or parted.max() < MOST_CLUSTERS
+    carried = _carried(clusters, parted, tree) if parted is not None and followed else None
     if carried is not None:
         alone, (groups, tree) = tree, carried
         doubts = _doubts(tree, [groups.group_tree(places) for places in groups.disturbed(blur)], t0, encounter)
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         return replace(doubts, doubtful=doubts.doubtful | _touches(tree, clusters.labels) | _elsewhere(tree, alone))
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
-    return _doubts(tree, copies, t0, encounter)
+    doubts = _doubts(tree, copies, t0, encounter)
+    return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
 
-def _carried(clusters: _Clusters, alone: MergeTree) -> tuple[_Clusters, MergeTree] | None:
-    """Groups of followers and their tree, where it is another one than that of the leaders `alone`.
+def _parted(clusters: _Clusters) -> np.ndarray | None:
+    """The groups (n,) in which followers are carried along; None where they stay with their leaders."""
+    from metastable.analysis.followers import groups_of, heavier_followers, parted_by_mass
+
+    if not clusters.causal or len(clusters.leaders) == 0:
+        return None
+    if heavier_followers(clusters.model.masses):
+        return parted_by_mass(groups_of(clusters.labels), np.asarray(clusters.model.masses))
+    return None if clusters.sizes.max() == 1 or _pulled_back(clusters.model) else groups_of(clusters.labels)
+
+
+def _carried(clusters: _Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[_Clusters, MergeTree] | None:
+    """The groups `parted` of followers and their tree, where it is another one than that of the leaders `alone`.
 
     None where followers change nothing.
 
     It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
     """
-    from metastable.analysis.followers import groups_of
-
-    if not clusters.causal or clusters.sizes.max() == 1 or len(clusters.leaders) == 0 or _pulled_back(clusters.model):
-        return None
-    groups = _Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, groups_of(clusters.labels))
+    groups = _Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
     tree = groups.group_tree(groups.places)
     parts = tree.start_labels.max() > clusters.labels.max()
     return (groups, tree) if parts or len(tree) != len(alone) or _elsewhere(tree, alone).any() else None

@@ -4,6 +4,8 @@ For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to i
 this need not be so. A follower sees more tokens at its place than the leader does, and when the leader falls it may stay, or
 fall into another cluster. So there the followers are carried along: group g of a cluster is a point at its first token, with the
 tokens of the group ahead of each viewer as its mass. Points that coincide are not joined, so that they may part again.
+
+The same is done where masses differ and a token is heavier than one before it: when its leader falls, its own mass still holds it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,27 @@ def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
     for cluster in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == cluster)
         found[members] = members[0] + labels.size * np.ceil(np.log2(1.0 + np.arange(members.size))).astype(np.int64)
+    return by_first_token(found)
+
+
+def heavier_followers(masses: Any) -> bool:
+    """True when a token is heavier than one before it: beside that one it is held by more than that one was."""
+    if masses is None:
+        return False
+    given: FloatArray = np.asarray(masses, dtype=float)
+    return bool((given[1:] > given[:-1]).any())
+
+
+def parted_by_mass(groups: IntArray, masses: FloatArray) -> IntArray:
+    """The `groups` (n,) parted further, numbered by first token: nobody is heavier than the first of its group.
+
+    The first token of a group, which stands for it, is held at its place by its own mass; a heavier one would stay longer.
+    """
+    found = np.empty_like(groups)
+    for group in range(int(groups.max()) + 1):
+        members = np.flatnonzero(groups == group)
+        record = np.maximum.accumulate(masses[members])
+        found[members] = members[np.searchsorted(record, record)]
     return by_first_token(found)
 
 

@@ -14,7 +14,7 @@ from metastable._checks import FloatArray
 from metastable.analysis import _html
 from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
-from metastable.analysis.scales import cluster_radius
+from metastable.analysis.scales import cluster_radius_of_run
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
 from metastable.errors import UnsupportedError
 from metastable.model import Attention
@@ -180,7 +180,7 @@ def merge_tree(
         run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
             the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
-            (`metastable.analysis.cluster_radius`); the tree says which it was.
+            (`metastable.analysis.cluster_radius`); the tree says which it was. A run of several models with different beta needs one.
         window: relative length of the windows, at least 1e-12; separations of half of it do not count.
         resolution: bisection stops at this fraction of a step, 1e-15 to 1.
 
@@ -190,7 +190,7 @@ def merge_tree(
     trajectory = check_trajectory(run)
     if radius is None and not isinstance(trajectory.model, Attention):
         raise UnsupportedError("this run has no inverse temperature to set a radius by; give one: radius=0.3")
-    radius = cluster_radius(trajectory.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = cluster_radius_of_run(trajectory) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     bound = link_bound(radius)
     window = _checks.number(window, "window", NARROWEST_WINDOW)
     resolution = _checks.number(resolution, "resolution", FINEST_RESOLUTION, 1.0)

@@ -6,6 +6,9 @@ An observable is a small frozen object with
 - `measure(states, start=..., model=..., times=...)`: states (times, n, d) of one member and its start (n, d) to an array of
   shape (times, ...).
 
+It may have `coordinates`, too: a mapping from names of its dims to the numbers that stand along them (levels of quantiles, middles of
+cells), which results carry as coordinates.
+
 One whose class says `follows_model = True` looks at the model itself: in a run with several models it is measured with the one of
 each time, once for the times of each model (so do functions of your own that take the model).
 
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,7 +33,7 @@ from metastable.analysis.centers import renyi_centers
 from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
 from metastable.analysis.observe_attention import attention, attention_entropy, attention_rank
 from metastable.analysis.observe_density import density, energy
-from metastable.analysis.observe_own import as_observable, measured, own
+from metastable.analysis.observe_own import as_observable, coordinates_of, measured, own
 from metastable.analysis.scales import CONSUMED_FRACTION, center_separation, cluster_radius
 from metastable.analysis.trajectory import distance_to_subspace, subspace_basis, writable
 from metastable.errors import InvalidInputError, ObservableError
@@ -69,9 +72,19 @@ class Observable(Protocol):
         ...
 
 
-def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], str]:
-    """An observable at the saved times of a `Trajectory`: its name ("": none), values (times, ...), dims after time, its text."""
-    item = for_model(as_observable(observable, "observe"), run.model)
+class Along(NamedTuple):
+    """An observable along a run: `name` ("": none), `values` (times, ...), `dims` after time and their `coordinates`, its `text`."""
+
+    name: str
+    values: np.ndarray
+    dims: tuple[str, ...]
+    coordinates: dict[str, np.ndarray]
+    text: str
+
+
+def along(run: Any, observable: Any) -> Along:
+    """An observable at the saved times of a `Trajectory`."""
+    item = _for_run(as_observable(observable, "observe"), run)
     name = getattr(item, "name", "")
     label = name or type(item).__name__
     parts = []
@@ -85,7 +98,21 @@ def along(run: Any, observable: Any) -> tuple[str, np.ndarray, tuple[str, ...], 
                 f"{parts[0].shape[1:]} for another; return as many for every model"
             )
         parts.append(values)
-    return name, parts[0] if len(parts) == 1 else np.concatenate(parts), dims, repr(item)
+    values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return Along(name, values, dims, coordinates_of(item, dims, values.shape[1:]), repr(item))
+
+
+def _for_run(observable: Any, run: Any) -> Any:
+    """`for_model` for all models of a run, which must agree on the lengths that it leaves to them: one number means one thing."""
+    found = for_model(observable, run.model)
+    for model in getattr(run, "models", ()):
+        other = for_model(observable, model)
+        if other is not observable and other != found:
+            raise InvalidInputError(
+                f"the models of this run set different lengths for {observable!r}: {found!r} for the first, {other!r} for another; say "
+                "which ones count for the whole run, for example metastable.observe.clusters(radius=0.1)"
+            )
+    return found
 
 
 def _by_model(run: Any) -> list[tuple[slice, Any]]:
@@ -240,6 +267,11 @@ class CosineQuantiles:
     def dims(self) -> tuple[str, ...]:
         return ("quantile",)
 
+    @property
+    def coordinates(self) -> dict[str, np.ndarray]:
+        """The levels."""
+        return {"quantile": np.array(self.levels)}
+
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         tokens = states.shape[1]
         if tokens == 1:
@@ -249,7 +281,7 @@ class CosineQuantiles:
 
 
 def cosine_quantiles(levels: Sequence[float] = (0.1, 0.5, 0.9)) -> CosineQuantiles:
-    """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,)."""
+    """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,), whose coordinate are the levels."""
     checked = tuple(_checks.number(level, "levels", 0.0, 1.0) for level in _checks.vector(levels, "levels").tolist())
     if not checked:
         raise InvalidInputError("levels must hold at least one number between 0 and 1")

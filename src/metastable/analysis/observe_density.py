@@ -49,6 +49,15 @@ class TokenDensity:
         """Number of cells along the dims."""
         return (self.cells,) if len(self.dims) == 1 else (max(1, self.cells // 2), self.cells)
 
+    @property
+    def coordinates(self) -> dict[str, np.ndarray]:
+        """Middles of the cells in angle, and in height."""
+        if self.axis is not None:
+            return {}
+        *bands, arcs = self.shape
+        found = {"angle": _middles(-np.pi, np.pi, arcs)}
+        return {"height": _middles(-1.0, 1.0, bands[0]), **found} if bands else found
+
     def _counts(self, x: FloatArray) -> FloatArray:
         if self.axis is not None:
             from metastable.sphere import cap_measure
@@ -65,12 +74,16 @@ class TokenDensity:
         return found * (found.size / len(x))
 
 
+def _middles(low: float, high: float, cells: int) -> np.ndarray:
+    return low + (high - low) * (np.arange(cells) + 0.5) / cells
+
+
 def density(cells: int = CELLS, axis: Sequence[float] | None = None) -> TokenDensity:
     """How dense tokens are, in cells of equal measure; 1 is the density of uniform tokens.
 
     On the circle `cells` arcs, from the angle -pi on, dims (angle,). On S^2 cells/2 bands of the height x_3, from -1 on, times `cells`
     angles around, dims (height, angle). With an `axis` (dim,), in any dimension, `cells` bands of <x, axis> that uniform tokens fill
-    evenly, from the far pole on, dims (band,).
+    evenly, from the far pole on, dims (band,). The coordinates `angle` and `height` are those of the middles of the cells.
 
     For a smooth density see `Run.density`.
     """

@@ -195,3 +195,10 @@ def measured(
             f"{len(dims) + 1} axes, or name as many dims as there are"
         )
     return values, tuple(dims)
+
+
+def coordinates_of(observable: Any, dims: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The coordinates of the dims of an observable, after time: those that it has, and that are one number for each place."""
+    known = getattr(observable, "coordinates", {})
+    found = {dim: np.asarray(known[dim]) for dim in dims if dim in known}
+    return {dim: found[dim] for dim, size in zip(dims, shape) if dim in found and found[dim].shape == (size,)}

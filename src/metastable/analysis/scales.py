@@ -9,9 +9,10 @@ early in a run, it has more clusters than the distances at that moment have.)
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from metastable import _checks
-from metastable.errors import UnsupportedError
+from metastable.errors import InvalidInputError, UnsupportedError
 from metastable.model import Attention
 
 CLUSTER_FRACTION = 0.5
@@ -42,3 +43,14 @@ def cluster_radius(model: Attention) -> float:
 def center_separation(model: Attention) -> float:
     """delta of the Renyi centers unless told otherwise: 4 beta^(-1/2), at most pi."""
     return min(math.pi, CENTER_SEPARATION * attraction_width(model))
+
+
+def cluster_radius_of_run(run: Any) -> float:
+    """`cluster_radius` of the model of a run; of its models, where all agree. Where they do not, no one length fits the whole run."""
+    found = sorted({cluster_radius(model) for model in getattr(run, "models", (run.model,))})
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"the models of this run have different beta, and so different radii of clusters, {found[0]:.3g} to {found[-1]:.3g}; say "
+            f"which one counts for the whole run, for example radius={found[0]:.3g}"
+        )
+    return found[0]

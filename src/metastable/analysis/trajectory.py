@@ -64,8 +64,9 @@ def unit_rows(state: FloatArray, dim: int) -> FloatArray:
 def saved_grid(run: Trajectory) -> tuple[FloatArray, FloatArray]:
     """Saved times (m,) and tokens (m, n, d), with the start in front when it was not saved."""
     times, states = np.asarray(run.times, dtype=np.float64), np.asarray(run.states, dtype=np.float64)
-    if times.size == 0 or times[0] > 0:
-        times = np.concatenate([[0.0], times])
+    begin = getattr(run, "begin", 0.0)
+    if times.size == 0 or times[0] > begin:
+        times = np.concatenate([[begin], times])
         states = np.concatenate([np.asarray(run.start)[None], states.reshape(-1, *np.asarray(run.start).shape)])
     return times, writable(states)
 

@@ -284,9 +284,10 @@ def summary(run: Any, destination: Path | None, plot: Path | None) -> None:
 
     from metastable import analysis
 
-    radius = analysis.cluster_radius(run.model)
+    model = run.models[-1]
+    radius = analysis.cluster_radius(model)
     labels = analysis.cluster_labels(run.final, radius=radius)
-    prediction = analysis.predict(run.model) if len(run.model.all_heads) == 1 else None
+    prediction = analysis.predict(model) if len(model.all_heads) == 1 else None
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("tokens", f"{run.start.shape[0]} on the unit sphere of R^{run.start.shape[1]}")
     table.add_row("reached", f"t = {run.end:.6g}  ({run.status}{': ' + run.message if run.message else ''})")

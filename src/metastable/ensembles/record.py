@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 GIVE_UP = 32
 """When so many members have failed, and none has not, the rest is not tried."""
 
+MEMBER_QUANTILE = "member_quantile"
+"""The dim of quantiles over members where an observable has a dim `quantile` of its own."""
+OWN_QUANTILE = "_own_quantile"
+
 
 @dataclass
 class Record:
@@ -31,6 +35,8 @@ class Record:
     problem: Problem
     values: dict[str, np.ndarray] = field(default_factory=dict)
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    coordinates: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """Of each dim, what the observables that have it say stands along it."""
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
@@ -46,7 +52,8 @@ class Record:
 
     def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
-        from metastable.analysis.observe import for_model, measured
+        from metastable.analysis.observe import for_model
+        from metastable.analysis.observe_own import coordinates_of, measured
 
         problem = self.problem
         reached = int(np.isfinite(states).all(axis=(1, 2)).sum())
@@ -63,6 +70,9 @@ class Record:
                 times=problem.times[:reached],
                 whose=problem.named(member),
             )
+            if name not in self.values:
+                for dim, along in coordinates_of(item, dims, found.shape[1:]).items():
+                    self.coordinates.setdefault(dim, []).append(along)
             self._make_room(name, found.shape[1:], dims)
             self.values[name][member, :reached] = found
 
@@ -117,6 +127,10 @@ class Record:
             return "interrupted"
         return "success" if (self.status == SUCCESS).all() else "incomplete"
 
+    def _agreed_coordinates(self) -> dict[str, np.ndarray]:
+        """Coordinates of the inner dims. Where two observables put different numbers along one dim it has none."""
+        return {dim: all_[0] for dim, all_ in self.coordinates.items() if all(np.array_equal(all_[0], x) for x in all_)}
+
     def dataset(self) -> xr.Dataset:
         """The finished members as a dataset."""
         import xarray as xr
@@ -143,7 +157,12 @@ class Record:
             variables[name] = ("member", self.statistics[finished, column])
         return xr.Dataset(
             variables,
-            coords={"member": finished, "time": problem.times, "member_seed": ("member", self._seeds(finished.size))},
+            coords={
+                "member": finished,
+                "time": problem.times,
+                "member_seed": ("member", self._seeds(finished.size)),
+                **self._agreed_coordinates(),
+            },
             attrs={
                 "format": FORMAT,
                 "metastable_version": __version__,
@@ -167,7 +186,8 @@ class Record:
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:
     """Mean, standard error and quantiles over the members, NaN left out.
 
-    Each observable `NAME` becomes `NAME_mean`, `NAME_error` and `NAME_quantile` (dim `quantile` in front).
+    Each observable `NAME` becomes `NAME_mean`, `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an
+    observable has a dim of that name already, as `cosine_quantiles` does).
     """
     import xarray as xr
 
@@ -179,9 +199,13 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(f"quantiles must be a list of numbers such as (0.1, 0.9), not {quantiles!r}")
     levels = [_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles")]
     result: dict[str, Any] = {}
+    level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
     for name, values in stats.data_vars.items():
         if "time" in values.dims:
             result[f"{name}_mean"] = values.mean("member")
             result[f"{name}_error"] = values.std("member", ddof=1) / np.sqrt(values.count("member"))
-            result[f"{name}_quantile"] = values.quantile(levels, dim="member")
+            # xarray has one name for the new dim, which must be free.
+            own = {"quantile": OWN_QUANTILE} if "quantile" in values.dims else {}
+            found = values.rename(own).quantile(levels, dim="member").rename(quantile=level)
+            result[f"{name}_quantile"] = found.rename({new: old for old, new in own.items()})
     return xr.Dataset(result, attrs=stats.attrs)

@@ -17,8 +17,9 @@ from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
 from metastable.figures.gaps import angles_between, note
 from metastable.figures.moments import STRIDE, Frames, RunLike, frames, saved_states, trace, wants_log_time
-from metastable.figures.run_view import MANY, describe, draw_gram, world_counts
+from metastable.figures.run_view import MANY, draw_gram, world_counts
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
+from metastable.figures.titles import describe_run, last_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def animate(
 
     The last picture is held for the last second of them (half of a film that is shorter than two).
 
-    Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2), as everywhere); a key says so.
+    Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2) of the last model); a key says so.
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
     centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
@@ -102,7 +103,7 @@ def _scene(
     dim = states.shape[2]
     if dim > 3:
         return _gram_scene(run, times, states)
-    labels = cluster_labels(states[-1], radius=cluster_radius(run.model) if radius is None else radius)
+    labels = cluster_labels(states[-1], radius=cluster_radius(last_model(run)) if radius is None else radius)
     colors = style.cluster_colors(labels)
     marks = _center_marks(states[0], delta)
     if dim == 2:
@@ -184,7 +185,7 @@ def _circle_scene(
         draw_world_lines(
             axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight, gaps=gaps
         )
-        style.panel(axes[1], "", _title(run, tokens))
+        style.panel(axes[1], "", _title(run, 5.4))
     left, right = axes[1].get_xlim()
     now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
     veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)
@@ -235,7 +236,7 @@ def _sphere_scene(
         layers[name] = (lines, dots, rings, opacity)
     centers, tints = marks[0], np.array(marks[1], dtype=object)
     clock = ax.text(0.02, 0.02, "", transform=ax.transAxes)
-    style.panel(ax, "", _title(run, tokens))
+    style.panel(ax, "", _title(run, 5.4))
     # Between saved states without dense output nobody knows the way: a trail has dots there.
     far = np.zeros((len(path) - 1, tokens), dtype=bool)
     if saved_states(run) is not None:
@@ -258,12 +259,10 @@ def _sphere_scene(
     return Scene(page, (*layers["back"][:3], *layers["front"][:3], clock), update)
 
 
-def _title(run: RunLike, tokens: int) -> str:
+def _title(run: RunLike, inches: float) -> str:
     """The model, and how many saved states there are where they are all."""
     return ", ".join(
-        part
-        for part in (describe(run.model, tokens), note(saved_states(run), False).replace("drawn from ", ""))
-        if part
+        part for part in (describe_run(run, inches), note(saved_states(run), False).replace("drawn from ", "")) if part
     )
 
 
@@ -297,12 +296,12 @@ def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> Scene:
     image = draw_gram(ax, states[0])
     ax.set_ylabel("token (from 0)")
     page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
-    name = _title(run, states.shape[1])
-    title = ax.set_title("", loc="left")
+    name = _title(run, 4.2)
+    title = ax.set_title(f"{name}\n ", loc="left")  # room for two lines
 
     def update(frame: int) -> None:
         image.set_data(states[frame] @ states[frame].T)
-        title.set_text(f"{name}, {style.time_label(float(f'{times[frame]:.3g}'))}")
+        title.set_text(f"{name}\n{style.time_label(float(f'{times[frame]:.3g}'))}")
 
     return Scene(page, (image, title), update)
 

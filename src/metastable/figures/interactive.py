@@ -14,9 +14,13 @@ from metastable.figures.circle_view import angles_of, world_line
 from metastable.figures.gaps import angles_between, beside_gaps, note, stretches, with_arcs
 from metastable.figures.moments import STRIDE, RunLike, saved_states, trace, wants_log_time
 from metastable.figures.moments import frames as frames_of
+from metastable.figures.titles import describe_run, without_formulas
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+PAGE = 7.0
+"""Inches of a figure as browsers and notebooks show it."""
 
 
 def _hex(rgba: np.ndarray) -> list[str]:
@@ -65,13 +69,9 @@ class Shown(NamedTuple):
 
 
 def _title(run: RunLike, shown: Shown) -> str:
-    model, heads = run.model, len(run.model.all_heads)
-    beta = (
-        f"beta = {model.all_heads[0].beta if model.beta is None else model.beta:g}" if heads == 1 else f"{heads} heads"
-    )
-    words = f"{shown.states.shape[1]} tokens, d = {model.dim}, {beta}, {type(model.mask).__name__.lower()} mask"
+    words = without_formulas(describe_run(run, PAGE))
     far = bool((angles_between(shown.states) > STRIDE).any())
-    return ", ".join(part for part in (words, note(shown.saved, far)) if part)
+    return ", ".join(part for part in (words, note(shown.saved, far)) if part).replace("\n", "<br>")
 
 
 def _joined(lines: Sequence[np.ndarray], width: int) -> np.ndarray:

@@ -174,8 +174,9 @@ def _even(run: RunLike, count: int, log: bool | None, kept: bool = True) -> np.n
 def _saved(run: RunLike) -> tuple[np.ndarray, np.ndarray]:
     """The saved states, with the start in front."""
     times, states = np.asarray(run.times, dtype=float), np.asarray(run.states, dtype=float)
-    if times[0] > 0:
-        return np.concatenate([[0.0], times]), np.concatenate([np.asarray(run.start)[None], states])
+    begin = getattr(run, "begin", 0.0)
+    if times[0] > begin:
+        return np.concatenate([[begin], times]), np.concatenate([np.asarray(run.start)[None], states])
     return times, states
 
 

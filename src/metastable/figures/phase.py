@@ -193,7 +193,8 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
             return Reduced(*(item.mean(over) if over else item for item in pick))
         if not over:
             return Reduced(array, array, array)
-        low, high = (array.quantile(level, over, skipna=True).drop_vars("quantile") for level in (0.1, 0.9))
+        # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
+        low, high = (array.reduce(np.nanquantile, over, q=level, keep_attrs=True) for level in (0.1, 0.9))
         return Reduced(array.mean(over), low, high)
 
 
@@ -204,6 +205,8 @@ def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
             raise InvalidInputError(
                 f"{dim!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
             )
+        if dim not in array.coords:  # numbered
+            array = array.assign_coords({dim: np.arange(array.sizes[dim])})
         try:
             if array[dim].dtype.kind in "UOS":
                 array = array.sel({dim: str(value)})

@@ -22,6 +22,7 @@ from metastable.figures.density_view import draw_ring, draw_sphere_density, sphe
 from metastable.figures.gaps import angles_between, note
 from metastable.figures.moments import STRIDE, RunLike, half_way, sample, saved_states, trace, walk, wants_log_time
 from metastable.figures.sphere_view import DEFAULT_VIEW, Dots, View, draw_ball, draw_paths, draw_points
+from metastable.figures.titles import describe_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,26 +32,6 @@ MANY = 2000
 """Tokens from which on densities are drawn instead of lines."""
 CELLS = 240
 """Arcs of the circle in which they are counted."""
-
-
-def describe(model: Any, tokens: int) -> str:
-    """One line for a title: tokens, dimension, inverse temperature, mask and what else is not the default."""
-    parts = [f"$n = {tokens}$", f"$d = {model.dim}$"]
-    if hasattr(model, "summary"):  # the layers of a checkpoint, which are no `Attention`
-        return ", ".join([*parts, style.plain(model.summary), type(model.mask).__name__.lower()])
-    if model.beta is not None:
-        parts.append(rf"$\beta = {model.beta:g}$")
-    else:
-        heads = model.all_heads
-        parts.append(rf"$\beta = {heads[0].beta:g}$, 1 head" if len(heads) == 1 else f"{len(heads)} heads")
-    parts.append(type(model.mask).__name__.lower())
-    if model.weights != "softmax":
-        parts.append(model.weights)
-    if type(model.norm).__name__ != "PostLN":
-        parts.append(type(model.norm).__name__)
-    if model.noise:
-        parts.append(rf"$\sigma = {model.noise:g}$")
-    return ", ".join(parts)
 
 
 def draw_run(
@@ -104,7 +85,7 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
     gaps = saved_states(run) is not None
     draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7, gaps=gaps)
     style.token_key(page, axes[0], tokens)
-    style.panel(axes[0], "", _and(f"{describe(run.model, tokens)} (first token red)", _source(run, states, log)))
+    style.panel(axes[0], "", _and(f"{describe_run(run, 6.0)} (first token red)", _source(run, states, log)))
     draw_circle(axes[1], limit=1.8)
     draw_tokens(
         axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
@@ -133,7 +114,7 @@ def world_counts(ax: Any, run: RunLike, moments: int, log: bool | None) -> Any:
     logged = wants_log_time(run, log)
     image = draw_world_counts(ax, times, counts, log=logged, gaps=saved is not None)
     words = note(saved, False, logged)
-    style.panel(ax, "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known"))
+    style.panel(ax, "", _and(describe_run(run, 6.0), words and f"{words} (strips); hatched: not known"))
     return image
 
 
@@ -153,9 +134,7 @@ def _sphere_density_page(run: RunLike, view: View, log: bool | None) -> Figure:
     for row, name in enumerate(("this side", "the other side, from behind")):
         grid[row, 0].text(-1.15, 0, name, rotation=90, ha="right", va="center", color=style.MUTED)
     page.colorbar(image, ax=list(grid.ravel()), label="density of tokens (1: uniform)", pad=0.01, aspect=40)
-    page.suptitle(
-        _and(describe(run.model, tokens), note(saved_states(run), False)), x=0.01, ha="left", fontsize="medium"
-    )
+    page.suptitle(_and(describe_run(run, 8.6), note(saved_states(run), False)), x=0.01, ha="left", fontsize="medium")
     return page
 
 
@@ -169,7 +148,7 @@ def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View
     draw_points(ax, run.final, view, size=34, dots=Dots(edge_width=0.8))
     style.token_key(page, ax, tokens)
     end = style.time_label(float(times[-1]))
-    words = f"{describe(run.model, tokens)}\nfrom start (small) to {end} (red)"
+    words = f"{describe_run(run, 5.0)}\nfrom start (small) to {end} (red)"
     style.panel(ax, "", _and(words, _source(run, states)))
     return page
 
@@ -204,7 +183,7 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
     axes[3].set_xlabel("depth $t$")
     axes[3].set_ylabel("mean cosine")
     style.grid(axes[3])
-    words = ", ".join(part for part in (describe(run.model, states.shape[1]), note(only, False)) if part)
+    words = ", ".join(part for part in (describe_run(run, 9.6), note(only, False)) if part)
     page.suptitle(words, x=0.01, ha="left", fontsize="medium")
     return page
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 AS_BEFORE = 10.0
 """A run that tried implicit steps and went back to explicit ones goes on with these, to a horizon so many times as long."""
+SAME_END = 1e-9
+"""Relative difference of two ends that are one, but for the rounding of multiples of a step."""
 METHODS = ("auto", "tsit5", "rodas")
 """What the method of a further part may be, where the run so far was adaptive."""
 
@@ -38,6 +40,7 @@ def extended(
     """The longer run as its plan, what was asked for, and its solution; see `Run.extend`."""
     earlier = memory.solution_of(run._made)
     _check_can_go_on(run)
+    _check_whole(run, earlier)
     _checks.choice(method, "method", METHODS)
     save = _save(run, until, times, earlier)
     wishes = _wishes(run, save, method)
@@ -72,6 +75,18 @@ def _check_can_go_on(run: Run) -> None:
         )
     if run.status in ("diverged", "unresolved"):
         raise UnsupportedError(f"this run cannot go on: {run.message}")
+
+
+def _check_whole(run: Run, earlier: Solution) -> None:
+    """Refuse a part of a run: what comes next is known for its last state only, and there would be a hole between."""
+    reached = run.end if earlier.dense is None else float(earlier.dense.end)
+    if run.status == "success" and "settled" not in run.notes:
+        reached = max(reached, float(run._made.attrs["until"]))
+    if run.end < reached * (1.0 - SAME_END):
+        raise InvalidInputError(
+            f"this is a part of a run: it ends at t = {run.end:g}, and the whole run reached t = {reached:g}, from where it would go "
+            "on; extend the whole one, and take the part then"
+        )
 
 
 def _save(run: Run, until: float | str | None, times: Any, earlier: Solution) -> Save:

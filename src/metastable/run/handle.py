@@ -67,6 +67,23 @@ class Run(Handle):
     Its arrays are read-only; `run.final.copy()` may be changed.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_all_tokens()
+
+    def _check_all_tokens(self) -> None:
+        """Refuse a dataset with other tokens than the run had: those moved among all of them."""
+        from metastable.dataset import describes_layers, fingerprint
+
+        attrs = self._made.attrs
+        if not {"model", "start_hash"} <= attrs.keys() or "start" not in self._made or describes_layers(attrs["model"]):
+            return  # what lacks them, or belongs to another class, is refused where it is used
+        if attrs["start_hash"] != fingerprint(self._made["start"].values):
+            raise InvalidInputError(
+                "dataset has other tokens or coordinates than the run was started with, so it is no run: those it has moved among all "
+                "of them. Select from its arrays instead, for example run.dataset.x.isel(token=slice(0, 10))"
+            )
+
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (
@@ -170,10 +187,14 @@ class Run(Handle):
         return Density.from_tokens(tokens, bandwidth, masses=masses, axis=axis)
 
     def predict_merges(self, t: float | None = None, **options: Any) -> MergeTree:
-        """The merges after time t (None: the end) as they follow from the clusters at t alone; see `metastable.predict_merges`."""
+        """The merges after time t (None: the end) as they follow from the clusters at t alone; see `metastable.predict_merges`.
+
+        In a run of several models t is no earlier than the last joint: from then on one model holds (the last one, for ever).
+        """
         from metastable.run.trees import predict_merges
 
-        moment = self.end if t is None else t
+        moment = self.end if t is None else _checks.number(t, "t", 0.0, error=TimeError)
+        self._check_last_model(moment)
         return predict_merges(self.final if t is None else self.at(t), self.model_at(moment), moment, **options)
 
     def to_html(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -194,6 +215,20 @@ class Run(Handle):
         from metastable.explorer import export_run
 
         export_run.write(self, path, **options)
+
+    def _check_last_model(self, moment: float) -> None:
+        """Refuse a moment behind which other models come: what one model makes of it is not what the run does."""
+        last, further = self.schedule.joints[-1], self.notes.get("next_joint")
+        if further is not None:
+            raise UnsupportedError(
+                f"the Schedule of this run goes on with another model at depth {further:g}, which the run does not reach and does not "
+                "hold; simulate the Schedule beyond its last joint, and ask that run"
+            )
+        if moment < last:
+            raise UnsupportedError(
+                f"behind t = {moment:g} other models come, and merges are predicted for one; this run has its last model from "
+                f"t = {last:g} on: ask run.predict_merges(t) with t >= {last:g}, or read metastable.merge_tree(run)"
+            )
 
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.

@@ -43,3 +43,9 @@ def solve(whole: Plan, plans: list[Plan], start: FloatArray, report: Any) -> Sol
     """The pieces one after the other."""
     solvers = [METHODS[plan.method].solve for plan in plans]
     return scheduled.solve(whole, plans, solvers, start, report)
+
+
+def with_next_joint(schedule: Schedule, whole: Plan, solution: Solution) -> Solution:
+    """The solution with the note `next_joint`, where models come behind the end: a run holds those only that it reached."""
+    further = schedule.joints[len(whole.joints) :]
+    return replace(solution, notes={**solution.notes, "next_joint": further[0]}) if further else solution

@@ -79,7 +79,7 @@ def simulate(
         with progress_bar("simulate", whole.save.until, progress) as report:
             solution = scheduling.solve(whole, plans, whole.packed(tokens), report)
         warn_if_early(solution)
-        return from_solution(whole, tokens, solution)
+        return from_solution(whole, tokens, scheduling.with_next_joint(model, whole, solution))
     plan, tokens = _plan(model, start, until, times, wishes, seed)
     reason = standstill(plan.model, len(tokens)) if len(plan.models) == 1 else None
     if reason is not None:

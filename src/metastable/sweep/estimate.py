@@ -25,7 +25,7 @@ COPIES = 2
 class Estimate:
     """Size of a sweep. `seconds`: of work on one core, from `sampled` tasks of which the cheapest and dearest are given.
 
-    `failures`: trials that failed, in words; in the sweep they will be tasks that fail.
+    `failures`: trials that failed with `MEMBERS` members, in words; in the sweep they will be tasks that fail.
     """
 
     tasks: int
@@ -78,10 +78,17 @@ def _sample(size: int) -> Iterator[int]:
 def _measure(task: Task, function: Execute, patience: float) -> tuple[float, float]:
     """Seconds and bytes of a whole task, from one with few members."""
     try:
-        few, (spent, result) = 1, _timed(task, function, 1)
+        try:
+            few, (spent, result) = 1, _timed(task, function, 1)
+        except Exception:
+            if task.members == 1:
+                raise
+            # One member may fail where most do not: a task fails when all of them do.
+            few = min(task.members, MEMBERS)
+            spent, result = _timed(task, function, few)
         if spent >= patience:
             # Once more: compilation is paid once, not once per task.
-            spent, result = _timed(task, function, 1)
+            spent, result = _timed(task, function, few)
         if spent < patience:
             few = min(task.members, MEMBERS)
             spent, result = _timed(task, function, few)

@@ -159,14 +159,14 @@ class View:
             for name, content in stored.items():
                 if json.loads((self.path / name).read_text(encoding="utf-8")) != content:
                     return False
-            return stored == self._metadata() and self._coordinates_intact(entries)
+            return stored == self._metadata(entries) and self._coordinates_intact(entries)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def _metadata(self) -> dict[str, Any]:
+    def _metadata(self, entries: Mapping[int, Entry]) -> dict[str, Any]:
         """The metadata that a new store would have."""
         with folders.scratch(self.path) as scratch:
-            self._write_frame(scratch, {})
+            self._write_frame(scratch, entries)
             return json.loads((scratch / ".zmetadata").read_text(encoding="utf-8"))["metadata"]
 
     def _coordinates_intact(self, entries: Mapping[int, Entry]) -> bool:
@@ -209,7 +209,7 @@ class View:
         zarr.consolidate_metadata(path, zarr_format=2)
 
     def _inner_coordinates(self, entries: Mapping[int, Entry]) -> dict[str, np.ndarray]:
-        """Coordinates of the inner dims, from the first task whose result has the full size."""
+        """Coordinates of the inner dims that have one, from the first task whose result has the full size."""
         from metastable.sweep.tasks import STATISTICS
 
         found: dict[str, np.ndarray] = {}
@@ -227,8 +227,7 @@ class View:
                 if variable.coordinate and wanted.get(variable.name) == variable.values.size:
                     found[variable.name] = np.array(variable.values)
                     del wanted[variable.name]
-        # A dim without coordinate (or a frame without results) is numbered, so that the metadata is always the same.
-        return {dim: found.get(dim, np.arange(size, dtype=np.float64)) for dim, size in self.layout.sizes.items()}
+        return {dim: found[dim] for dim in self.layout.sizes if dim in found}
 
 
 def _equal(array: Any, region: tuple[slice, ...], block: np.ndarray) -> bool:

@@ -9,10 +9,10 @@ import pytest
 import metastable as ms
 from metastable import sphere
 from metastable.analysis import _paths, cascade, cluster_leaders, leaders
-from metastable.analysis._film import Film, RunFilm, refine
+from metastable.analysis._film import Film, RunFilm, by_first_token, refine
 from metastable.analysis.cascade import COPIES
 from metastable.analysis.clusters import link_bound
-from metastable.analysis.followers import PathFilm, groups_of, tree_of_groups
+from metastable.analysis.followers import PathFilm, groups_of, parted_by_mass, tree_of_groups
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
 from metastable.integrate.rodas.forces import plain_surroundings
@@ -108,6 +108,46 @@ def test_masses_count_as_tokens():
     assert many.parent.tolist() == [0, 0]
     assert few.parent.tolist() == [0, 0]
     np.testing.assert_allclose(few.time[1], many.time[1], rtol=1e-4)
+
+
+def test_a_heavy_follower_stays_longer_than_its_leader():
+    state = on_circle([0.3, 2.0, 2.0])
+    model = ms.Attention(dim=2, beta=6.0, masses=[1.0, 0.1, 10.0])
+    truth, guess = ms.merge_tree(ms.simulate(model, state, until=1500.0)), ms.predict_merges(state, model)
+    assert guess.child_size.tolist() == truth.child_size.tolist() == [1, 1]
+    np.testing.assert_allclose(guess.time, truth.time, rtol=1e-4)
+    assert guess.doubtful.all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_predicts_under_random_masses(seed):
+    generator = np.random.default_rng(seed)
+    model = ms.Attention(dim=2, beta=5.0, masses=np.exp(generator.normal(0.0, 1.5, 14)))
+    run = ms.simulate(model, sphere.uniform(14, dim=2, seed=generator), until=4000.0, max_steps=10**6)
+    truth, guess = ms.merge_tree(run), ms.predict_merges(run.at(20.0), model, 20.0)
+    later = {int(c): (int(p), t) for c, p, t in zip(truth.child, truth.parent, truth.time) if t > 20.0}
+    found = {int(c): (int(p), t) for c, p, t in zip(guess.child, guess.parent, guess.time) if t < run.end}
+    assert later
+    assert {child: parent for child, (parent, _) in found.items()} == {c: p for c, (p, _) in later.items()}
+    # A fall under way at t0 takes a time of order one.
+    np.testing.assert_allclose([found[c][1] for c in later], [t for _, t in later.values()], rtol=0.02, atol=1.0)
+
+
+def test_groups_are_no_heavier_than_their_first_token():
+    generator = np.random.default_rng(0)
+    labels, masses = by_first_token(generator.integers(0, 4, 100)), generator.exponential(size=100)
+    groups = parted_by_mass(labels, masses)
+    for group in range(groups.max() + 1):
+        members = np.flatnonzero(groups == group)
+        assert masses[members].max() == masses[members[0]]
+        assert len(set(labels[members].tolist())) == 1
+    assert groups.max() < 50  # a new one for every record only
+
+
+def test_more_followers_than_can_be_followed_make_all_doubtful():
+    state = on_circle(np.concatenate([[0.3], np.full(401, 2.0)]))
+    tree = ms.predict_merges(state, ms.Attention(dim=2, beta=6.0, masses=np.linspace(1.0, 2.0, 402)))
+    assert tree.doubtful.tolist() == [True]
 
 
 # ------------------------------------------------------------------------------------------------ an independent way

@@ -297,3 +297,24 @@ def test_a_discriminator_has_no_words_of_its_own(tmp_path: Path) -> None:
     flow = checkpoints.flow(tmp_path)
     assert type(flow.model).__name__ == "ElectraModel"
     assert flow.run(IDS).status == "success"
+
+
+def test_states_from_a_later_layer_on_begin_there(tmp_path: Path) -> None:
+    """Nothing is said of depths before the first state, neither in words nor in pictures."""
+    from metastable.analysis.trajectory import saved_grid
+    from metastable.figures import moments
+
+    generator = np.random.default_rng(0)
+    cache = {f"model.layers.{layer}.output": generator.normal(size=(5, 3)) for layer in (2, 3)}
+    run = checkpoints.from_states(cache)
+    assert run.times.tolist() == [3.0, 4.0]
+    assert run.begin == 3.0
+    assert "t = 3..4" in repr(run)
+    np.testing.assert_array_equal(run.start, run.states[0])
+    assert saved_grid(run)[0].tolist() == [3.0, 4.0]
+    assert moments.saved_states(run) == 2
+    run.save(tmp_path / "run.zarr")
+    assert checkpoints.FlowRun.load(tmp_path / "run.zarr").begin == 3.0
+    whole = checkpoints.from_states(generator.normal(size=(2, 5, 3)))
+    assert whole.begin == 0.0
+    assert "t = 0..1" in repr(whole)

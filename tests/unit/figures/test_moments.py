@@ -8,7 +8,7 @@ import pytest
 import metastable as ms
 from metastable import sphere
 from metastable.errors import InvalidInputError, StoreFullError
-from metastable.figures import animation, moments, run_view
+from metastable.figures import animation, moments, run_view, titles
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +93,10 @@ def test_token_colours_have_a_key(runs):
 
 
 def test_one_head_is_one_head():
-    text = run_view.describe(ms.Attention(dim=3, heads=(ms.Head(beta=2.0),)), 4)
+    text = titles.describe(ms.Attention(dim=3, heads=(ms.Head(beta=2.0),)), 4)
     assert "1 head" in text
     assert "heads" not in text
-    assert "2 heads" in run_view.describe(ms.Attention(dim=3, heads=(ms.Head(), ms.Head(beta=2.0))), 4)
+    assert "2 heads" in titles.describe(ms.Attention(dim=3, heads=(ms.Head(), ms.Head(beta=2.0))), 4)
 
 
 def test_thousands_of_tokens_are_a_density():

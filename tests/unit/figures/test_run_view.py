@@ -5,7 +5,7 @@ import pytest
 
 from metastable import sphere
 from metastable.errors import InvalidInputError, StoreError, TimeError, UnsupportedError
-from metastable.figures import run_view, style
+from metastable.figures import run_view, style, titles
 from metastable.figures.animation import animate
 from metastable.model import Attention, Full
 from metastable.run import simulate
@@ -107,7 +107,7 @@ def test_mean_cosine_matches_the_definition(runs):
 
 
 def test_description_says_what_is_not_default():
-    text = run_view.describe(Attention(dim=4, beta=2.0, mask=Full(), weights="hardmax"), 7)
+    text = titles.describe(Attention(dim=4, beta=2.0, mask=Full(), weights="hardmax"), 7)
     assert "full" in text
     assert "hardmax" in text
     assert "n = 7" in text

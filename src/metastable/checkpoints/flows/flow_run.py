@@ -16,7 +16,7 @@ from metastable import dataset as stores
 from metastable._checks import FloatArray
 from metastable.checkpoints.flows import beginnings, caches
 from metastable.errors import InvalidInputError, StoreError, TimeError, UnsupportedError
-from metastable.handle import Handle, moments_of
+from metastable.handle import BEGIN, Handle, moments_of
 from metastable.integrate.solution import Solution, Statistics
 from metastable.model import Causal, Full, PostLN, PreLN
 
@@ -135,7 +135,7 @@ class FlowRun(Handle):
     """The result of `Flow.run`: a handle on an `xarray.Dataset` of the schema of every run.
 
     Dims `time`, `token`, `coord`. `x`: unit tokens, float64; `radius`: their lengths; `hidden`: the hidden states as the model has
-    them, bit for bit; `start`: unit tokens at t = 0; coordinates `text` and `id` name the tokens. `cluster_labels`,
+    them, bit for bit; `start`: unit tokens at the beginning; coordinates `text` and `id` name the tokens. `cluster_labels`,
     `renyi_centers`, `merge_tree(run, radius=...)`, observables, `checkpoints.token_geometry(run.dataset)`,
     `checkpoints.capture_curves(run.dataset, delta)`, `run.plot()` and `run.animate(path)` work as for any other.
     """
@@ -152,8 +152,8 @@ class FlowRun(Handle):
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (
-            f"<FlowRun: {tokens} tokens in R^{dim}, {self._made.attrs.get('flow', 'layers')}, t = 0..{self.end:g}, {self.method}, "
-            f"{self.stats.accepted} steps, {self.status}>"
+            f"<FlowRun: {tokens} tokens in R^{dim}, {self._made.attrs.get('flow', 'layers')}, "
+            f"t = {self.begin:g}..{self.end:g}, {self.method}, {self.stats.accepted} steps, {self.status}>"
         )
 
     @cached_property
@@ -223,7 +223,7 @@ def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool 
             TransformerLens (`blocks.3.hook_resid_pre`, `hook_resid_mid`, `hook_resid_post`) and nnsight or hooks
             (`model.layers.3.output`) fill them; other names in it are passed over. A batch axis of one is dropped.
             TransformerLens changes a model's weights unless it is loaded without processing; its states are then not those of the
-            checkpoint.
+            checkpoint. Where the names begin at a later layer the run begins there: `run.begin` is its depth, `run.start` its state.
         text: names of the tokens.
         causal: whether tokens see only earlier ones (only for titles).
     """
@@ -255,9 +255,15 @@ def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool 
         description={**description, "layer_kind": "given"},
         attributes={
             "flow": "given states",
+            BEGIN: times[0],
             "method": "layers",
             "until": times[-1],
             "seed": -1,
             "dtype": str(array.dtype),
+            # Nobody solved anything; a store has these attributes all the same.
+            "rtol": 0.0,
+            "atol": 0.0,
+            "step": 1.0,
+            "max_steps": len(times),
         },
     )

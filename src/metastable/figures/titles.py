@@ -1,0 +1,147 @@
+"""What a picture says above itself: tokens, dimension, the model or models that moved them, and whether the run stopped early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metastable.figures import style
+from metastable.figures.moments import RunLike
+from metastable.model.values import scalar_multiple
+
+USUAL = {
+    "weights": "softmax",
+    "norm": "PostLN",
+    "noise": r"$\sigma = 0$",
+    "form": "$Q = K = I$",
+    "value": "$V = I$",
+    "feedforward": "no feed-forward layer",
+    "frozen": "none frozen",
+    "masses": "equal masses",
+    "bias": "no bias",
+}
+"""What is not said of a model that has it, unless another model of the run has not."""
+SHORT_MATRIX = 3
+"""Size up to which a diagonal is written out."""
+PER_INCH = 13.0
+"""Letters to an inch of a title."""
+
+
+def describe(model: Any, tokens: int) -> str:
+    """One line for a title: tokens, dimension, inverse temperature, mask and what else is not the default."""
+    return ", ".join(_words([model], tokens))
+
+
+def describe_run(run: RunLike, inches: float = 1e9) -> str:
+    """The same for a run, all of whose models are in it; broken into lines that fit a page so wide.
+
+    Of several models (a `Schedule`, layers) it says how many there are, and where they differ the first and the last, or the range of
+    beta. A run that stopped early says so.
+    """
+    words = _words(getattr(run, "models", (run.model,)), len(run.start))
+    status = getattr(run, "status", "success")
+    if status != "success":
+        words.append(f"stopped early at $t = {float(run.times[-1]) if len(run.times) else 0.0:.3g}$ ({status})")
+    return _broken(words, int(PER_INCH * inches))
+
+
+def last_model(run: RunLike) -> Any:
+    """The model that holds at the end of a run."""
+    return getattr(run, "models", (run.model,))[-1]
+
+
+def without_formulas(text: str) -> str:
+    """A title for those who typeset no formulas: "beta = 9" for `$\\beta = 9$`."""
+    text = text.replace(r"\to", "→").replace(r"\$", "\0").replace("$", "").replace("\0", "$")
+    return re.sub(r"\\([A-Za-z]+)", r"\1", text)
+
+
+def _words(models: Sequence[Any], tokens: int) -> list[str]:
+    """The parts of a title."""
+    first = models[0]
+    words = [f"$n = {tokens}$", f"$d = {first.dim}$"]
+    if hasattr(first, "summary"):  # the layers of a checkpoint, which are no `Attention`
+        return [*words, style.plain(first.summary), type(first.mask).__name__.lower()]
+    if len(models) > 1:
+        words.append(f"{len(models)} models")
+    facts = [_facts(model) for model in models]
+    for name in dict.fromkeys(name for found in facts for name in found):
+        values = [found.get(name, USUAL.get(name, "")) for found in facts]
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) == 1:
+            words.append(values[0])
+        elif name == "beta" and len(models) > 2:
+            words.append(_beta_range(models))
+        elif len(models) == 2:
+            words.append(_joined(*values))
+        else:
+            words.append(f"{values[0]} at first, {values[-1]} at last")
+    return words
+
+
+def _joined(before: str, after: str) -> str:
+    """`$\\beta = 30 \\to 2$` of two formulas with one left-hand side, else both."""
+    symbol = before.split(" = ")[0]
+    if before.startswith("$") and before.count("$") == 2 and after.startswith(f"{symbol} = ") and after.endswith("$"):
+        return f"{before[:-1]} \\to {after.split(' = ', 1)[1]}"
+    return f"{before} $\\to$ {after}"
+
+
+def _beta_range(models: Sequence[Any]) -> str:
+    found = [head.beta for model in models for head in model.all_heads]
+    return rf"$\beta$ between {min(found):g} and {max(found):g}"
+
+
+def _facts(model: Any) -> dict[str, str]:
+    """What sets an `Attention` apart, by field: the inverse temperature, the mask, and all that is not usual."""
+    heads = model.all_heads
+    facts: dict[str, str] = {}
+    if len(heads) == 1:
+        facts["beta"] = rf"$\beta = {heads[0].beta:g}$" + (", 1 head" if model.beta is None else "")
+    else:
+        facts["beta"] = f"{len(heads)} heads"
+    facts["mask"] = type(model.mask).__name__.lower()
+    if getattr(model.mask, "include_self", True) is False:
+        facts["mask"] += " without self"
+    facts["weights"] = model.weights if isinstance(model.weights, str) else type(model.weights).__name__.lower()
+    facts["norm"] = type(model.norm).__name__
+    facts["noise"] = rf"$\sigma = {model.noise:g}$"
+    if len(heads) == 1:
+        facts["form"] = USUAL["form"] if heads[0].bilinear is None and not _positional(heads[0]) else "own $Q$, $K$"
+        facts["value"] = _value(heads[0], model.dim)
+    facts["feedforward"] = USUAL["feedforward"] if model.feedforward is None else "feed-forward layer"
+    facts["frozen"] = USUAL["frozen"] if model.frozen is None else f"{len(model.frozen.tokens)} frozen tokens"
+    facts["masses"] = USUAL["masses"] if model.masses is None else "unequal masses"
+    if model.masses is not None and np.ptp(model.masses) == 0:
+        facts["masses"] = f"masses {model.masses[0]:g}"
+    facts["bias"] = USUAL["bias"] if model.bias is None else type(model.bias).__name__
+    return {name: text for name, text in facts.items() if text != USUAL.get(name)}
+
+
+def _positional(head: Any) -> bool:
+    """True for a head whose logits are more than a bilinear form of two tokens."""
+    return any(getattr(head, name, None) is not None for name in ("rotary", "query_bias", "key_bias"))
+
+
+def _value(head: Any, dim: int) -> str:
+    matrix = np.asarray(head.value_matrix(dim))
+    factor = scalar_multiple(matrix)
+    if factor is not None:
+        return f"$V = {'' if factor == 1 else '-' if factor == -1 else f'{factor:g} '}I$"
+    diagonal = np.diag(matrix)
+    if dim <= SHORT_MATRIX and np.array_equal(matrix, np.diag(diagonal)):
+        return f"$V =$ diag({', '.join(f'{number:g}' for number in diagonal)})"
+    return "own $V$"
+
+
+def _broken(words: Sequence[str], most: int) -> str:
+    """The words with commas between them, in lines of at most so many letters (as they look)."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if lines[-1] and len(without_formulas(", ".join([*lines[-1], word]))) > most:
+            lines.append([])
+        lines[-1].append(word)
+    return ",\n".join(", ".join(line) for line in lines)

@@ -1,0 +1,80 @@
+"""Titles of pictures and films: they name what moved the tokens, all of it."""
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.errors import StoppedEarlyWarning
+from metastable.figures import animation, titles
+from metastable.figures.moments import frames
+
+START = ms.sphere.uniform(6, dim=2, seed=0)
+
+
+def attention(beta, **fields):
+    return ms.Attention(dim=2, beta=beta, **fields)
+
+
+@pytest.fixture(scope="module")
+def scheduled():
+    second = attention(2.0, mask=ms.Full(), value=-np.eye(2))
+    return ms.simulate(ms.Schedule([(0.0, attention(30.0)), (2.0, second)]), START, until=4.0)
+
+
+def heading(page):
+    return " ".join([*(ax.get_title(loc="left") for ax in page.axes), page.get_suptitle()])
+
+
+def test_pictures_and_films_of_a_schedule_name_all_its_models(scheduled):
+    film = animation._scene(scheduled, frames(scheduled, 3), False, 0.1, None, None, animation.DEFAULT_VIEW)
+    for page in (scheduled.plot(), film.page):
+        assert "2 models" in heading(page)
+        assert r"$\beta = 30 \to 2$" in heading(page)
+        assert r"causal $\to$ full" in heading(page)
+    text = scheduled.plot(backend="plotly").layout.title.text
+    assert "2 models, beta = 30 → 2, causal → full, V = I → -I" in text
+    assert "$" not in text
+    assert "\\" not in text
+
+
+def test_layers_are_told_by_the_range_of_beta():
+    for dim in (2, 3, 5):
+        layers = [ms.Attention(dim=dim, beta=beta) for beta in (1.0, 9.0, 3.0)]
+        run = ms.simulate(layers, ms.sphere.uniform(6, dim=dim, seed=0))
+        assert r"3 models, $\beta$ between 1 and 9, causal" in heading(run.plot())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"value": -np.eye(2)}, "$V = -I$"),
+        ({"value": np.diag([1.0, 0.5])}, "$V =$ diag(1, 0.5)"),
+        ({"value": [[0.0, 1.0], [2.0, 0.0]]}, "own $V$"),
+        ({"key": np.diag([1.0, 0.5])}, "own $Q$, $K$"),
+        ({"frozen": ms.Frozen(START[:2])}, "2 frozen tokens"),
+        ({"masses": [1.0, 2.0, 1.0, 1.0, 1.0, 1.0]}, "unequal masses"),
+        ({"bias": ms.ALiBi(0.1)}, "ALiBi"),
+        ({"mask": ms.Causal(include_self=False)}, "causal without self"),
+        ({"noise": 0.5}, r"$\sigma = 0.5$"),
+        ({"norm": ms.PreLN()}, "PreLN"),
+        ({"weights": "unnormalized"}, "unnormalized"),
+    ],
+)
+def test_what_is_not_usual_is_named(fields, words):
+    assert titles.describe(attention(4.0, **fields), 6).endswith(words)
+    assert titles.describe(attention(4.0), 6) == r"$n = 6$, $d = 2$, $\beta = 4$, causal"
+
+
+def test_a_run_that_stopped_early_says_so():
+    with pytest.warns(StoppedEarlyWarning):
+        run = ms.simulate(attention(9.0), START, until=100.0, max_steps=5)
+    assert "stopped early at $t = " in heading(run.plot())
+    assert "(max_steps)" in heading(run.plot())
+    assert "stopped early" in run.plot(backend="plotly").layout.title.text
+
+
+def test_long_titles_are_broken_between_their_words(scheduled):
+    lines = titles.describe_run(scheduled, 2.0).split("\n")
+    assert len(lines) > 1
+    assert all(line.count("$") % 2 == 0 for line in lines)
+    assert all(len(titles.without_formulas(line)) <= 2.0 * titles.PER_INCH + 1 for line in lines)
