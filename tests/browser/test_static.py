@@ -112,10 +112,13 @@ def test_from_a_folder(site: Path, open_page: Open) -> None:
     expect(page.locator(".stage .what").first).to_contain_text("β = 20")
     page.locator("#attention").scroll_into_view_if_needed()
     expect(page.locator("#attention .key")).to_contain_text("blocks of 3")
-    # Beyond the reach of explicit steps the page stops and says so.
+    # Long horizons: recorded, on the circle computed here as well, elsewhere the page stops and says so.
     rerun(page, lambda: page.select_option("#preset", "cascade"))
     expect(reached(page)).to_contain_text("one point, x₁(0)")
-    rerun(page, lambda: set_beta(page, "30"))
+    rerun(page, lambda: (page.fill("[name=tokens]", "40"), page.press("[name=tokens]", "Enter")))
+    expect(fine_print(page)).to_contain_text("tsit5 to t = 64, then rodas, engine browser")
+    expect(reached(page)).to_contain_text("one point, x₁(0)")
+    rerun(page, lambda: page.select_option("#preset", "figure-1a"))
     expect(fine_print(page)).to_contain_text("the browser takes explicit steps")
 
 

@@ -190,3 +190,18 @@ def test_every_kind_of_run_becomes_a_page(run: Any, tmp_path: Path) -> None:
     assert found["frames"] == len(found["messages"]["begin"]["times"]) <= 20
     np.testing.assert_allclose(found["positions"][-1], made.final, atol=2e-5)
     np.testing.assert_allclose(found["positions"][0], made.start, atol=2e-5)
+
+
+def test_the_command_line_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from metastable.cli.app import build
+    from metastable.explorer import export_site
+
+    whole = export_site.export
+    monkeypatch.setattr(export_site, "export", lambda folder, announce: whole(folder, announce, recorded=()))
+    arguments = ["explore", "--export", str(tmp_path / "site")]
+    done = CliRunner().invoke(build(arguments), arguments)
+    assert done.exit_code == 0, done.output
+    assert "open" in done.output
+    assert (tmp_path / "site" / "page.js").is_file()

@@ -6,7 +6,7 @@ const STEPS = 1024, LOWEST = -708;
 const UNIT = Math.LN2 / STEPS, PER_UNIT = STEPS / Math.LN2;
 const FINE = Float64Array.from({ length: STEPS }, (_, j) => 2 ** (j / STEPS));
 const COARSE = Float64Array.from({ length: 1100 }, (_, j) => 2 ** (j - 1050));
-function exponential(v) {
+export function exponential(v) {
   if (v < LOWEST) return 0;
   if (v > 0) return Math.exp(v);
   const k = (v * PER_UNIT - 0.5) | 0, r = v - k * UNIT;

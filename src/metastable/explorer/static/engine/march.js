@@ -3,6 +3,7 @@
 // is heard in time.
 
 import { Force, horizonOfSight } from "./force.js";
+import { followable, follow } from "./implicit.js";
 import { spectralNorm } from "./linear.js";
 import { Noise } from "./random.js";
 import { LIMITS } from "./setting.js";
@@ -32,6 +33,7 @@ const ORDER = 5, SAFETY = 0.9, PROPORTIONAL = 0.7 / ORDER, INTEGRAL = 0.4 / ORDE
 const COMPILED = { norms: ["post_ln", "ngpt", "sqrt_scaling"], weights: ["softmax", "unnormalized"] }; // what Python moves in angles, in the plane
 
 const HOPELESS = 3000; // steps
+const SHORT = 1e3, SWITCH = 64; // horizons that are explicit all the way; where others become implicit
 
 // The state in its chart, with its stages.
 class System {
@@ -148,7 +150,7 @@ export class Record {
   add(state) { this.states.set(state, this.frames * this.size); this.frames++; }
   state(frame) { return this.states.subarray(frame * this.size, (frame + 1) * this.size); }
   get final() { return this.last ?? this.state(this.frames - 1); }
-  get method() { return this.step ? "sde" : "tsit5"; }
+  get method() { return this.step ? "sde" : this.switched ? `tsit5 to t = ${this.switched}, then rodas` : "tsit5"; }
 }
 
 // Run a setting over `times` into `record`; yields after every step.
@@ -159,14 +161,15 @@ export function* integrate(setting, times, record) {
 
 function* march(setting, times, record) {
   const { model, tokens } = setting, until = times[times.length - 1], system = new System(model, setting.start.x, tokens, until);
-  const stops = model.norm.jump > 0 && model.norm.jump < until ? [model.norm.jump, until] : [until];
+  const goesOn = until > SHORT && followable(setting, system.force.plain); // implicitly, once clusters have formed
+  const stops = goesOn ? [SWITCH] : model.norm.jump > 0 && model.norm.jump < until ? [model.norm.jump, until] : [until];
   // Where explicit steps cannot reach the end (stability holds them below 3 over the size of V), nobody waits for all of them.
-  const most = until * sizeOfValue(model) > 3 * LIMITS.steps ? HOPELESS : LIMITS.steps;
+  const most = !goesOn && until * sizeOfValue(model) > 3 * LIMITS.steps ? HOPELESS : LIMITS.steps;
   let t = 0, previous = FIRST_ERROR, rejectedBefore = false, h = 0;
   system.begin(0);
   h = system.firstStep(stops[0]);
   for (const stop of stops) {
-    const latest = stop === until ? until : stop * (1 - 2 ** -53);
+    const latest = stop === until || goesOn ? stop : stop * (1 - 2 ** -53);
     while (t < stop) {
       if (record.accepted + record.rejected >= most) { halt(record, "max_steps", `stopped at t = ${Number(t.toPrecision(3))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
       const lands = t + 1.0001 * h >= stop, step = lands ? stop - t : h, error = system.advance(t, step, latest);
@@ -191,7 +194,11 @@ function* march(setting, times, record) {
       yield;
     }
     if (record.status !== "success") break;
-    if (stop !== until) { system.begin(t); previous = FIRST_ERROR; }
+    if (stop !== until && !goesOn) { system.begin(t); previous = FIRST_ERROR; }
+  }
+  if (goesOn && record.status === "success") {
+    record.switched = t;
+    yield* follow(setting, times, record, system.y, t, t / record.accepted);
   }
   record.last = system.out.slice();
   system.directions(system.y, record.last);
