@@ -310,6 +310,20 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return np.asarray(memoryview(array).toreadonly())  # pyright: ignore[reportArgumentType]
 
 
+class LockedArrays:
+    """For frozen dataclasses with read-only arrays, which stay so in deep copies and when they are sent between processes."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, _locked(value))
+
+
+def _locked(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return readonly(value)
+    return {name: _locked(item) for name, item in value.items()} if type(value) is dict else value
+
+
 def progress(value: Any) -> bool | None:
     """`value` as what a progress bar is asked for: True, False, or None (where somebody can see it)."""
     if value is None:
