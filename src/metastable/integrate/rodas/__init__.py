@@ -11,6 +11,7 @@ from metastable.integrate.rodas.solver import (
     chart_jacobian,
     check_range,
     horizon_refusal,
+    member_solver,
     refusal,
     solve,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "check_range",
     "dense_tokens",
     "horizon_refusal",
+    "member_solver",
     "on_circle",
     "refusal",
     "solve",
