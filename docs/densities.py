@@ -24,7 +24,7 @@ from metastable.meanfield import (
 
 IMAGES = Path(__file__).parent / "images"
 SIZES = (50, 150, 500, 1500)
-RAMP_TOKENS = 20_000
+RAMP_TOKENS = 2000
 
 
 def angle(x: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ def branches() -> None:
     page, axes = style.figure(9.6, 3.5, 1, 3)
     settings = (
         (1.0, (1.2, 3.2), [1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 2.05, 2.3, 2.65, 3.0], 40.0, 0.04),
-        (4.0, (0.36, 0.46), [0.37, 0.376, 0.382, 0.388, 0.394, 0.4, 0.406, 0.412, 0.42, 0.43, 0.445], 24.0, 0.016),
+        (4.0, (0.36, 0.46), [0.37, 0.376, 0.382, 0.388, 0.394, 0.4, 0.406, 0.412, 0.42, 0.43, 0.445], 16.0, 0.016),
     )
     for ax, letter, (beta, limits, kappas, hold, step) in zip(axes, "ab", settings):
         found = branch(noisy(beta), limits=limits)

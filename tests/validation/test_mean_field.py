@@ -149,6 +149,24 @@ def test_the_transition_becomes_a_jump_at_the_tricritical_beta(dim, known):
     assert tricritical_beta(dim) == pytest.approx(found, abs=1e-6)
 
 
+def test_a_ramp_of_two_thousand_tokens_shows_hysteresis():
+    """kappa up and down through the fold (0.387) and kappa_# (0.410), beta = 4, by series: order on the way down where there was none
+    on the way up, and everything as at first at the end. The values are those of the branches."""
+    kappas, ordered = (0.37, 0.391, 0.44), Density.from_function(lambda x: np.exp(3 * x[:, 0]), 2)
+    x, found = ms.sphere.uniform(2000, 2, 3), []
+    for number, kappa in enumerate((*kappas, *kappas[-2::-1])):
+        # Near the onset, and below the fold, the way is long.
+        until = 8.0 if kappa == 0.391 else 24.0
+        times = until * np.array([0.8, 0.9, 1.0])
+        run = ms.simulate(usa(2, 4.0, kappa), x, times=times, seed=number, step=0.016, threads=1, progress=False)
+        assert run.interaction == "series"
+        x = run.final
+        found.append(float(run.observe(ms.observe.order_parameter()).mean()))
+    assert max(found[0], found[1], found[4]) < 0.3
+    for place, kappa in ((2, 0.44), (3, 0.391)):
+        assert found[place] == pytest.approx(stationary(usa(2, 4.0, kappa), ordered).order_parameter, abs=0.08)
+
+
 def test_hysteresis_above_the_tricritical_beta_and_none_below():
     """1000 tokens with noise, from all over and from one place. beta = 4: both last, over more than two relaxation times of the aligned
     state, where both are stable. beta = 1: one is left, on either side of kappa_#."""

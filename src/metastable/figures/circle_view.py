@@ -177,18 +177,20 @@ def angle_counts(points: Any, cells: int) -> np.ndarray:
 
 @drawing
 def draw_world_counts(
-    ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False, gaps: bool = False
+    ax: Axes, times: Any, counts: Any, *, log: bool = False, relative: bool = False, gaps: Any = False
 ) -> Any:
     """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
 
     Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
-    `gaps`: the moments are all that is known, so each is a strip no wider than 1/80 of the picture, ticked above, and what lies between
-    is hatched. Returns the image, for a colour bar.
+    `gaps`, True or one answer for each two moments (m - 1,): the moments are all that is known, so each is a strip no wider than
+    1/80 of the picture, ticked above, and what lies between is hatched. Returns the image, for a colour bar.
     """
     from matplotlib.colors import LogNorm
 
     t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
+    gaps = np.broadcast_to(np.asarray(gaps, dtype=bool), max(0, t.size - 1))
     if log:
+        gaps = gaps[t[:-1] > 0]
         numbers, t = numbers[t > 0], t[t > 0]
     top = float(numbers.max())
     edges, owner = _columns(t, log, gaps)
@@ -212,23 +214,24 @@ def draw_world_counts(
     return image
 
 
-def _columns(t: np.ndarray, log: bool, gaps: bool) -> tuple[np.ndarray, np.ndarray]:
+def _columns(t: np.ndarray, log: bool, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Edges of the columns of a density picture of the moments `t`, and the moment that each shows (-1: none).
 
-    Columns meet half way between moments; with `gaps` they reach no farther than `STRIP` of the picture to each side.
+    Columns meet half way between moments; into `gaps` (m - 1,) they reach no farther than `STRIP` of the picture.
     """
     place = np.log(t) if log else t
     ends = 0.5 * (place[1:] + place[:-1])
-    if not gaps or t.size < 2:
+    if not gaps.any() or t.size < 2:
         edges = np.concatenate([place[:1], ends, place[-1:]])
         if t.size == 1:
             edges = edges + np.array([-0.5, 0.5])
         return (np.exp(edges) if log else edges), np.arange(t.size)
     reach = STRIP * (place[-1] - place[0])
-    left = np.maximum(place - reach, np.concatenate([place[:1], ends]))
-    right = np.minimum(place + reach, np.concatenate([ends, place[-1:]]))
     # The first and the last moment are at the rim and have one side only: there the strip is as wide as others.
-    right[0], left[-1] = min(place[0] + 2 * reach, ends[0]), max(place[-1] - 2 * reach, ends[-1])
+    sides = np.full(t.size - 1, reach), np.full(t.size - 1, reach)
+    sides[0][0] = sides[1][-1] = 2 * reach
+    right = np.append(np.where(gaps, np.minimum(place[:-1] + sides[0], ends), ends), place[-1])
+    left = np.append(place[0], np.where(gaps, np.maximum(place[1:] - sides[1], ends), ends))
     edges, owner = [left[0]], []
     for index in range(t.size):
         if left[index] > edges[-1]:

@@ -32,6 +32,8 @@ MANY = 2000
 """Tokens from which on densities are drawn instead of lines."""
 CELLS = 240
 """Arcs of the circle in which they are counted."""
+FAR, FEW = 2.0 * STRIDE, 0.01
+"""Columns of a density meet where no more than a `FEW` of the tokens went farther than `FAR` (four arcs) from one to the next."""
 
 
 def draw_run(
@@ -105,16 +107,23 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
 
 
 def world_counts(ax: Any, run: RunLike, moments: int, log: bool | None) -> Any:
-    """Tokens per arc against depth; the image, for a colour bar. What is not known between saved states is hatched, and said above."""
-    times, counts = [], []
+    """Tokens per arc against depth; the image, for a colour bar. What is not known between saved states, because tokens went far from
+    one to the next, is hatched, and said above."""
+    times, counts, far, before = [], [], [], None
+    saved = saved_states(run)
     for t, x in walk(run, moments, log):
         times.append(t)
         counts.append(angle_counts(x, CELLS))
-    saved = saved_states(run)
+        if before is not None:
+            moved = angles_between(np.stack([before, x]))[0] if saved is not None else np.zeros(1)
+            far.append(bool(np.mean(moved > FAR) > FEW))
+        before = x
     logged = wants_log_time(run, log)
-    image = draw_world_counts(ax, times, counts, log=logged, gaps=saved is not None)
+    image = draw_world_counts(ax, times, counts, log=logged, gaps=far)
     words = note(saved, False, logged)
-    style.panel(ax, "", _and(describe_run(run, 6.0), words and f"{words} (strips); hatched: not known"))
+    if any(far):
+        words = f"{words} (strips); hatched: not known"
+    style.panel(ax, "", _and(describe_run(run, 6.0), words))
     return image
 
 

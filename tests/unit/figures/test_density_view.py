@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 import metastable as ms
 from metastable.errors import InvalidInputError
-from metastable.figures import density_view, run_view
+from metastable.figures import circle_view, density_view, run_view
 from metastable.meanfield import Density, branch, evolve, uniform_branch
 
 
@@ -74,3 +74,26 @@ def test_a_ring_of_bars(ax):
     lengths = [np.hypot(line.get_xdata()[1], line.get_ydata()[1]) for line in ax.lines[1:]]
     assert max(lengths) == pytest.approx(1.5)
     assert sorted(lengths)[-2] == pytest.approx(1.25)
+
+
+def test_columns_of_a_density_meet_where_tokens_went_no_farther_than_can_be_seen(ax):
+    """Saved states that are near one another leave no gaps; those of a run that is fast for a while leave them there only."""
+    model, start = ms.Attention(dim=2, beta=16.0), ms.sphere.uniform(200, 2, 0)
+
+    def drawn(times):
+        run = ms.simulate(model, start, times=times, progress=False)
+        page = Figure().add_subplot()
+        run_view.world_counts(page, run, 100, False)
+        return page
+
+    fine, coarse = drawn(np.linspace(0, 4, 81)), drawn(np.append(np.linspace(0, 2, 41), 20.0))
+    assert "hatched" not in fine.get_title(loc="left")
+    assert "41 saved" not in fine.get_title(loc="left")
+    assert not fine.patches
+    assert "42 saved states (strips); hatched: not known" in coarse.get_title(loc="left")
+    assert len(coarse.patches) == 1
+    edges, owner = circle_view._columns(np.array([0.0, 1.0, 2.0, 10.0]), False, np.array([False, False, True]))
+    np.testing.assert_allclose(
+        edges, [0.0, 0.5, 1.5, 2.0 + 10.0 * circle_view.STRIP, 10.0 - 20.0 * circle_view.STRIP, 10.0]
+    )
+    assert owner.tolist() == [0, 1, 2, -1, 3]
