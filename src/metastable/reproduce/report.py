@@ -103,24 +103,32 @@ def _overview(results: Sequence[Result]) -> str:
 
 def _section(result: Result) -> str:
     origin = "" if result.origin == "paper" else " · beyond the paper"
-    body = (
-        f"<p>{plain(result.error)}</p>"
-        if result.error
-        else "".join(_finding(f, result.origin) for f in result.findings)
-    )
+    body = f"<p>{plain(result.error)}</p>" if result.error else "".join(_finding(f, result) for f in result.findings)
     label = f'<span class="name">{plain(result.name)}{origin}</span>'
     return f"""<section id="{plain(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
 {chip(result.verdict)}</header>
 <p>{typeset(result.statement)}</p>
 {_image(result)}
-{body}
+{_hindsight(result)}{body}
 <details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
 {_parameters(result)}</details></section>
 """
 
 
-def _finding(finding: Finding, origin: str) -> str:
-    says = "paper says" if origin == "paper" else "claim"
+def is_ours(result: Result, finding: Finding) -> bool:
+    """True for claims of this project, which no paper made."""
+    return finding.ours or result.origin == "beyond"
+
+
+def _hindsight(result: Result) -> str:
+    """What was chosen after a result had been seen: the reader must be able to judge it."""
+    if not result.hindsight:
+        return ""
+    return f'<p class="hindsight"><b>Changed after a result was seen.</b> {typeset(result.hindsight)}</p>\n'
+
+
+def _finding(finding: Finding, result: Result) -> str:
+    says = "our claim" if is_ours(result, finding) else "paper says"
     return (
         f'<div class="finding {CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
         f"<dt>we measured</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"

@@ -55,6 +55,7 @@ class Result:
     formats: tuple[str, ...] = ()
     resumed: bool = field(default=False, compare=False)
     error: str | None = None
+    hindsight: str = ""
 
     @property
     def figure(self) -> Path | None:
@@ -181,6 +182,7 @@ def _result(
         settings=asdict(settings),
         fingerprint=recipe.fingerprint(settings),
         formats=kinds,
+        hindsight=recipe.hindsight,
     )
 
 

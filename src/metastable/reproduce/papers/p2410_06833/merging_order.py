@@ -148,6 +148,7 @@ def _judge_plateaus(data: xr.Dataset) -> list[Finding]:
             f"{percent(near, error.size)} within a factor of 2",
             test="nine in ten within a factor of 2 (under a condition: the median)",
             verdict=good,
+            ours=True,
         ),
     ]
 
@@ -226,7 +227,7 @@ def _judge_order(data: xr.Dataset) -> list[Finding]:
     findings = []
     for name, claim in (
         ("closest", "the pair that merges next is the closest one"),
-        ("soonest", "the pair that merges next is the one with the shortest wait, masses counted (ours)"),
+        ("soonest", "the pair that merges next is the one with the shortest wait, masses counted"),
     ):
         hits = {float(b): data[name].values[data.beta.values == b] for b in data.attrs["betas"]}
         listed = ", ".join(f"beta = {b:g}: {int(v.sum())} of {v.size}" for b, v in hits.items() if v.size)
@@ -241,6 +242,7 @@ def _judge_order(data: xr.Dataset) -> list[Finding]:
                 f"{100 * chance:.0f} %)",
                 test="more than nine in ten (under a condition: more than half)",
                 verdict=verdict,
+                ours=name == "soonest",
             )
         )
     betas = np.array(data.attrs["betas"], dtype=float)

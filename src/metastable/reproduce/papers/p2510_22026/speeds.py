@@ -277,6 +277,7 @@ START_SPEED = Recipe(
     "(e^beta + n - 1)/sqrt(e^(2 beta) + n - 1), about sqrt(n) for small beta.",
     parameters={"sizes": (16, 64), "betas": (0.0, 1.0, 2.0, 4.0, 6.0), "step": 1e-5},
     quick={"sizes": (4,), "betas": (0.0, 2.0)},
+    hindsight="The step of the difference quotient was 1e-4 first; it became 1e-5 after its error had been seen",
     measure=_measure_start,
     judge=_judge_start,
     draw=_draw_start,

@@ -144,10 +144,11 @@ def _how_long(data: xr.Dataset) -> Finding:
             else f"rho = {rho:g}: nowhere"
         )
     return Finding(
-        claim="the transition is sharp for contexts of today (ours: 10^6 tokens)",
+        claim="the transition is sharp for contexts of today (10^6 tokens)",
         measured="the cosine is more than 0.05 from its limit for " + "; ".join(sharp),
         test="agrees: only within 5 % of the threshold; under a condition: within 50 %",
         verdict=_sharpness(data),
+        ours=True,
     )
 
 
