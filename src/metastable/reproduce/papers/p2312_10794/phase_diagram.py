@@ -175,6 +175,15 @@ def _draw(data: xr.Dataset) -> Figure:
         for letter, ax, dim in zip("abcdefgh", axes[0], data["dim"].values):
             mesh = phase.draw_phase(ax, data.time.values, betas, data.fraction.sel(dim=dim).values, limits=(0.0, 1.0))
             ax.plot(curve[np.isfinite(curve)], betas[np.isfinite(curve)], color=style.RED, linewidth=1.2)
+            if dim == data["dim"].values[-1]:
+                ax.annotate(
+                    "equiangular\ntokens",
+                    (float(np.interp(4.0, betas[np.isfinite(curve)], curve[np.isfinite(curve)])), 4.0),
+                    xytext=(12, -14),
+                    textcoords="offset points",
+                    color=style.RED,
+                    fontsize="small",
+                )
             ax.set_xlim(0, float(data.time[-1]))
             ax.set_xlabel("depth $t$")
             style.panel(ax, letter, f"$d = {dim}$")

@@ -9,7 +9,7 @@ import numpy as np
 
 from metastable.figures import statements, style
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each
+from metastable.reproduce.draws import each, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
 from metastable.run import simulate
 
@@ -71,8 +71,15 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
         gamma = share / (1.0 - cosine)
         model = Attention(dim=tokens, beta=float(gamma * np.log(tokens)), mask=Full())
         huge = parameters["step"]  # N(x + step A) is A/|A| once the step is large: a layer without its residual
-        run = simulate(
-            model, equiangular_tokens(tokens, cosine), until=huge, method="layers", step=huge, engine=settings.engine
+        run = whole(
+            simulate(
+                model,
+                equiangular_tokens(tokens, cosine),
+                until=huge,
+                method="layers",
+                step=huge,
+                engine=settings.engine,
+            )
         )
         gram = run.final @ run.final.T
         return float(gram[0, 1]), float(layer_cosine(np.log(tokens), gamma, cosine))

@@ -10,7 +10,7 @@ import numpy as np
 from metastable import sphere
 from metastable.figures import statements, style
 from metastable.meanfield import Branch, branch, evolve
-from metastable.reproduce.draws import each, part, seeds
+from metastable.reproduce.draws import each, part, seeds, whole
 from metastable.reproduce.papers.p2606_05140.phases import model, onset_formula
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
 from metastable.run import simulate
@@ -52,7 +52,7 @@ def order_after(
     start = near_branch(ordered, 1.03 * fold).sample(parameters["tokens"], seed=seed)
     times = step * np.unique(np.linspace(0.9 * rest / step, rest / step, 20).round())
     system = model(2, parameters["beta"], kappa)
-    run = simulate(system, start, times=times, step=step, seed=seed, engine=settings.engine, threads=1)
+    run = whole(simulate(system, start, times=times, step=step, seed=seed, engine=settings.engine, threads=1))
     return mean_order(run.states)
 
 
@@ -75,8 +75,16 @@ def _measure_ramps(parameters: Mapping[str, Any], settings: Settings, report: Re
             system = model(2, beta, float(kappas[k]))
             steps = round(parameters["rest"] / parameters["step"])
             times = parameters["step"] * np.unique(np.linspace(1, steps, 40).round())
-            run = simulate(
-                system, x, times=times, step=parameters["step"], seed=seed + 7 * k, engine=settings.engine, threads=1
+            run = whole(
+                simulate(
+                    system,
+                    x,
+                    times=times,
+                    step=parameters["step"],
+                    seed=seed + 7 * k,
+                    engine=settings.engine,
+                    threads=1,
+                )
             )
             x = run.final
             order[k] = mean_order(run.states[len(times) // 2 :])
