@@ -28,26 +28,32 @@ CLASS = {
 }
 
 
-def write_report(results: Sequence[Result], out: Path, command: str, paper: Paper | None = None) -> Path:
-    """Write `out/report.html` (whole or not at all) and return its path; `paper`: whose results these are (None: 2411.04990)."""
+def write_report(
+    results: Sequence[Result], out: Path, command: str, paper: Paper | None = None, index: bool = False
+) -> Path:
+    """Write `out/report.html` (whole or not at all) and return its path; `paper`: whose results these are (None: 2411.04990), `index`:
+    with a link to the page over all papers.
+    """
     results = _checks.instances(results, Result, "results")
     source = find_papers(FIRST)[0] if paper is None else _checks.instance(paper, Paper, "paper")
     _checks.text(command, "command")
+    _checks.flag(index, "index")
     out = _checks.path(out, "out")
     path = out / "report.html"
     with explain_disk_errors(out):
-        write_file(path, render(results, command, source).encode())
+        write_file(path, render(results, command, source, index).encode())
     return path
 
 
-def render(results: Sequence[Result], command: str, paper: Paper) -> str:
+def render(results: Sequence[Result], command: str, paper: Paper, index: bool = False) -> str:
     """The page as a string."""
     counts = Counter(result.verdict for result in results)
     summary = tally(counts)
     title = typeset(f"{paper.title}, recomputed")
     citation = plain(paper.citation)
     source = f'<a href="{paper.link}">{citation}</a>' if paper.link else citation
-    above = '<p><a href="../index.html">All papers</a></p>' if paper.number != FIRST else ""
+    place = "index.html" if paper.number == FIRST else "../index.html"
+    above = f'<p><a href="{place}">All papers</a></p>' if index else ""
     total = format_seconds(sum(result.seconds for result in results))
     css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
