@@ -181,7 +181,8 @@ def _below_the_fold(data: xr.Dataset) -> list[Finding]:
         Finding(
             claim="below the fold only the uniform state is left",
             measured=f"after a rest of {rest:g} at each kappa, |mean x| more than 3 % below the fold: noise falling "
-            f"{', '.join(f'{v:.3f}' for v in low)}; noise rising {', '.join(f'{v:.3f}' for v in high)}",
+            f"{', '.join(f'{v:.3f}' for v in low)}; noise rising {', '.join(f'{v:.3f}' for v in high)} (after a rest of "
+            f"{data.attrs['long_rest']:g}, the next line, {', '.join(f'{v:.3f}' for v in rested)})",
             test=f"both ways {test}",
             verdict="agrees" if np.all(np.maximum(low, high) < limit) else "disagrees",
         ),
@@ -232,8 +233,8 @@ def _draw_ramps(data: xr.Dataset) -> Figure:
         "order parameter |mean $x$|",
         curves,
         xlim=(float(kappa[0]) - 0.005, float(kappa[-1]) + 0.005),
-        ylim=(-0.03, 1),
-        legend="center right",
+        ylim=(-0.03, 1.08),
+        legend="upper left",
     )
     return statements.plots([plot], height=3.2)
 
