@@ -10,6 +10,7 @@ from metastable.integrate.rodas.solver import (
     chart_jacobian,
     check_range,
     horizon_refusal,
+    member_solver,
     refusal,
     solve,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "check_range",
     "dense_tokens",
     "horizon_refusal",
+    "member_solver",
     "on_circle",
     "refusal",
     "solve",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -215,6 +215,27 @@ def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     )
 
 
+def renewal(system: CircleSystem) -> Callable[[FloatArray], None]:
+    """A function that puts a system which has not moved yet back to where it is now, but at other tokens (tokens, 2)."""
+    fresh = [(array, array.copy()) for array in _arrays(system) if array.flags.writeable]
+
+    def renew(start: FloatArray) -> None:
+        for array, values in fresh:
+            array[...] = values
+        np.arctan2(start[:, 1], start[:, 0], out=system.angles)
+
+    return renew
+
+
+def _arrays(memory: Any) -> Iterator[np.ndarray]:
+    """The arrays of a named tuple of arrays, numbers and tuples."""
+    for item in memory:
+        if isinstance(item, tuple):
+            yield from _arrays(item)
+        elif isinstance(item, np.ndarray):
+            yield item
+
+
 def default_step(model: Attention) -> float:
     """The first step where nobody knows better."""
     size = size_of_value(model)
@@ -231,7 +252,12 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         circle = circle_system(model, start)
         # A sweep whose error is already twice what is allowed need not be finished.
         enough = 2.0 if circle.plain else math.inf
-        return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
+        place = control.placed(circle)
+
+        def march_there(system: CircleSystem, journal: Any, goal: Any) -> int:
+            return control.march_compiled(place, journal, goal)
+
+        return Prepared(circle, march_there, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
     frame = frame_of(model)
     system = sphere_system(model, start, dense_tokens(model, tokens), frame)
     march, charts = control.march_compiled, system.charts

@@ -16,6 +16,8 @@ logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +27,15 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.rodas.prepare import default_step, dense_system, dense_tokens, prepare, sphere_system
+from metastable.integrate.rodas.prepare import (
+    default_step,
+    dense_system,
+    dense_tokens,
+    on_circle,
+    prepare,
+    renewal,
+    sphere_system,
+)
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
 
@@ -201,3 +211,34 @@ def solve(
     if resume is not None:
         integration.take_up(resume)
     return integration.solution(model, integration.run(progress))
+
+
+def member_solver(
+    model: Attention, times: FloatArray, *, rtol: float, atol: float, max_steps: int, settled: bool = False
+) -> Callable[[FloatArray], Solution]:
+    """`solve` for one start after the other, on any thread, to the last of `times`.
+
+    On the circle a member takes a few milliseconds, and Python, which one thread at a time can run, must not take long to set it up:
+    what a thread prepared for one member serves its next ones.
+    """
+    from metastable.integrate.rodas.control import Goal
+    from metastable.integrate.rodas.output import Integration
+
+    own, until = threading.local(), float(times[-1])
+    accuracy = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
+    goal = Goal(until, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), False)
+
+    def solve_one(start: FloatArray) -> Solution:
+        if not on_circle(model, len(start)):
+            return solve(model, start, times=times, until=until, settled=settled, **accuracy)
+        if getattr(own, "tokens", None) != len(start):
+            require(model, SUPPORT, len(start))
+            check_range(model)
+            own.prepared, own.tokens = prepare(model, start), len(start)
+            own.renew = renewal(own.prepared.system)
+        else:
+            own.renew(start)
+        integration = Integration(own.prepared, start, times, 0.0, goal, False)
+        return integration.solution(model, integration.run(None))
+
+    return solve_one
