@@ -216,7 +216,7 @@ PLATEAUS = Recipe(
     judge=_judge_plateaus,
     draw=_draw_plateaus,
     uses=("seed", "members"),
-    seconds=8,
+    seconds=10,
 )
 
 
@@ -315,5 +315,5 @@ ORDER = Recipe(
     judge=_judge_order,
     draw=_draw_order,
     uses=("seed", "members"),
-    seconds=8,
+    seconds=16,
 )

@@ -13,6 +13,7 @@ from metastable.meanfield import Branch, branch, evolve
 from metastable.reproduce.draws import each, part, seeds, whole
 from metastable.reproduce.papers.p2606_05140.phases import model, onset_formula
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
+from metastable.reproduce.statistics import Mean
 from metastable.run import simulate
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _below_the_fold(data: xr.Dataset) -> list[Finding]:
             "rests, keeps as much of it",
             measured=f"|mean x| of the density below the fold, noise rising: "
             f"{', '.join(f'{v:.3f}' for v in data.density_order.values[kappa < fold])}; tokens "
-            f"{', '.join(f'{v:.3f}' for v in order.sel(way='down').values[kappa < fold])}",
+            + ", ".join(str(Mean.of(row)) for row in data.order.sel(way="down").values[:, kappa < fold].T),
             test="within 0.1 at every kappa below the fold",
             verdict="agrees" if gap.max() < 0.1 else "disagrees",
             ours=True,
@@ -233,7 +234,7 @@ def _draw_ramps(data: xr.Dataset) -> Figure:
         "order parameter |mean $x$|",
         curves,
         xlim=(float(kappa[0]) - 0.005, float(kappa[-1]) + 0.005),
-        ylim=(-0.03, 1.08),
+        ylim=(-0.03, 1.2),
         legend="upper left",
     )
     return statements.plots([plot], height=3.2)
