@@ -35,6 +35,12 @@ def test_the_passing_of_a_pair_is_found_between_output_times():
     np.testing.assert_allclose(phase_diagram.first_passing(times, cosines), [1.5, np.inf, 0.0])
 
 
+def test_the_sharpening_is_not_judged_where_no_temperature_has_gathered():
+    small = {**phase_diagram.PHASE_DIAGRAM.parameters, **phase_diagram.PHASE_DIAGRAM.quick, "dims": (2,), "until": 1.0}
+    data = phase_diagram.PHASE_DIAGRAM.measure(small, Settings(members=2), lambda share: None)
+    assert phase_diagram.PHASE_DIAGRAM.judge(data)[-1].verdict == "not available"
+
+
 def test_the_energy_has_the_velocity_of_usa_as_its_gradient():
     x = ms.sphere.uniform(5, dim=3, seed=0)
     assert gradient.gradient_defect(x, 2.0) < 1e-13
