@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from metastable.errors import ConvergenceError
 from metastable.reproduce.recipe import Report, Settings
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from metastable.run import Run
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -54,6 +57,15 @@ def complete(stats: xr.Dataset) -> xr.Dataset:
     if stats.attrs["status"] == "interrupted":
         raise KeyboardInterrupt
     return stats
+
+
+def whole(run: Run) -> Run:
+    """A run that ended before its horizon is no result either: what was not reached must not be counted as if nothing had happened."""
+    if run.status != "success":
+        raise ConvergenceError(
+            f"a run ended at t = {run.end:g} ({run.status}: {run.message}); ask for a shorter horizon or another method"
+        )
+    return run
 
 
 def gaussian_pair(dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

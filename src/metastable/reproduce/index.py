@@ -13,7 +13,7 @@ from metastable import __version__, _checks
 from metastable.errors import InvalidInputError
 from metastable.reproduce.paper import FIRST, Paper
 from metastable.reproduce.recipe import VERDICTS, Finding
-from metastable.reproduce.report import CLASS, chip, plain, tally
+from metastable.reproduce.report import CLASS, chip, is_ours, plain, tally
 from metastable.reproduce.result_store import Result, explain_disk_errors
 from metastable.reproduce.typeset import format_seconds, typeset
 from metastable.stores import write_file
@@ -32,6 +32,13 @@ LISTS = (
     ("What could not be tested here", "not available", ""),
 )
 """Headings of the lists of statements, their verdicts, and a sentence."""
+
+WORDS = {
+    "agrees": "hold",
+    "agrees under a condition": "hold under a condition",
+    "disagrees": "could not be confirmed",
+}
+"""Verdicts as the end of a sentence."""
 
 THUMBNAIL = 640
 """Width of the pictures on the page, in pixels."""
@@ -60,17 +67,19 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
     )
     every = [(paper, result, finding) for paper in found for result in found[paper] for finding in result.findings]
     counts = Counter(finding.verdict for _, _, finding in every)
+    theirs = Counter(finding.verdict for _, result, finding in every if not is_ours(result, finding))
     seconds = format_seconds(sum(result.seconds for results in found.values() for result in results))
     lists = "".join(_list(title, verdict, every, note) for title, verdict, note in LISTS)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Attention dynamics, recomputed</title><style>{style}</style></head><body><main>
 <h1>Attention dynamics, recomputed</h1>
-<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. Their statements, simulated again:
-{sum(counts.values())} were tested, {plain(tally(counts))}.</p>
+<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. We simulated what they say.
+{plain(_in_words(theirs, "statement", "theirs"))}{plain(_besides(counts - theirs))}</p>
 {_bar(counts)}{_links(counts)}
 <div class="papers">{"".join(_card(paper, found[paper]) for paper in found)}</div>
 {lists}
+{_revised(found)}
 <p class="lead">Computing time {seconds}; metastable {__version__}. <code>{plain(command)}</code></p>
 </main></body></html>
 """
@@ -79,6 +88,39 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
 def _number(count: int, word: str) -> str:
     """`1 item`, `2 items`."""
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _in_words(counts: Counter[str], word: str, whose: str) -> str:
+    """`Of 90 statements of theirs that were tested 80 hold, 8 hold under a condition and 2 could not be confirmed.`"""
+    tested = counts.total() - counts["not available"]
+    parts = [
+        f"{counts[verdict]} {text.replace('hold', 'holds') if counts[verdict] == 1 else text}"
+        for verdict, text in WORDS.items()
+        if counts[verdict]
+    ]
+    joined = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts) or "none was judged"
+    return f"Of {_number(tested, word)} of {whose} that {'was' if tested == 1 else 'were'} tested {joined}."
+
+
+def _besides(counts: Counter[str]) -> str:
+    """The same for claims of this project, where there are any."""
+    return " " + _in_words(counts, "claim", "our own") if counts.total() else ""
+
+
+def _revised(found: Mapping[Paper, Sequence[Result]]) -> str:
+    """Items with something that was chosen after a result had been seen."""
+    links = [
+        f'<a href="{_place(paper)}#{plain(result.name)}">{paper.number} · {plain(result.name)}</a>'
+        for paper in found
+        for result in found[paper]
+        if result.hindsight
+    ]
+    if not links:
+        return ""
+    return (
+        f'<p class="links">In {_number(len(links), "item")} something was changed after a result had been seen; the '
+        f"reports say what: {' · '.join(links)}</p>"
+    )
 
 
 def _links(counts: Counter[str]) -> str:
@@ -118,8 +160,18 @@ def _card(paper: Paper, results: Sequence[Result]) -> str:
 {_picture(paper, results)}
 <p>{typeset(paper.summary)}</p>
 {_bar(counts)}<p class="tally">{plain(tally(counts))}{lost}</p>
-<details><summary>{_number(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
+{_doubts(paper, results)}<details><summary>{_number(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
 """
+
+
+def _doubts(paper: Paper, results: Sequence[Result]) -> str:
+    """The items with a statement that could not be confirmed, on the card itself."""
+    links = [
+        f'<a href="{_place(paper)}#{plain(result.name)}">{typeset(result.title)}</a>'
+        for result in results
+        if any(finding.verdict == "disagrees" for finding in result.findings)
+    ]
+    return f'<p class="doubts disagrees">not confirmed: {"; ".join(links)}</p>\n' if links else ""
 
 
 def _picture(paper: Paper, results: Sequence[Result]) -> str:
@@ -159,7 +211,7 @@ def _list(title: str, verdict: str, every: Sequence[tuple[Paper, Result, Finding
         f'<li class="finding {CLASS[verdict]}"><p>{typeset(finding.claim)}</p>'
         f'<p class="measured">{typeset(finding.measured)}</p>'
         f'<p class="where"><a href="{_place(paper)}#{plain(result.name)}">{paper.number} · {typeset(result.title)}</a>'
-        f"{' · ours' if result.origin == 'beyond' else ''}</p></li>"
+        f"{' · our claim' if is_ours(result, finding) else ''}</p></li>"
         for paper, result, finding in chosen
     )
     body = f'<ul class="list">{rows}</ul>'

@@ -46,15 +46,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what the paper says, what was measured, by which test the verdict was reached."""
+    """One line of the report: what the paper says, what was measured, by which test the verdict was reached.
+
+    `ours`: the claim is not the paper's (a prediction or a question of this project, tested beside those of the paper).
+    """
 
     claim: str
     measured: str
     test: str
     verdict: Verdict
+    ours: bool = False
 
     def __post_init__(self) -> None:
         _checks.choice(self.verdict, "verdict", VERDICTS)
+        _checks.flag(self.ours, "ours")
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Recipe:
     revision : increase it when the meaning of the item changes, so that stored results are computed again.
     seconds : about how long it takes on two processors, for `metastable reproduce --list` (None: not measured).
     quick : parameters that make the item small, for tests (see `small`).
+    hindsight : what of the item was chosen or changed after a result had been seen (empty: nothing); the report says it.
     options : what the command line needs to find the item, for example "--paper 2312.10794" (set by `Paper`).
     source : hash of the code of a paper outside the package, whose changes mean computing again (set by `load_paper`).
     play : dataset -> runs by title, which the report offers as pages that play them (None: there is nothing that moves).
@@ -89,6 +95,7 @@ class Recipe:
     revision: int = 1
     seconds: float | None = None
     quick: Mapping[str, Any] = field(default_factory=dict)
+    hindsight: str = ""
     options: str = ""
     source: str = ""
     play: Callable[[xr.Dataset], Mapping[str, Run]] | None = None

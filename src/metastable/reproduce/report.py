@@ -28,26 +28,32 @@ CLASS = {
 }
 
 
-def write_report(results: Sequence[Result], out: Path, command: str, paper: Paper | None = None) -> Path:
-    """Write `out/report.html` (whole or not at all) and return its path; `paper`: whose results these are (None: 2411.04990)."""
+def write_report(
+    results: Sequence[Result], out: Path, command: str, paper: Paper | None = None, index: bool = False
+) -> Path:
+    """Write `out/report.html` (whole or not at all) and return its path; `paper`: whose results these are (None: 2411.04990), `index`:
+    with a link to the page over all papers.
+    """
     results = _checks.instances(results, Result, "results")
     source = find_papers(FIRST)[0] if paper is None else _checks.instance(paper, Paper, "paper")
     _checks.text(command, "command")
+    _checks.flag(index, "index")
     out = _checks.path(out, "out")
     path = out / "report.html"
     with explain_disk_errors(out):
-        write_file(path, render(results, command, source).encode())
+        write_file(path, render(results, command, source, index).encode())
     return path
 
 
-def render(results: Sequence[Result], command: str, paper: Paper) -> str:
+def render(results: Sequence[Result], command: str, paper: Paper, index: bool = False) -> str:
     """The page as a string."""
     counts = Counter(result.verdict for result in results)
     summary = tally(counts)
     title = typeset(f"{paper.title}, recomputed")
     citation = plain(paper.citation)
     source = f'<a href="{paper.link}">{citation}</a>' if paper.link else citation
-    above = '<p><a href="../index.html">All papers</a></p>' if paper.number != FIRST else ""
+    place = "index.html" if paper.number == FIRST else "../index.html"
+    above = f'<p><a href="{place}">All papers</a></p>' if index else ""
     total = format_seconds(sum(result.seconds for result in results))
     css = files("metastable.reproduce").joinpath("report.css").read_text(encoding="utf-8")
     version = f"metastable {__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
@@ -103,24 +109,32 @@ def _overview(results: Sequence[Result]) -> str:
 
 def _section(result: Result) -> str:
     origin = "" if result.origin == "paper" else " · beyond the paper"
-    body = (
-        f"<p>{plain(result.error)}</p>"
-        if result.error
-        else "".join(_finding(f, result.origin) for f in result.findings)
-    )
+    body = f"<p>{plain(result.error)}</p>" if result.error else "".join(_finding(f, result) for f in result.findings)
     label = f'<span class="name">{plain(result.name)}{origin}</span>'
     return f"""<section id="{plain(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
 {chip(result.verdict)}</header>
 <p>{typeset(result.statement)}</p>
 {_image(result)}
-{_players(result)}{body}
+{_players(result)}{_hindsight(result)}{body}
 <details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
 {_parameters(result)}</details></section>
 """
 
 
-def _finding(finding: Finding, origin: str) -> str:
-    says = "paper says" if origin == "paper" else "claim"
+def is_ours(result: Result, finding: Finding) -> bool:
+    """True for claims of this project, which no paper made."""
+    return finding.ours or result.origin == "beyond"
+
+
+def _hindsight(result: Result) -> str:
+    """What was chosen after a result had been seen: the reader must be able to judge it."""
+    if not result.hindsight:
+        return ""
+    return f'<p class="hindsight"><b>Changed after a result was seen.</b> {typeset(result.hindsight)}</p>\n'
+
+
+def _finding(finding: Finding, result: Result) -> str:
+    says = "our claim" if is_ours(result, finding) else "paper says"
     return (
         f'<div class="finding {CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
         f"<dt>we measured</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"

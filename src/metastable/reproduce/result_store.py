@@ -60,6 +60,7 @@ class Result:
     formats: tuple[str, ...] = ()
     resumed: bool = field(default=False, compare=False)
     error: str | None = None
+    hindsight: str = ""
 
     @property
     def figure(self) -> Path | None:
@@ -204,6 +205,7 @@ def _result(
         settings=asdict(settings),
         fingerprint=recipe.fingerprint(settings),
         formats=kinds,
+        hindsight=recipe.hindsight,
     )
 
 

@@ -152,12 +152,14 @@ def run_papers(
     """
     root, kinds = path(out, "out"), check_formats(formats)
     results, reports = {}, []
+    every = list(dict.fromkeys((*all_papers(), *known, *selection)))
+    others = {p for p in every if with_earlier([], p.recipes, settings, p.folder(root))}
+    many = len(others | set(selection)) > 1
     for paper, recipes in selection.items():
         folder = paper.folder(root)
         results[paper] = run_recipes(recipes, settings, folder, kinds, watch)
         whole = with_earlier(results[paper], paper.recipes, settings, folder)
-        reports.append(report.write_report(whole, folder, command, paper))
-    every = list(dict.fromkeys((*all_papers(), *known, *selection)))
+        reports.append(report.write_report(whole, folder, command, paper, index=many))
     there = {p: with_earlier(results.get(p, []), p.recipes, settings, p.folder(root)) for p in every}
     there = {paper: some for paper, some in there.items() if some}
     page = index.write_index(there, root, command) if len(there) > 1 else None

@@ -26,8 +26,8 @@ GREEK = {
     "pi": "π",
 }
 _WORD = re.compile(r"(?<![A-Za-z])(" + "|".join(sorted(GREEK, key=len, reverse=True)) + r")(?![A-Za-z])")
-_INDEX = re.compile(r"([A-Za-zαβγΓδσκλθφτεμξπψρ])_(\{[^}]*\}|[A-Za-z0-9]+)")
-_POWER = re.compile(r"\^(-?[0-9.]+[0-9]|-?[0-9]|[A-Za-z])")
+_INDEX = re.compile(r"([A-Za-zαβγΓδσκλθφτεμξπψρ])_(\{[^}]*\}|[A-Za-z0-9]+|[#*])")
+_POWER = re.compile(r"\^(-?[0-9.]+[0-9]|-?[0-9]|-?[A-Za-zαβγΓδσκλθφτεμξπψρ])")
 _EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9.]+)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
 
 

@@ -5,14 +5,17 @@ import pytest
 from scipy import linalg
 
 import metastable as ms
-from metastable.reproduce.papers.p2312_10794 import gradient, phase_diagram
+from metastable.errors import ConvergenceError
+from metastable.reproduce import Settings
+from metastable.reproduce.draws import whole
+from metastable.reproduce.papers.p2312_10794 import collapse, gradient, phase_diagram
 from metastable.reproduce.papers.p2410_06833 import merging_order
 from metastable.reproduce.papers.p2410_23228 import cluster_number, linear_growth
 from metastable.reproduce.papers.p2507_22857 import repulsion
 from metastable.reproduce.papers.p2510_22026 import speeds
 from metastable.reproduce.papers.p2512_01868 import long_context
 from metastable.reproduce.papers.p2605_09213 import formulas, sampling
-from metastable.reproduce.papers.p2606_05140 import phases
+from metastable.reproduce.papers.p2606_05140 import diagram, hysteresis, phases
 
 
 def test_tokens_in_their_span_move_as_in_the_whole_space():
@@ -30,6 +33,12 @@ def test_the_passing_of_a_pair_is_found_between_output_times():
     times = np.array([0.0, 1.0, 2.0, 3.0])
     cosines = np.array([[0.0, 0.998, 1.0, 1.0], [0.0, 1.0, 0.5, 0.6], [1.0, 1.0, 1.0, 1.0]])
     np.testing.assert_allclose(phase_diagram.first_passing(times, cosines), [1.5, np.inf, 0.0])
+
+
+def test_the_sharpening_is_not_judged_where_no_temperature_has_gathered():
+    small = {**phase_diagram.PHASE_DIAGRAM.parameters, **phase_diagram.PHASE_DIAGRAM.quick, "dims": (2,), "until": 1.0}
+    data = phase_diagram.PHASE_DIAGRAM.measure(small, Settings(members=2), lambda share: None)
+    assert phase_diagram.PHASE_DIAGRAM.judge(data)[-1].verdict == "not available"
 
 
 def test_the_energy_has_the_velocity_of_usa_as_its_gradient():
@@ -131,3 +140,70 @@ def test_onset_and_threshold_agree_with_the_library():
     for dim, beta in ((2, 1.0), (5, 3.0)):
         assert phases.onset_formula(dim, beta) == pytest.approx(ms.meanfield.critical_kappa(phases.model(dim, beta)))
     assert phases.threshold_formula(3) == pytest.approx(ms.meanfield.tricritical_beta(3))
+
+
+def test_a_run_that_ended_early_is_no_result():
+    x = ms.sphere.uniform(8, dim=2, seed=0)
+    model = ms.Attention(dim=2, beta=4.0, mask=ms.Full())
+    run = ms.simulate(model, x, until=5.0)
+    assert whole(run) is run
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        short = ms.simulate(model, x, until=1e3, method="tsit5", max_steps=5)
+    with pytest.raises(ConvergenceError, match="max_steps"):
+        whole(short)
+
+
+def test_the_tail_of_a_collapse_is_found_in_a_horizon_of_seven_decades():
+    assert collapse.time_below(lambda t: 1.0 / (1.0 + t), 1e-3, 1e7) == pytest.approx(999.0, abs=2e-3)
+    assert collapse.time_below(lambda t: 0.0, 1e-3, 1e7) == 0.0
+    assert collapse.time_below(lambda t: 1.0, 1e-3, 1e7) == 1e7
+    small = {**collapse.HEMISPHERE.parameters, "dims": (2,), "betas": (8.0,)}
+    data = collapse.HEMISPHERE.measure(small, Settings(members=2), lambda share: None)
+    np.testing.assert_allclose(data.rate.values, 1.0, atol=0.02)
+    assert np.isfinite(data.since.values).all()
+
+
+def test_crests_of_tokens_are_those_of_their_density():
+    density = ms.meanfield.Density.perturbed(2, {5: 0.4, 2: 0.1})
+    values = cluster_number.smoothed(density.quantiles(20_000), 32)
+    angles = np.linspace(-np.pi, np.pi, 4096, endpoint=False) + np.pi / 4096
+    np.testing.assert_allclose(values, density.at_angle(angles), atol=2e-3)
+    assert cluster_number.arcs(values) == cluster_number.crests(density) == 5
+
+
+def test_folds_and_equal_energies_are_those_of_an_independent_solution():
+    """Numbers of states found on a grid of Gauss nodes at fixed |mean x|, with the interaction integrated over the circle across."""
+    for case, fold, equal in (((2, 4.0), 0.387069, 0.39147), ((3, 3.0), 1.208448, 1.23373)):
+        begun, turned, even = diagram.lines(*case)
+        assert begun == pytest.approx(phases.onset_formula(*case), rel=1e-8)
+        assert turned == pytest.approx(fold, abs=1e-6)
+        assert even == pytest.approx(equal, abs=2e-5)
+    begun, turned, even = diagram.lines(2, 2.0)
+    assert begun == turned == even
+
+
+def test_the_free_energy_is_that_of_sums_over_nodes():
+    model = phases.model(2, 3.0, 1.2)
+    state = ms.meanfield.stationary(model, ms.meanfield.Density.perturbed(2, {1: 0.8}))
+    theta = 2 * np.pi * np.arange(256) / 256
+    mu = state.density(np.stack([np.cos(theta), np.sin(theta)], axis=1))
+    attraction = np.exp(3.0 * np.cos(theta[:, None] - theta[None, :]))
+    energy = (mu * np.log(mu)).mean() / 1.2 - (mu @ attraction @ mu - attraction.sum()) / 256**2 / 6.0
+    assert diagram.free_energy(state) == pytest.approx(energy, rel=1e-9)
+
+
+def test_where_the_fold_line_leaves_is_extrapolated():
+    beta = np.array([2.0, 2.4, 2.6, 2.8, 3.0])
+    root = np.maximum(beta - 2.5, 0.0) * (0.3 + 0.02 * beta)
+    assert diagram.leaving_point(beta, 1 - root**2) == pytest.approx(2.5, abs=1e-3)
+
+
+def test_the_density_on_a_slow_ramp_follows_the_branch():
+    start = phases.onset_formula(2, 5.0)
+    ordered = ms.meanfield.branch(phases.model(2, 5.0), "kappa", (0.3 * start, 1.6 * start))
+    kappas = start * np.array([0.8, 0.95, 1.05])
+    order = hysteresis.ramp_of_density(ordered, 5.0, kappas, 8.0)
+    turn = int(np.argmin(ordered.values))
+    stable = np.interp(kappas[1:], ordered.values[turn:], ordered.order_parameter[turn:])
+    np.testing.assert_allclose(order[1:], stable, atol=0.01)
+    assert order[0] < 0.05

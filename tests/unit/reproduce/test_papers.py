@@ -1,7 +1,10 @@
 """Papers are folders: found by themselves, chosen by number, loaded from outside; each with a report, and one page over all."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 from metastable.cli.app import build
 from metastable.errors import InvalidInputError
 from metastable.reproduce import (
+    Finding,
     Paper,
     Settings,
     all_papers,
@@ -116,6 +120,7 @@ def test_every_paper_has_its_report_and_the_index_covers_all(tmp_path):
         "second/report.html",
     ]
     assert "Title of second, recomputed" in outcome.reports[1].read_text()
+    assert '<a href="../index.html">All papers</a>' in outcome.reports[0].read_text()
     assert outcome.index == tmp_path / "index.html"
     page = outcome.index.read_text()
     assert page.count("data:image/png;base64,") == 2
@@ -129,8 +134,51 @@ def test_every_paper_has_its_report_and_the_index_covers_all(tmp_path):
     assert "Title of second" in again.index.read_text()
 
 
+def test_what_was_changed_after_a_result_and_whose_claim_it_is_are_said(tmp_path):
+    ours = Finding("a guess of ours", "as expected", "by eye", "agrees", ours=True)
+    first = make_paper("first", ("one",), judge=lambda data: [finding(), ours], hindsight="The step was 1e-4 first")
+    outcome = run_papers(select([], [first, make_paper("second")]), Settings(), tmp_path, "")
+    report = outcome.reports[0].read_text()
+    assert "Changed after a result was seen.</b> The step was 10<sup>−4</sup> first" in report
+    assert report.count("<dt>paper says</dt>") == 1
+    assert report.count("<dt>our claim</dt>") == 1
+    assert "Changed after" not in outcome.reports[1].read_text()
+    page = outcome.index.read_text()
+    assert "Of 3 statements of theirs that were tested 3 hold. Of 1 claim of our own that was tested 1 holds." in page
+    assert "In 1 item something was changed after a result had been seen" in page
+    assert 'href="first/report.html#one">first · one</a>' in page
+    again = run_papers(select([], [first]), Settings(), tmp_path, "")
+    assert again.results[first][0].hindsight == "The step was 1e-4 first"
+    with pytest.raises(InvalidInputError, match="ours must be"):
+        Finding("a", "b", "c", "agrees", ours="yes")
+
+
+def test_statements_that_could_not_be_tested_are_not_counted_as_tested(tmp_path):
+    first = make_paper(
+        "first", ("one",), judge=lambda data: [finding("not available"), finding("disagrees"), finding()]
+    )
+    page = run_papers(select([], [first, make_paper("second")]), Settings(), tmp_path, "").index.read_text()
+    assert "Of 4 statements of theirs that were tested 3 hold and 1 could not be confirmed." in page
+    assert 'not confirmed: <a href="first/report.html#one">' in page
+
+
+def test_blas_is_told_before_numpy_is_loaded():
+    """One thread for BLAS works only if nothing that the command imports first has loaded NumPy."""
+    code = (
+        "import os, sys; from metastable.cli import reproduce\n"
+        "assert 'numpy' not in sys.modules\n"
+        "reproduce.one_thread_for_blas(); import metastable.reproduce\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    )
+    free = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=free, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "True"]
+
+
 def test_one_paper_alone_needs_no_index(tmp_path):
-    assert run_papers(select([], [make_paper()]), Settings(), tmp_path, "").index is None
+    outcome = run_papers(select([], [make_paper()]), Settings(), tmp_path, "")
+    assert outcome.index is None
+    assert "index.html" not in outcome.reports[0].read_text()  # no link into nothing
     assert not (tmp_path / "index.html").exists()
 
 

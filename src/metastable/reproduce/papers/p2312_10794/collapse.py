@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from metastable import sphere
 from metastable.analysis import cluster_count
 from metastable.figures import statements
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each, seeds
+from metastable.reproduce.draws import each, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
 from metastable.reproduce.statistics import Mean, interval, percent, slope
 from metastable.run import simulate
@@ -19,6 +19,10 @@ from metastable.run import simulate
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
+
+
+TAIL = (1e-2, 1e-6)
+"""Diameters between which the exponent of the collapse is measured."""
 
 
 def hemisphere(tokens: int, dim: int, seed: int) -> Any:
@@ -31,6 +35,17 @@ def hemisphere(tokens: int, dim: int, seed: int) -> Any:
 def diameters(states: Any) -> Any:
     """Largest distance |x_i - x_j| at each time, for states (times, tokens, dim): exact for tokens that almost touch."""
     return np.array([np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=-1)).max() for x in states])
+
+
+def time_below(width: Callable[[float], float], limit: float, end: float) -> float:
+    """The first time at which a width that never grows is below `limit`, by bisection to 1e-3 (0 or `end` where it is so from the start
+    or not at all).
+    """
+    low, high = 0.0, end
+    while high - low > 1e-3 and high - low > 1e-14 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if width(middle) < limit else (middle, high)
+    return high if low > 0.0 else low
 
 
 # -------------------------------------------------------------------------------------------------------- hemisphere
@@ -47,19 +62,17 @@ def _measure_hemisphere(parameters: Mapping[str, Any], settings: Settings, repor
         start = hemisphere(parameters["tokens"], dim, seed)
         model = Attention(dim=dim, beta=beta, mask=Full())
         until = parameters["until"] * max(1.0, float(np.exp(parameters["patience"] * beta)))
-        run = simulate(model, start, until=until, method="rodas", rtol=1e-6, atol=1e-12)
-        times = np.linspace(0.0, 1.0, parameters["times"])
-        width = diameters(np.stack([run.at(float(t)) for t in times * run.end]))
-        # The last stretch, where every token has met: its times are not known before, so they are found in two passes.
-        near = times[np.argmax(width < 1e-2)] * run.end if (width < 1e-2).any() else 0.0
-        late = np.linspace(max(near - run.end / parameters["times"], 0.0), near + 14.0, 200)
-        late = late[late <= run.end]
+        run = whole(simulate(model, start, until=until, method="rodas", rtol=1e-6, atol=1e-12))
+        # The last stretch begins where every token has met, which may be anywhere in the seven decades of the run.
+        near = time_below(lambda t: float(diameters(run.at(t)[None])[0]), TAIL[0], run.end)
+        late = np.linspace(near, min(near + 14.0, run.end), parameters["times"])
+        late = np.append(late, run.end)
         return late, diameters(np.stack([run.at(float(t)) for t in late]))
 
     results = each(one, [(d, b, s) for d in dims for b in betas for s in chosen], report)
     rates, ends, begins = [], [], []
     for times, width in results:
-        tail = (width < 1e-2) & (width > 1e-6)
+        tail = (width < TAIL[0]) & (width > TAIL[1])
         rates.append(slope(times[tail], -np.log(width[tail])).value if tail.sum() > 4 else 0.0)
         ends.append(width[-1])
         begins.append(times[int(np.argmax(tail))] if tail.any() else np.inf)
@@ -153,12 +166,13 @@ HEMISPHERE = Recipe(
         "patience": 1.6,
         "times": 200,
     },
-    quick={"tokens": 6, "dims": (2, 3), "betas": (0.0, 2.0), "times": 100},
+    quick={"tokens": 6, "dims": (2, 3), "betas": (0.0, 4.0), "times": 100},
     measure=_measure_hemisphere,
     judge=_judge_hemisphere,
     draw=_draw_hemisphere,
     uses=("seed", "members"),
-    seconds=20,
+    revision=2,
+    seconds=8,
 )
 
 
@@ -175,9 +189,8 @@ def _measure_one(parameters: Mapping[str, Any], settings: Settings, report: Repo
     def one(job: tuple[int, float, int]) -> list[int]:
         dim, beta, seed = job
         start = sphere.uniform(parameters["tokens"], dim=dim, seed=seed)
-        run = simulate(
-            Attention(dim=dim, beta=beta, mask=Full()), start, times=10.0**decades, method="rodas", rtol=1e-5, atol=1e-9
-        )
+        model = Attention(dim=dim, beta=beta, mask=Full())
+        run = whole(simulate(model, start, times=10.0**decades, method="rodas", rtol=1e-5, atol=1e-9))
         return [cluster_count(x, 1e-3) for x in run.states]
 
     counts = each(one, [(d, b, s) for d in dims for b in betas for s in chosen], report)
@@ -223,13 +236,16 @@ def _draw_one(data: xr.Dataset) -> Figure:
     draws = data.sizes["draw"]
     for dim in data["dim"].values:
         curves = []
-        for beta in data.beta.values:
+        for number, beta in enumerate(data.beta.values):
             gathered = (data.clusters.sel(dim=dim, beta=beta) == 1).sum("draw").values
             low, high = np.array([interval(int(k), draws) for k in gathered]).T
             share = gathered / draws
             curves.append(
                 statements.Curve(
-                    rf"$\beta = {beta:g}$", data.decade.values, 100 * share, 100 * np.stack([share - low, high - share])
+                    rf"$\beta = {beta:g}$",
+                    data.decade.values + 0.1 * (number - 0.5 * (data.sizes["beta"] - 1)),  # side by side
+                    100 * share,
+                    100 * np.stack([share - low, high - share]),
                 )
             )
         panels.append(
@@ -263,5 +279,5 @@ ONE_CLUSTER = Recipe(
     judge=_judge_one,
     draw=_draw_one,
     uses=("seed", "members"),
-    seconds=20,
+    seconds=5,
 )

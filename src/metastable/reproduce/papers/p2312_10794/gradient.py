@@ -11,7 +11,7 @@ from metastable import sphere
 from metastable.figures import statements
 from metastable.kernels.select import velocity
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each, part, seeds
+from metastable.reproduce.draws import each, part, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
 from metastable.reproduce.statistics import percent
 from metastable.run import simulate
@@ -57,14 +57,16 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
         until = parameters["until"] * (1.0 if weights == "softmax" else np.exp(-beta))
         times = np.concatenate([[0.0], np.geomspace(1e-3 * until, until, parameters["times"] - 1)])
         model = Attention(dim=dim, beta=beta, mask=Full(), weights=weights)
-        run = simulate(
-            model,
-            sphere.uniform(parameters["tokens"], dim=dim, seed=seed),
-            times=times,
-            rtol=1e-8,
-            atol=1e-11,
-            engine=settings.engine,
-            max_steps=1_000_000,
+        run = whole(
+            simulate(
+                model,
+                sphere.uniform(parameters["tokens"], dim=dim, seed=seed),
+                times=times,
+                rtol=1e-8,
+                atol=1e-11,
+                engine=settings.engine,
+                max_steps=1_000_000,
+            )
         )
         return np.array([energy(x, beta) for x in run.states]) / (np.exp(beta) / (2 * beta))
 

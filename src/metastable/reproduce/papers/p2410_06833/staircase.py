@@ -12,7 +12,7 @@ from metastable.analysis import merge_tree
 from metastable.figures import style
 from metastable.figures.circle_view import draw_world_lines
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each, seeds
+from metastable.reproduce.draws import each, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
 from metastable.reproduce.statistics import Mean
 from metastable.run import simulate
@@ -36,7 +36,9 @@ def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) 
     model = Attention(dim=2, beta=beta, mask=Full())
 
     def one(seed: int) -> tuple[Any, Any, Any]:
-        run: Any = simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=parameters["until"], method="rodas")
+        run = whole(
+            simulate(model, sphere.uniform(tokens, dim=2, seed=seed), until=parameters["until"], method="rodas")
+        )
         states = np.stack([run.at(float(t)) for t in times])
         tree = merge_tree(run, radius=radius)
         merges = np.full(tokens, np.nan)
@@ -131,7 +133,7 @@ STAIRCASE = Recipe(
     parameters={
         "tokens": 32,
         "beta": 20.0,
-        "until": 1e18,
+        "until": 1e21,
         "times": 700,
         "radius": 0.5,
         "since": 30.0,

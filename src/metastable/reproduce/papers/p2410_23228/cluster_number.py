@@ -14,7 +14,7 @@ from metastable.errors import StoppedEarlyWarning
 from metastable.figures import style
 from metastable.meanfield import Density, evolve, fastest_mode, growth_rates
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each, part, seeds
+from metastable.reproduce.draws import each, part, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
 from metastable.reproduce.statistics import Mean, percent
 from metastable.run import simulate
@@ -22,6 +22,17 @@ from metastable.run import simulate
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
+
+
+KINDS = {
+    "tokens": "tokens, counted when clusters are points",
+    "forming": "tokens, counted as clusters form",
+    "densities": "tokens, as a density with their noise, counted as clusters form",
+}
+"""What is counted, and when."""
+
+PEAK = 3.0
+"""Largest density, against the uniform one, from which on the first clusters count as formed."""
 
 
 def noisy_density(tokens: float, modes: int, generator: np.random.Generator) -> Density:
@@ -37,14 +48,33 @@ def noisy_density(tokens: float, modes: int, generator: np.random.Generator) -> 
 
 def crests(density: Density, cells: int = 4096) -> int:
     """Arcs on which a density on the circle is above the uniform one."""
-    above = density.at_angle(np.linspace(-np.pi, np.pi, cells, endpoint=False)) > 1.0
+    return arcs(density.at_angle(np.linspace(-np.pi, np.pi, cells, endpoint=False)))
+
+
+def arcs(values: Any) -> int:
+    """Stretches of a periodic array that are above 1."""
+    above = values > 1.0
     return int((above & ~np.roll(above, 1)).sum())
+
+
+def smoothed(x: Any, modes: int, cells: int = 4096) -> Any:
+    """Density of tokens x (n, 2) on the circle against the uniform one, by its first modes, at `cells` angles."""
+    angles = np.arctan2(x[:, 1], x[:, 0])
+    counts = np.bincount((np.floor((angles / (2 * np.pi) + 0.5) * cells)).astype(int) % cells, minlength=cells)
+    spectrum = np.fft.rfft(counts * (cells / len(x)))
+    spectrum[modes + 1 :] = 0.0
+    return np.fft.irfft(spectrum, cells)
+
+
+def modes_of(beta: float) -> int:
+    """Modes in which a start is described: well beyond the fastest, about sqrt(2 beta)."""
+    return max(32, int(6 * np.sqrt(beta)))
 
 
 def _first_crests(model: Attention, tokens: float, seed: int) -> int:
     """Crests of the density when it has become so sharp that its series ends: the clusters are there, and have not moved."""
     beta = float(model.beta or 0.0)
-    modes = max(32, int(6 * np.sqrt(beta)))
+    modes = modes_of(beta)
     rate = float(growth_rates(model, modes).max())
     start = noisy_density(tokens, modes, np.random.default_rng(seed))
     times = np.linspace(0.0, 2.5 * np.log(tokens) / (2 * rate), 120)
@@ -54,48 +84,66 @@ def _first_crests(model: Attention, tokens: float, seed: int) -> int:
     return crests(evolution.final)
 
 
+def _first_crests_of_tokens(model: Attention, tokens: int, seed: int, engine: str) -> int:
+    """Crests of the density of tokens as soon as its peak is `PEAK` times the uniform one: clusters are there, and have not moved."""
+    beta = float(model.beta or 0.0)
+    modes = modes_of(beta)
+    scale = np.log(tokens) / (2 * float(growth_rates(model, modes).max()))
+    times = scale * np.linspace(0.5, 2.0, 31)
+    start = sphere.uniform(tokens, dim=2, seed=seed)
+    run = whole(simulate(model, start, times=times, rtol=1e-4, atol=1e-6, engine=engine, threads=1))
+    shown = (smoothed(x, modes) for x in run.states)
+    return arcs(next((values for values in shown if values.max() > PEAK), smoothed(run.final, modes)))
+
+
 def _measure(parameters: Mapping[str, Any], settings: Settings, report: Report) -> xr.Dataset:
     import xarray as xr
 
     betas = [float(beta) for beta in parameters["betas"]]
     models = {beta: Attention(dim=2, beta=beta, mask=Full()) for beta in betas}
     rates = {beta: float(growth_rates(model, 256).max()) for beta, model in models.items()}
-    sizes = list(parameters["tokens"]) + list(parameters["densities"])
+    kinds = ("tokens", "forming", "densities")
+    sizes = [(kind, count) for kind in kinds for count in parameters[kind]]
     draws = settings.draws(parameters["draws"])
 
     def tokens(job: tuple[float, int, int]) -> int:
         beta, count, seed = job
         # Modes begin at n^(-1/2) and are of order one at ln(n)/(2 rate); clusters are counted well after, and long before they merge.
         until = parameters["wait"] * np.log(count) / (2 * rates[beta])
-        run = simulate(
-            models[beta],
-            sphere.uniform(count, dim=2, seed=seed),
-            times=[until],
-            rtol=1e-4,
-            atol=1e-6,
-            engine=settings.engine,
-            threads=1,
+        run = whole(
+            simulate(
+                models[beta],
+                sphere.uniform(count, dim=2, seed=seed),
+                times=[until],
+                rtol=1e-4,
+                atol=1e-6,
+                engine=settings.engine,
+                threads=1,
+            )
         )
         return cluster_count(run.final, 0.5 / np.sqrt(beta))
+
+    def forming(job: tuple[float, int, int]) -> int:
+        return _first_crests_of_tokens(models[job[0]], job[1], job[2], settings.engine)
 
     def density(job: tuple[float, float, int]) -> int:
         return _first_crests(models[job[0]], job[1], job[2])
 
+    counting = {"tokens": tokens, "forming": forming, "densities": density}
     found = np.zeros((len(sizes), len(betas), draws), dtype=int)
-    for k, count in enumerate(sizes):
+    for k, (kind, count) in enumerate(sizes):
         jobs: Any = [
             (beta, count, seed) for beta in betas for seed in seeds(settings, f"cluster-number {count} {beta}", draws)
         ]
-        simulated = k < len(parameters["tokens"])
         tell = part(report, k / len(sizes), (k + 1) / len(sizes))
-        found[k] = np.reshape(each(tokens if simulated else density, jobs, tell), (len(betas), draws))
+        found[k] = np.reshape(each(counting[kind], jobs, tell), (len(betas), draws))
     return xr.Dataset(
         {
             "clusters": (("tokens", "beta", "draw"), found),
             "fastest": ("beta", [fastest_mode(models[beta]) for beta in betas]),
-            "simulated": ("tokens", [k < len(parameters["tokens"]) for k in range(len(sizes))]),
+            "kind": ("tokens", [kind for kind, _ in sizes]),
         },
-        coords={"tokens": [float(count) for count in sizes], "beta": betas},
+        coords={"tokens": [float(count) for _, count in sizes], "beta": betas},
         attrs={"stated": [list(pair) for pair in parameters["stated"]]},
     )
 
@@ -123,7 +171,7 @@ def _judge(data: xr.Dataset) -> list[Finding]:
         verdict: Verdict = (
             "agrees" if near > 0.9 * off.size else "agrees under a condition" if near > 0.5 * off.size else "disagrees"
         )
-        kind = "tokens" if bool(data.simulated[k]) else "tokens, as a density with their noise"
+        kind = KINDS[str(data.kind.values[k])]
         findings.append(
             Finding(
                 claim=f"n = {tokens:g} {kind}: the number of first clusters is the fastest mode",
@@ -147,7 +195,8 @@ def _draw(data: xr.Dataset) -> Figure:
             for k, tokens in enumerate(data.tokens.values):
                 counts = np.bincount(one.clusters.values[k] - low, minlength=high - low + 1) / data.sizes["draw"]
                 place = np.arange(low, high + 1) + (k - 0.5 * (data.sizes["tokens"] - 1)) * width
-                name = f"$n = {tokens:g}$" if tokens < 1e4 else rf"density, $n = 10^{{{round(np.log10(tokens))}}}$"
+                size = f"{tokens:g}" if tokens < 1e4 else rf"10^{{{round(np.log10(tokens))}}}"
+                name = f"density, $n = {size}$" if one.kind.values[k] == "densities" else f"$n = {size}$"
                 ax.bar(place, 100 * counts, width, color=style.CATEGORICAL[k], label=name)
             ax.axvline(float(one.fastest), color=style.INK, linestyle=(0, (3, 2)), linewidth=0.9, label="fastest mode")
             ax.set_xticks(np.unique(np.linspace(low, high, min(high - low + 1, 5)).round().astype(int)))
@@ -156,7 +205,7 @@ def _draw(data: xr.Dataset) -> Figure:
             style.panel(ax, letter, rf"$\beta = {beta:g}$")
         axes[0][0].set_ylabel("draws (%)")
         handles, labels = axes[0][0].get_legend_handles_labels()
-        page.legend(handles, labels, loc="outside lower center", ncols=5)
+        page.legend(handles, labels, loc="outside lower center", ncols=6)
     return page
 
 
@@ -165,16 +214,18 @@ CLUSTER_NUMBER = Recipe(
     title="How many clusters appear first",
     statement="From independent uniform tokens on the circle the first metastable state has as many clusters as the "
     "fastest growing mode has crests. Numbers "
-    "of clusters over draws, for tokens and for densities with the noise of up to 10^6 tokens.",
+    "of clusters over draws: up to 1000 tokens once clusters are points (some have merged by then), and 10^4 and 10^5 "
+    "tokens and the density of 10^6 as clusters form.",
     parameters={
         "betas": (4.0, 8.0, 16.0, 32.0, 64.0),
         "tokens": (200, 1000),
-        "densities": (1e4, 1e6),
+        "forming": (10_000, 100_000),
+        "densities": (1e6,),
         "draws": 16,
         "wait": 3.0,
         "stated": ((1, 1), (2, 2), (4, 3), (5, 3), (7, 4), (16, 6), (64, 11), (100, 14), (256, 23)),
     },
-    quick={"betas": (8.0,), "tokens": (100,), "densities": (1e4,)},
+    quick={"betas": (8.0,), "tokens": (100,), "forming": (1000,), "densities": (1e4,)},
     measure=_measure,
     judge=_judge,
     draw=_draw,

@@ -11,7 +11,7 @@ from scipy import special
 from metastable.figures import statements, style
 from metastable.meanfield import Density, evolve, growth_rates
 from metastable.model import Attention, Full
-from metastable.reproduce.draws import each
+from metastable.reproduce.draws import each, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
 from metastable.run import simulate
 
@@ -46,13 +46,15 @@ def _measure_rates(parameters: Mapping[str, Any], settings: Settings, report: Re
         start = Density.perturbed(2, {mode: size}, degree=max(32, 4 * mode))
         density = evolve(model, start, [0.0, until], rtol=1e-10).amplitudes(mode)[:, -1]
         # Tokens at equal shares of the density: as quiet a start as there is, so that no other mode is seeded.
-        run = simulate(
-            model,
-            start.quantiles(parameters["tokens"]),
-            times=[0.0, until],
-            rtol=1e-10,
-            atol=1e-13,
-            engine=settings.engine,
+        run = whole(
+            simulate(
+                model,
+                start.quantiles(parameters["tokens"]),
+                times=[0.0, until],
+                rtol=1e-10,
+                atol=1e-13,
+                engine=settings.engine,
+            )
         )
         seen = [abs(fourier(x, mode)[-1]) for x in run.states]
         grown = [float(np.log(seen[1] / seen[0]) / until), float(np.log(density[1] / density[0]) / until)]
@@ -216,7 +218,9 @@ def _measure_both(parameters: Mapping[str, Any], settings: Settings, report: Rep
     sizes = list(parameters["sizes"])
     apart = np.zeros((len(sizes), times.size, parameters["modes"]))
     for k, tokens in enumerate(sizes):
-        run = simulate(model, start.quantiles(tokens), times=times, rtol=1e-10, atol=1e-12, engine=settings.engine)
+        run = whole(
+            simulate(model, start.quantiles(tokens), times=times, rtol=1e-10, atol=1e-12, engine=settings.engine)
+        )
         apart[k] = [np.abs(fourier(x, parameters["modes"]) - there) for x, there in zip(run.states, smooth)]
         report(0.3 + 0.7 * (k + 1) / len(sizes))
     angles, values = evolution.on_circle(360)

@@ -133,12 +133,12 @@ def _sums(data: xr.Dataset) -> Finding:
     gap = np.abs(data.finite - data.limit).max(("mode", "bin")).values
     falls = bool(np.all(gap[1:] < 0.6 * gap[:-1]))
     return Finding(
-        claim="g_m is the limit of n [exp(a_m t W)]_{ns}, the same influence with sums over tokens (ours; no "
-        "simulation)",
+        claim="g_m is the limit of n [exp(a_m t W)]_{ns}, the same influence with sums over tokens (no simulation)",
         measured="largest difference "
         + ", ".join(f"{value:.4f} (n = {n})" for n, value in zip(data.tokens.values, gap)),
         test="falls from each n to the next",
         verdict="agrees" if falls else "disagrees",
+        ours=True,
     )
 
 

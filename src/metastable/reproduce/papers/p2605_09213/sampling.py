@@ -9,7 +9,7 @@ import numpy as np
 
 from metastable import sphere
 from metastable.model import Attention, Causal
-from metastable.reproduce.draws import each
+from metastable.reproduce.draws import each, whole
 from metastable.reproduce.recipe import Report
 from metastable.run import simulate
 
@@ -57,7 +57,9 @@ def correlations(parameters: Mapping[str, Any], tokens: int, chosen: list[int], 
         starts = batch_of_starts(tokens, readers, runs, seed)
         total = np.zeros((times.size, modes.size, readers.size, tokens))
         for start in starts:
-            run = simulate(system, sphere.from_angle(start), times=beta * times, rtol=1e-5, atol=1e-7, progress=False)
+            run = whole(
+                simulate(system, sphere.from_angle(start), times=beta * times, rtol=1e-5, atol=1e-7, progress=False)
+            )
             # cos m(a - b) is the real part of e^(ima) conj(e^(imb)): one product of matrices for all readers and sources.
             for t, x in enumerate(run.states[:, readers]):
                 later = (x[:, 0] + 1j * x[:, 1])[None, :] ** modes[:, None]

@@ -1,6 +1,7 @@
 """Noise: where the uniform state loses its stability, with or without a jump, and hysteresis."""
 
 from metastable.reproduce.paper import Paper
+from metastable.reproduce.papers.p2606_05140.diagram import DIAGRAM
 from metastable.reproduce.papers.p2606_05140.hysteresis import HYSTERESIS
 from metastable.reproduce.papers.p2606_05140.phases import BRANCHES, CRITICAL_NOISE
 
@@ -12,5 +13,5 @@ PAPER = Paper(
     "jump and hysteresis when it is above "
     "a threshold that depends on the dimension alone.",
     picture="hysteresis",
-    recipes=(CRITICAL_NOISE, BRANCHES, HYSTERESIS),
+    recipes=(CRITICAL_NOISE, BRANCHES, DIAGRAM, HYSTERESIS),
 )
