@@ -35,6 +35,8 @@ LATEST = 1e300
 """The end of time: what has not merged by then never does, as far as double precision tells."""
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
+LONGEST_COUNT = 1e250
+"""Horizon up to which forces that leave double precision have moved nothing."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
@@ -138,7 +140,7 @@ def predict_merges(
     t0 = _checks.number(t0, "t0", 0.0)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
-    clusters = _Clusters(tokens, model, t0, radius)
+    clusters = Clusters(tokens, model, t0, radius)
     encounter = ENCOUNTER / clusters.pace
     tree = clusters.tree(clusters.places)
     carried = _carried(clusters, tree)
@@ -151,7 +153,49 @@ def predict_merges(
     return _doubts(tree, copies, t0, encounter)
 
 
-def _carried(clusters: _Clusters, alone: MergeTree) -> tuple[_Clusters, MergeTree] | None:
+def counts_after(
+    state: FloatArray, model: Attention, t0: float, times: FloatArray, *, radius: float | None = None
+) -> FloatArray:
+    """Clusters at the later `times` (increasing, beyond t0) of a state at time t0, shape (times,): the flow of its leaders alone.
+
+    The same flow as in `predict_merges`, without its uncertainty and no further than the last time: milliseconds for any horizon. Counted
+    are the places that are not linked at that moment, as `cluster_labels` counts tokens. NaN behind the last time that was reached.
+    For models that `counts_refusal` has nothing against; beta may be any, since forces that leave double precision move nothing until
+    `LONGEST_COUNT`.
+    """
+    radius = cluster_radius(model) if radius is None else radius
+    clusters = Clusters(state, model, t0, radius)
+    waits = (np.asarray(times, dtype=float) - t0) * clusters.pace
+    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]))
+    counts = np.full(waits.size, np.nan)
+    bound = link_bound(radius)
+    for row, wait in enumerate(waits):
+        counts[row] = _count_at(path, float(wait), clusters.places, bound)
+    return counts
+
+
+def _count_at(path: Any, wait: float, places: FloatArray, bound: float) -> float:
+    """Clusters that a path has at the time `wait` of its own; NaN where it did not come so far."""
+    from metastable.analysis import _kernels, leaders
+
+    if len(path.begin) == 0:
+        return float(labels_of_unit_tokens(places, bound).max() + 1)
+    if wait > path.end and path.code not in (leaders.ONE_LEFT, leaders.STILL):
+        return math.nan
+    step = max(0, int(np.searchsorted(path.begin, wait, side="right")) - 1)
+    fraction = min(1.0, (wait - path.begin[step]) / path.width[step])
+    return float(_kernels.labels_at(path.pieces[step], fraction, bound).max() + 1)
+
+
+def counts_refusal(model: Attention, tokens: int) -> str | None:
+    """Why `counts_after` does not count the clusters of this model, or None."""
+    reason = why_not(model, SUPPORT, tokens)
+    if reason is None and isinstance(model.mask, Causal) and not _pulled_back(model):
+        return "followers may part from their leader under these Q and K"
+    return reason
+
+
+def _carried(clusters: Clusters, alone: MergeTree) -> tuple[Clusters, MergeTree] | None:
     """Groups of followers and their tree, where it is another one than that of the leaders `alone`.
 
     None where followers change nothing.
@@ -162,7 +206,7 @@ def _carried(clusters: _Clusters, alone: MergeTree) -> tuple[_Clusters, MergeTre
 
     if not clusters.causal or clusters.sizes.max() == 1 or len(clusters.leaders) == 0 or _pulled_back(clusters.model):
         return None
-    groups = _Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, groups_of(clusters.labels))
+    groups = Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, groups_of(clusters.labels))
     tree = groups.group_tree(groups.places)
     parts = tree.start_labels.max() > clusters.labels.max()
     return (groups, tree) if parts or len(tree) != len(alone) or _elsewhere(tree, alone).any() else None
@@ -220,7 +264,7 @@ def _check_range(model: Attention) -> None:
         )
 
 
-class _Clusters:
+class Clusters:
     """The clusters of a state as points with masses."""
 
     def __init__(
@@ -275,32 +319,45 @@ class _Clusters:
 
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
-        return self._read(self._path(places, ARRIVED * self.radius))
+        return self.read(self.path(places, ARRIVED * self.radius))
 
     def group_tree(self, places: FloatArray) -> MergeTree:
         """The merges of groups at these places, which may part after they have met."""
         from metastable.analysis.followers import tree_of_groups
 
-        tree = tree_of_groups(self._path(places, 0.0), self.labels, self.radius, self.pace, RESOLUTION)
+        tree = tree_of_groups(self.path(places, 0.0), self.labels, self.radius, self.pace, RESOLUTION)
         return replace(tree, time=self.t0 + tree.time, before=self.t0 + tree.before)
 
-    def _path(self, places: FloatArray, reach: float) -> Any:
-        """The way of points from these places on; those within `reach` of one another are one."""
+    def path(
+        self,
+        places: FloatArray,
+        reach: float,
+        until: float = LATEST,
+        *,
+        beta: float | None = None,
+        tolerance: float = TOLERANCE,
+    ) -> Any:
+        """The way of points from these places on, as long as `until`; those within `reach` of one another are one.
+
+        `beta`: another inverse temperature than that of the model.
+        """
         from metastable.analysis import leaders
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, reach)
+        surroundings = leaders.Surroundings(
+            self.masses, form, float(head.beta if beta is None else beta), self.together, reach
+        )
         return leaders.solve(
             places,
             surroundings,
             begin=0.0,
-            until=LATEST,
-            tolerance=TOLERANCE,
+            until=until,
+            tolerance=tolerance,
             max_steps=MAX_STEPS,
         )
 
-    def _read(self, path: Any) -> MergeTree:
+    def read(self, path: Any) -> MergeTree:
         """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
         from metastable.analysis import _kernels
 
