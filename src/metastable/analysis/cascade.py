@@ -158,10 +158,10 @@ def counts_after(
 ) -> FloatArray:
     """Clusters at the later `times` (increasing, beyond t0) of a state at time t0, shape (times,): the flow of its leaders alone.
 
-    The same flow as in `predict_merges`, without its uncertainty and no further than the last time: milliseconds for any horizon. Counted
-    are the places that are not linked at that moment, as `cluster_labels` counts tokens. NaN behind the last time that was reached.
-    For models that `counts_refusal` has nothing against; beta may be any, since forces that leave double precision move nothing until
-    `LONGEST_COUNT`.
+    The same flow as in `predict_merges`, without its uncertainty and no further than the last time: milliseconds for any horizon.
+    Counted are the places that are not linked at that moment, as `cluster_labels` counts tokens. NaN behind the last time that was
+    reached. For models that `counts_refusal` has nothing against; beta may be any, since forces that leave double precision move
+    nothing until `LONGEST_COUNT`.
     """
     radius = cluster_radius(model) if radius is None else radius
     clusters = Clusters(state, model, t0, radius)

@@ -1,8 +1,9 @@
 """Counting the clusters of many members at one depth, as cheaply as the model allows.
 
-Short horizons, and models whose clusters do not stand still, are simulated to the end (`ensemble`, `observe.clusters`). Elsewhere members are
-simulated to t = 100, where clusters are points, and the flow of their leaders goes on from there
-(`analysis.cascade.counts_after`): a few milliseconds for any number of decades. Both count alike, and `Counter.paired` compares them member by member.
+Short horizons, and models whose clusters do not stand still, are simulated to the end (`ensemble`, `observe.clusters`). Elsewhere
+members are simulated to t = 100, where clusters are points, and the flow of their leaders goes on from there
+(`analysis.cascade.counts_after`): a few milliseconds for any number of decades. Both count alike, and `Counter.paired` compares
+them member by member.
 """
 
 from __future__ import annotations

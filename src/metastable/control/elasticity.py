@@ -91,7 +91,15 @@ class Elasticities:
         body = ""
         for row in self.rows:
             theory = "" if row.theory is None else f"{row.theory:.4f}"
-            cells = (row.cluster, f"{row.life:.3g}", row.knob, f"{row.value:.4f}", f"{row.low:.4f} to {row.high:.4f}", theory, row.how)
+            cells = (
+                row.cluster,
+                f"{row.life:.3g}",
+                row.knob,
+                f"{row.value:.4f}",
+                f"{row.low:.4f} to {row.high:.4f}",
+                theory,
+                row.how,
+            )
             body += "<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>"
         return f"<table><tr>{head}</tr>{body}</table>"
 
@@ -107,13 +115,14 @@ def elasticities(
     """How each life time depends on each knob: d log(life time)/d log(knob).
 
     *Of a run*: for each metastable cluster, the time until it falls into another one, by derivative of the flow of clusters from the
-    state at `since` on (central differences with two steps at tolerance 1e-10: four more cascades a knob). Knobs: "beta"; "masses" (of the cluster that it
-    falls into); "distance" (from that one, along the geodesic); "sink" (the weight of the frozen token, where the model has one). Theory is the
-    exact quadrature for a token that falls onto so many, with nobody else around.
+    state at `since` on (central differences with two steps at tolerance 1e-10: four more cascades a knob). Knobs: "beta"; "masses"
+    (of the cluster that it falls into); "distance" (from that one, along the geodesic); "sink" (the weight of the frozen token,
+    where the model has one). Theory is the exact quadrature for a token that falls onto so many, with nobody else around.
 
-    *Of a model*: for the time from which `clusters` clusters are left, by ensembles that are paired member by member (same starts, same noise),
-    with the knob a factor exp(+-step) away: any knob of `metastable.control.tune`, such as "noise", "norm", "window", "sink", "gap". See
-    `metastable.control.paired_elasticities` for the further arguments (tokens, clusters, until, members, step, seed).
+    *Of a model*: for the time from which `clusters` clusters are left, by ensembles that are paired member by member (same starts,
+    same noise), with the knob a factor exp(+-turn) away: any knob of `metastable.control.tune`, such as "noise", "norm", "window",
+    "sink", "gap". See `metastable.control.paired_elasticities` for the further arguments (tokens, clusters, until, members, turn,
+    seed).
 
     Args:
         source: a `Run` or an `Attention`.
@@ -135,7 +144,9 @@ def elasticities(
         return paired_elasticities(source, ["beta"] if knobs is None else knobs, radius=radius, **ensemble)
     _checks.instance(source, Run, "source")
     if ensemble:
-        raise InvalidInputError(f"{next(iter(ensemble))!r} is for ensembles of a model; a run has the tokens that it has")
+        raise InvalidInputError(
+            f"{next(iter(ensemble))!r} is for ensembles of a model; a run has the tokens that it has"
+        )
     clusters = _clusters(source, since, radius)
     wanted = _knobs(knobs, source.model)
     natural = tree_of(clusters, tolerance=TIGHT)
@@ -161,9 +172,7 @@ def _knobs(knobs: Sequence[str] | None, model: Attention) -> list[str]:
     return names
 
 
-def _rows(
-    clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str], model: Attention
-) -> list[Elasticity]:
+def _rows(clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str], model: Attention) -> list[Elasticity]:
     """The elasticities of one merge."""
     sink = model.frozen is not None
     here = {int(leader): number for number, leader in enumerate(clusters.leaders)}
@@ -188,7 +197,9 @@ def _rows(
 
 
 def _derivative(turned: Callable[[float], MergeTree], event: Event, t0: float) -> tuple[float, float]:
-    """d log(time - t0)/d log(knob) by central differences with steps h and 2 h, Richardson's combination, and its error; NaN where it jumps."""
+    """d log(time - t0)/d log(knob) by central differences with steps h and 2 h, Richardson's combination, and its error; NaN where
+    it jumps.
+    """
     slopes = []
     for step in (STEP, 2.0 * STEP):
         waits = []
@@ -204,7 +215,11 @@ def _derivative(turned: Callable[[float], MergeTree], event: Event, t0: float) -
 def _target(clusters: Clusters, parent: int, natural: MergeTree, event: Event) -> list[int]:
     """The clusters that are where `parent` is when the event happens: itself, and who fell into it before."""
     labels = natural.labels_at(max(clusters.t0, event.time * (1.0 - 1e-12)))
-    return [number for number, leader in enumerate(clusters.leaders) if labels[leader] == labels[event.parent] and leader != event.child]
+    return [
+        number
+        for number, leader in enumerate(clusters.leaders)
+        if labels[leader] == labels[event.parent] and leader != event.child
+    ]
 
 
 def _heavier(clusters: Clusters, target: list[int], factor: float) -> Clusters:

@@ -25,7 +25,8 @@ def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: f
     """Refuse a number of clusters that no value of the knob gives."""
     if not goal > 1.0:
         raise GoalError(
-            f"clusters={goal:g}: a mean of one cluster or less has no single value of {knob.name}: one cluster is what is left for every "
+            f"clusters={goal:g}: a mean of one cluster or less has no single value of {knob.name}: one cluster is what is left for "
+            f"every "
             f"beta below about ln(until)/2 = {0.5 * math.log(until):.3g}; ask for more than 1, for example 1.5"
         )
     if knob.set is not None and goal > tokens:
@@ -40,7 +41,8 @@ def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: f
     most = most_clusters(until, model.beta, model.dim)
     if goal > most:
         raise GoalError(
-            f"clusters={goal:g}: at beta={model.beta:g} two clusters nearer than {reach(until, model.beta):.3g} rad have met by t = {until:g}, "
+            f"clusters={goal:g}: at beta={model.beta:g} two clusters nearer than {reach(until, model.beta):.3g} rad have met by t = "
+            f"{until:g}, "
             f"so the sphere of R^{model.dim} holds at most {most:.4g} of them, whatever {knob.name} is; raise beta "
             "(metastable.control.temperature says to which), or ask for an earlier time"
         )
@@ -67,26 +69,31 @@ def limited(knob: Knob, model: Attention, until: float, law: Callable[[float], f
         knob = knob.between(0.55 * math.log(until), knob.high)
     if not knob.low < knob.high:
         raise GoalError(
-            f"between: no beta is left between {knob.low:.4g} (below ln(until)/2 one cluster is left) and {knob.high:.4g} (beyond, exp(-2 "
+            f"between: no beta is left between {knob.low:.4g} (below ln(until)/2 one cluster is left) and {knob.high:.4g} (beyond, "
+            f"exp(-2 "
             "beta) leaves double precision); give other bounds"
         )
     return knob
 
 
 def law_root(law: Callable[[float], float], goal: float, low: float, high: float) -> float:
-    """The value at which the law has `goal` clusters; `GoalError` where even `LAW_DOUBT` times as many, or as few, are out of bounds."""
+    """The value at which the law has `goal` clusters; `GoalError` where even `LAW_DOUBT` times as many, or as few, are out of
+    bounds.
+    """
     from scipy.optimize import brentq
 
     wanted = math.log(goal)
     ends = law(math.log(low)), law(math.log(high))
     if wanted > ends[1] + math.log(LAW_DOUBT):
         raise GoalError(
-            f"clusters={goal:g} are more than the sphere holds: the law expects {math.exp(ends[1]):.4g} at beta = {high:.4g}, the largest "
+            f"clusters={goal:g} are more than the sphere holds: the law expects {math.exp(ends[1]):.4g} at beta = {high:.4g}, the "
+            f"largest "
             "allowed; ask for fewer, for an earlier time, or give more tokens"
         )
     if wanted < ends[0] - math.log(LAW_DOUBT):
         raise GoalError(
-            f"clusters={goal:g} are fewer than the {math.exp(ends[0]):.4g} that the law expects at beta = {low:.4g}, the smallest allowed"
+            f"clusters={goal:g} are fewer than the {math.exp(ends[0]):.4g} that the law expects at beta = {low:.4g}, the smallest "
+            f"allowed"
         )
     if wanted >= ends[1] or wanted <= ends[0]:
         return high if wanted >= ends[1] else low

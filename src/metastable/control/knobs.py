@@ -58,7 +58,9 @@ class Knob:
         """The model with the knob at this value (the same one where no model holds it)."""
         if self.set is None:
             return model
-        return _checks.instance(self.set(model, int(value) if self.whole else value), Attention, f"what {self.name} sets")
+        return _checks.instance(
+            self.set(model, int(value) if self.whole else value), Attention, f"what {self.name} sets"
+        )
 
     def between(self, low: float, high: float) -> Knob:
         """The same knob with narrower bounds."""
@@ -68,14 +70,17 @@ class Knob:
         """The value that the model has; `InvalidInputError` where it has none, or none that factors could change."""
         value = 0.0 if self.get is None else float(self.get(model))
         if not value > 0.0:
-            raise InvalidInputError(f"the knob {self.name!r} is {value:g} in this model; give one where it is greater than 0")
+            raise InvalidInputError(
+                f"the knob {self.name!r} is {value:g} in this model; give one where it is greater than 0"
+            )
         return value
 
 
 def knob_of(model: Attention, knob: str | Knob) -> Knob:
     """The `Knob` that a name stands for in this model.
 
-    "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm has), "sink"
+    "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm "
+    "has), "sink"
     (the total weight of frozen tokens), "gap" (how far the other eigenvalues of V are below its largest one, all by one factor).
     """
     if isinstance(knob, Knob):
@@ -127,7 +132,9 @@ def _declared(model: Attention, part: str, field: str | None, name: str) -> Knob
 
 def _sink(model: Attention) -> Knob:
     if model.frozen is None:
-        raise ModelError("the knob 'sink' is the weight of frozen tokens, and this model has none; give frozen=Frozen(...)")
+        raise ModelError(
+            "the knob 'sink' is the weight of frozen tokens, and this model has none; give frozen=Frozen(...)"
+        )
 
     def total(model: Attention) -> float:
         assert model.frozen is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from metastable.model import Attention
 PER_DECADE = 60
 """Output times in a decade: life times are read off to 4 %, and at random, so means are better."""
 EARLIEST = 0.1
+NOISY_STEP = 0.02
+"""Step of models with noise, unless told otherwise."""
 MOST_LOST = 0.2
 """Share of the pairs that may be without a life time (not over at `until`) before the answer is refused."""
 
@@ -35,7 +37,7 @@ def paired_elasticities(
     until: float,
     clusters: int = 1,
     members: int = 100,
-    step: float = 0.1,
+    turn: float = 0.1,
     seed: int = 0,
     radius: float | None = None,
     progress: bool | None = None,
@@ -43,32 +45,40 @@ def paired_elasticities(
 ) -> Elasticities:
     """d log(T)/d log(knob) of the time T from which at most `clusters` clusters are left, averaged over uniform starts.
 
-    For each knob two ensembles with one seed, the knob at exp(+-step) times its value (whole numbers: next to it): member by member the same
-    start and the same noise. The mean of log(T+/T-)/log(knob+/knob-) has the interval mean +- 1.96 standard errors. The radius of a
-    cluster is that of the model as it is, for both.
+    For each knob two ensembles with one seed, the knob at exp(+-turn) times its value (whole numbers: next to it): member by
+    member the same start and the same noise. (With noise a cluster may lose a token for a moment, so there T is the first time.)
+    The mean of log(T+/T-)/log(knob+/knob-) has the interval mean +- 1.96 standard errors. The radius of a cluster is that of the
+    model as it is, for both.
 
     Args:
         model: any `Attention` in which the knobs have values.
         knobs: as in `metastable.control.tune`.
         tokens, members, seed, options: of the ensembles.
-        until: the longest time; a pair in which one member has more clusters left then is lost, and more than a fifth of them are refused.
+        until: the longest time; a pair in which one member has more clusters left then is lost, and more than a fifth of them are
+            refused.
         clusters: how many are left.
-        step: in log(knob).
+        turn: in log(knob).
     """
     _checks.instance(model, Attention, "model")
     if isinstance(knobs, str):
         raise InvalidInputError(f"knobs must be a list of names, such as [{knobs!r}]")
     turned = [knob_of(model, knob) for knob in knobs]
     if any(knob.set is None for knob in turned):
-        raise InvalidInputError("the number of tokens cannot be paired: other starts are drawn; use metastable.control.tune")
+        raise InvalidInputError(
+            "the number of tokens cannot be paired: other starts are drawn; use metastable.control.tune"
+        )
     for knob in turned:
         knob.value_of(model)
     until = _checks.number(until, "until", EARLIEST, strict=True, error=TimeError)
     left = _checks.count(clusters, "clusters")
     size = _checks.count(members, "members", 2)
-    step = _checks.number(step, "step", 0.0, strict=True)
+    turn = _checks.number(turn, "turn", 0.0, strict=True)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     times = np.geomspace(EARLIEST, until, math.ceil(PER_DECADE * math.log10(until / EARLIEST)) + 1)
+    noisy = model.noise > 0
+    if noisy:  # steps are of one length, and output is at steps
+        pace = options.setdefault("step", NOISY_STEP)
+        times = pace * np.unique(np.maximum(1, np.round(times / pace)))
 
     def lives(changed: Attention) -> FloatArray:
         with warnings.catch_warnings():
@@ -83,21 +93,26 @@ def paired_elasticities(
                 progress=False,
                 **options,
             )
-        return _lives(stats["clusters"].values, times, left)
+        return _lives(stats["clusters"].values, times, left, first=noisy)
 
     rows = []
     with progress_bar("elasticities", 2 * len(turned), progress) as report:
         for number, knob in enumerate(turned):
-            rows.append(_row(model, knob, step, left, lives))
+            rows.append(_row(model, knob, turn, left, lives))
             report(2 * number + 2)
     return Elasticities(tuple(rows))
 
 
-def _lives(counts: FloatArray, times: FloatArray, left: int) -> FloatArray:
-    """The time (members,) from which at most `left` clusters are there for good, between two output times; NaN: not by the end."""
+def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> FloatArray:
+    """The time (members,) from which at most `left` clusters are there for good (or for the `first` time), between two output times.
+
+    NaN: not by the end.
+    """
     found = np.full(len(counts), np.nan)
     for member, row in enumerate(counts):
         above = np.flatnonzero(~(row <= left))
+        if first and (row <= left).any():
+            above = above[above < np.argmax(row <= left)]
         if above.size == 0:
             found[member] = times[0]
         elif above[-1] + 1 < times.size:
@@ -105,9 +120,9 @@ def _lives(counts: FloatArray, times: FloatArray, left: int) -> FloatArray:
     return found
 
 
-def _row(model: Attention, knob: Knob, step: float, left: int, lives: Any) -> Elasticity:
+def _row(model: Attention, knob: Knob, turn: float, left: int, lives: Callable[[Attention], FloatArray]) -> Elasticity:
     value = knob.value_of(model)
-    ends = [knob.rounded(value * math.exp(sign * step)) for sign in (1.0, -1.0)]
+    ends = [knob.rounded(value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
     if knob.whole and ends[0] - ends[1] < 2.0:
         ends = [knob.rounded(value + 1.0), knob.rounded(value - 1.0)]
     if not ends[0] > ends[1]:
@@ -118,7 +133,8 @@ def _row(model: Attention, knob: Knob, step: float, left: int, lives: Any) -> El
     lost = known.size - int(known.sum())
     if lost > MOST_LOST * known.size:
         raise ConvergenceError(
-            f"{lost} of {known.size} members have more than {left} clusters left at the end ({knob.name} from {ends[1]:.4g} to {ends[0]:.4g}): life "
+            f"{lost} of {known.size} members have more than {left} clusters left at the end ({knob.name} from {ends[1]:.4g} to "
+            f"{ends[0]:.4g}): life "
             "times are not known; give a later until, or more clusters"
         )
     ratios = ratios[known]

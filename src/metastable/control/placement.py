@@ -81,8 +81,8 @@ class Placement:
     token, weight, kind : where to put it (d,), how much it counts, and as what.
     goal, until : what was asked for.
     met : True when the goal is met, by full simulation to `until` where `simulated`, else as the flow of clusters says.
-    time, without : when the tokens of the goal meet for good with the token and without it, as the flow of clusters says (infinite: not
-        by the end of what was computed).
+    time, without : when the tokens of the goal meet for good with the token and without it, as the flow of clusters says: 100, where it
+        begins, stands for whatever was before; infinite: not by the end of what was computed.
     tried : places that were tried.
     model, start : the system with the token in it: `simulate(found.model, found.start, until=...)`.
     """
@@ -100,10 +100,14 @@ class Placement:
     model: Attention
     start: FloatArray
 
-    def _facts(self) -> dict[str, str]:
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
         place = ", ".join(f"{number:.4f}" for number in self.token[:8]) + (", ..." if self.token.size > 8 else "")
         names = ", ".join(str(token) for token in self.goal.tokens)
-        wish = f"tokens {names} {'in one cluster' if isinstance(self.goal, Together) else 'apart'} at t = {self.until:.4g}"
+        wish = (
+            f"tokens {names} {'in one cluster' if isinstance(self.goal, Together) else 'apart'} at t = {self.until:.4g}"
+        )
         return {
             "goal": f"{wish}: {'met' if self.met else 'NOT met'}" + (", simulated" if self.simulated else ""),
             "place": f"({place}), {self.kind}, weight {self.weight:.4g}",
@@ -112,10 +116,10 @@ class Placement:
         }
 
     def __repr__(self) -> str:
-        return "<Placement: " + "; ".join(f"{name} {text}" for name, text in self._facts().items()) + ">"
+        return "<Placement: " + "; ".join(f"{name} {text}" for name, text in self.facts.items()) + ">"
 
     def _repr_html_(self) -> str:
-        return table("Placement", self._facts())
+        return table("Placement", self.facts)
 
 
 def place(
@@ -134,19 +138,19 @@ def place(
 ) -> Placement:
     """Where to put one token so that chosen tokens end in one cluster, or two clusters stay apart until a depth.
 
-    What counts is when the tokens of the goal meet for good: `tries` places all over the sphere (evenly on circle and S^2), the best three refined by a
-    compass search along geodesics. Each is a simulation to t = 100, from there on the flow of clusters; models whose clusters are no
-    points are simulated to the end. Of several weights the smallest one that serves is taken.
+    What counts is when the tokens of the goal meet for good: `tries` places all over the sphere (evenly on circle and S^2), the
+    best three refined by a compass search along geodesics. Each is a simulation to t = 100, from there on the flow of clusters;
+    models whose clusters are no points are simulated to the end. Of several weights the smallest one that serves is taken.
 
-    What such a token can do: with weight w it has at depth t the reach d(t) of a cluster, cos d = 1 - ln(w t)/beta: what is nearer falls
-    into it, and what sits on it stays there (Theorem 5.2). Everything beyond moves as if it were not there.
+    What such a token can do: with weight w it has at depth t the reach d(t) of a cluster, cos d = 1 - ln(w t)/beta: what is nearer
+    falls into it, and what sits on it stays there (Theorem 5.2). Everything beyond moves as if it were not there.
 
     Args:
         source: a `Run`, or an `Attention` with `start`: unit tokens (n, d).
         goal: `Together((3, 7, 9))` or `Apart(3, 7)`, tokens by position.
         until: the depth at which the goal is looked at (None: the end of the run).
-        kind: "frozen" (seen by all, never moves), "first" (in front of the sequence), "appended" (behind it: seen by no earlier token under a
-            causal mask, so refused there).
+        kind: "frozen" (seen by all, never moves), "first" (in front of the sequence), "appended" (behind it: seen by no earlier
+            token under a causal mask, so refused there).
         weight: how much the token counts, or bounds of it.
         tries, seed: of the global search.
         verify: simulate the answer to the end.
@@ -181,7 +185,18 @@ def place(
     if checked:
         met = trial.simulated(token, value)
     return Placement(
-        token, value, kind, goal, trial.until, met, _time(logarithm), _time(without), trial.count[0], checked, model, tokens
+        token,
+        value,
+        kind,
+        goal,
+        trial.until,
+        met,
+        _time(logarithm),
+        _time(without),
+        trial.count[0],
+        checked,
+        model,
+        tokens,
     )
 
 
@@ -216,16 +231,18 @@ class Trial:
         return self.model.replace(masses=np.concatenate(heavy)), np.concatenate(parts)
 
     def meeting(self, token: FloatArray | None, weight: float) -> float:
-        """log10 of the time from which the tokens of the goal are together for good (at least 0); `NEVER`."""
+        """log10 of the time from which the tokens of the goal are together for good (that of `GATHERED`, where it was earlier);
+        `NEVER`.
+        """
         self.count[0] += 1
         model, start = (self.model, self.start) if token is None else self.system(token, weight)
         chosen = np.array(self.goal.tokens) + (1 if token is not None and self.kind == "first" else 0)
         if self.until > 2.0 * GATHERED and _reducible(model, start):
             state = simulate(model, start, times=[GATHERED], progress=False).final
             clusters = clusters_of(state, model, GATHERED, self.radius)
-            return _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
-        tree = self._tree(model, start)
-        return _met(tree, chosen)
+            met = _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
+            return max(met, math.log10(GATHERED))
+        return _met(self._tree(model, start), chosen)
 
     def simulated(self, token: FloatArray, weight: float) -> bool:
         """True when a full simulation meets the goal."""
@@ -288,7 +305,9 @@ def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: 
             f"an appended token changes nothing: under {model.mask!r} no earlier token sees it; use kind='frozen' or 'first'"
         )
     if kind != "frozen" and model.mask.fixed_length is not None:
-        raise ModelError("the mask is a matrix for these tokens, which does not say who sees one more; use kind='frozen'")
+        raise ModelError(
+            "the mask is a matrix for these tokens, which does not say who sees one more; use kind='frozen'"
+        )
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     return Trial(model, tokens, goal, until, kind, radius, [0])
 

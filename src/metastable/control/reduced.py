@@ -1,7 +1,7 @@
 """The flow of clusters as points, under an inverse temperature that changes with depth, with masses and places that may be changed.
 
-What control solves for: a cascade of many decades in milliseconds, smooth in every number that goes in. One frozen token is the same as a
-first token with its weight as its mass (token 1 rests when V = I), so a sink is one more point.
+What control solves for: a cascade of many decades in milliseconds, smooth in every number that goes in. One frozen token is the
+same as a first token with its weight as its mass (token 1 rests when V = I), so a sink is one more point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def with_sink(state: FloatArray, model: Attention) -> tuple[FloatArray, Attentio
     if model.frozen is None:
         return state, model
     if len(model.frozen.tokens) != 1:
-        raise UnsupportedError(f"the flow of clusters takes one frozen token, and this model has {len(model.frozen.tokens)}")
+        raise UnsupportedError(
+            f"the flow of clusters takes one frozen token, and this model has {len(model.frozen.tokens)}"
+        )
     assert model.frozen.weights is not None
     masses = np.ones(len(state)) if model.masses is None else np.asarray(model.masses)
     weights = np.concatenate([np.maximum(model.frozen.weights, 1e-300), masses])

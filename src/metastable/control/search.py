@@ -5,8 +5,8 @@ search fits
 
     log N(x) = f(x) + a + b (x - x0)
 
-to all tries near the goal, weighted by their errors: f is a law (zero where there is none), a and b its correction. Every try has members of
-its own, so all of them tell about the root; new ones are spent a little to the left and a little to the right of it.
+to all tries near the goal, weighted by their errors: f is a law (zero where there is none), a and b its correction. Every try has
+members of its own, so all of them tell about the root; new ones are spent a little to the left and a little to the right of it.
 Tries that are surely (three standard errors) on one side of the goal bracket the root, and no later one leaves the bracket.
 """
 
@@ -97,11 +97,14 @@ def find(problem: Problem, measure: Measure, report: Callable[[float], None]) ->
         _narrow(bracket, problem, tries[-1], x, rising)
         if bracket[0] >= bracket[1]:
             raise ConvergenceError(
-                f"tries on both sides of {tries[-1].value:.6g} contradict each other: the mean number of clusters is not monotone in this "
+                f"tries on both sides of {tries[-1].value:.6g} contradict each other: the mean number of clusters is not monotone "
+                f"in this "
                 "knob; give narrower bounds: between=(low, high)"
             )
         root = _fit(problem, tries, bracket)
-        enough = root is not None and root.error * abs(root.slope) * problem.goal <= problem.accuracy and len(tries) >= 3
+        enough = (
+            root is not None and root.error * abs(root.slope) * problem.goal <= problem.accuracy and len(tries) >= 3
+        )
         if root is not None and (enough or spent >= problem.members or _pinned(problem, bracket)):
             if spent >= problem.members and not enough:
                 _give_up(problem, root)
@@ -130,7 +133,8 @@ def _give_up(problem: Problem, root: Root) -> None:
     error = root.error * abs(root.slope) * problem.goal
     if error > 5.0 * problem.accuracy:
         raise ConvergenceError(
-            f"{problem.members} members give the mean number of clusters to {error:.2g} only, and accuracy={problem.accuracy:g} was asked for; "
+            f"{problem.members} members give the mean number of clusters to {error:.2g} only, and accuracy={problem.accuracy:g} was "
+            f"asked for; "
             "give more members, or ask for less"
         )
 
@@ -141,7 +145,9 @@ def _summary(value: float, counts: FloatArray) -> Try:
         raise ConvergenceError(f"no member reached the horizon at {value:.6g}; simulate one to see why")
     spread = float(counts.std(ddof=1)) if counts.size > 1 else 0.0
     # Of members that are all alike nobody knows more than that others are rare.
-    return Try(value, counts.size, float(counts.mean()), max(spread, 1.0 / math.sqrt(counts.size)) / math.sqrt(counts.size))
+    return Try(
+        value, counts.size, float(counts.mean()), max(spread, 1.0 / math.sqrt(counts.size)) / math.sqrt(counts.size)
+    )
 
 
 def _members(problem: Problem, tries: list[Try]) -> int:
@@ -193,7 +199,8 @@ def _stride(problem: Problem, last: Try, bracket: list[float], rising: float | N
     step = 0.5 * abs(end - x) if bounded else min(stride, abs(end - x))
     if step == 0.0:
         raise GoalError(
-            f"{problem.goal:g} clusters are out of reach: at {last.value:.6g}, the {'largest' if up else 'smallest'} value allowed, there are "
+            f"{problem.goal:g} clusters are out of reach: at {last.value:.6g}, the {'largest' if up else 'smallest'} value allowed, "
+            f"there are "
             f"{last.mean:.4g} on average; another goal, or other bounds: between=(low, high)"
         )
     return x + (step if up else -step)

@@ -13,7 +13,7 @@ from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
 from metastable.control.counting import GATHERED
-from metastable.control.reduced import Event, clusters_of, events_of, fall_of, tree_of
+from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of
 from metastable.errors import GoalError, InvalidInputError, StoppedEarlyWarning, TimeError
 from metastable.integrate.rodas import LOGIT_SPREAD
 from metastable.model import Causal, Schedule
@@ -50,8 +50,8 @@ class Steering:
     window : the depths between which the change holds.
     event, at : the merge (first tokens of the two clusters; None: that nothing merges) and the time asked for.
     natural, tree : the merges without and with the change, as the flow of clusters says.
-    run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of all),
-        infinite where there is none up to its end.
+    run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of
+        all), infinite where there is none up to its end.
     undisturbed : True when all earlier merges are as without the change (in the simulation, where there is one).
     """
 
@@ -72,10 +72,16 @@ class Steering:
         """The change of beta."""
         return self.changed - self.beta
 
-    def _facts(self) -> dict[str, str]:
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
         goal = "no merge" if self.event is None else f"{self.event[0]} into {self.event[1]}"
         before = _first_time(self.natural) if self.event is None else _time(self.natural, self.event[0])
-        seen = "" if self.achieved is None else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
+        seen = (
+            ""
+            if self.achieved is None
+            else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
+        )
         return {
             "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
             "without": f"t = {before:.4g}",
@@ -84,10 +90,10 @@ class Steering:
         }
 
     def __repr__(self) -> str:
-        return "<Steering: " + "; ".join(f"{name} {text}" for name, text in self._facts().items() if text) + ">"
+        return "<Steering: " + "; ".join(f"{name} {text}" for name, text in self.facts.items() if text) + ">"
 
     def _repr_html_(self) -> str:
-        return table("Steering", self._facts())
+        return table("Steering", self.facts)
 
     def plot(self, **options: Any) -> Any:
         """World lines without and with the change; see `metastable.figures.draw_steering`."""
@@ -106,17 +112,19 @@ def schedule(
     verify: bool = True,
     progress: bool | None = None,
 ) -> Steering:
-    """The least change of beta over depth that makes a merge happen at depth `at`; without `event`: that keeps all clusters apart until then.
+    """The least change of beta over depth that makes a merge happen at depth `at`; without `event`: that keeps all clusters apart
+    until then.
 
-    A wait is exp(beta (1 - cos D))/(m beta sin^2 D) long, so beta moves it by decades. Among all schedules that leave beta as it is up to the
-    last earlier merge, the one whose largest change is least is constant: delaying (or hastening) works at every depth in the same sense, so
-    a smaller change at one depth needs a larger one at another. The constant is solved for with the flow of clusters (milliseconds a
-    cascade), the change ends behind the merge, and a simulation checks the whole (and corrects it where it must).
+    A wait is exp(beta (1 - cos D))/(m beta sin^2 D) long, so beta moves it by decades. Among all schedules that leave beta as it
+    is up to the
+    last earlier merge, the one whose largest change is least is constant: delaying (or hastening) works at every depth in the same
+    sense, so a smaller change at one depth needs a larger one at another. The constant is solved for with the flow of clusters
+    (milliseconds a cascade), the change ends behind the merge, and a simulation checks the whole (and corrects it where it must).
 
     Args:
         run: a run of one causal or full softmax model with V = c I and Q = K = I, at least until its clusters have gathered.
-        event: (cluster, into): a token of the cluster that is to fall and one of that into which; clusters are those at `since`. Under the
-            causal mask a cluster falls into one with an earlier first token.
+        event: (cluster, into): a token of the cluster that is to fall and one of that into which; clusters are those at `since`.
+            Under the causal mask a cluster falls into one with an earlier first token.
         at: the time T of the merge.
         since: depth from which on beta may change (None: 100, or the end of the run if that is earlier).
         radius: as in `merge_tree` (None: that of the model).
@@ -126,8 +134,8 @@ def schedule(
         A `Steering`, whose `schedule` goes to `simulate`.
 
     Raises:
-        GoalError: the merge is against the order of tokens, never happens, or comes too late in the cascade for this time; with what happens
-            instead.
+        GoalError: the merge is against the order of tokens, never happens, or comes too late in the cascade for this time; with
+            what happens instead.
 
     >>> import metastable as ms
     >>> run = ms.simulate(ms.Attention(dim=2, beta=16.0), ms.sphere.uniform(40, dim=2, seed=0), until=100.0)
@@ -189,7 +197,8 @@ def _leaders(clusters: Clusters, event: Any) -> tuple[int, int]:
         raise GoalError(f"tokens {tokens[0]} and {tokens[1]} are in one cluster (that of token {child}) already")
     if isinstance(clusters.model.mask, Causal) and child < parent:
         raise GoalError(
-            f"the cluster of token {child} cannot be absorbed by that of token {parent}: under the causal mask a token sees earlier ones "
+            f"the cluster of token {child} cannot be absorbed by that of token {parent}: under the causal mask a token sees earlier "
+            f"ones "
             f"only, so the later leader falls into the earlier one; ask for event=({parent}, {child})"
         )
     return (child, parent) if child > parent else (parent, child)
@@ -212,15 +221,19 @@ def _release(goal: _Goal, natural: MergeTree) -> Steering:
     late = [item for item in earlier if item.time >= goal.at]
     if late:
         raise GoalError(
-            f"{late[0]} comes before the fall of {child}" + (f" (at t = {own_time:.4g})" if own else "") + f", so {child} cannot fall at "
-            f"t = {goal.at:.4g} and leave it as it is: beta is the same for all clusters; ask for a time behind {late[-1].time:.4g}, or "
+            f"{late[0]} comes before the fall of {child}"
+            + (f" (at t = {own_time:.4g})" if own else "")
+            + f", so {child} cannot fall at "
+            f"t = {goal.at:.4g} and leave it as it is: beta is the same for all clusters; ask for a time behind "
+            f"{late[-1].time:.4g}, or "
             "first for the other merge"
         )
     previous = max((item.time for item in earlier if item.time < limit), default=goal.since)
     begin = goal.since if previous == goal.since else AFTER[0] * previous + AFTER[1]
     if begin >= goal.at:
         raise GoalError(
-            f"t = {goal.at:.4g} is too near the merge before it, at {previous:.4g}: a change of beta takes hold behind that; ask for a later time"
+            f"t = {goal.at:.4g} is too near the merge before it, at {previous:.4g}: a change of beta takes hold behind that; ask "
+            f"for a later time"
         )
 
     def time_of(value: float) -> float:
@@ -271,7 +284,8 @@ def _refuse_time(goal: _Goal, natural: MergeTree, logarithm: float, delay: bool)
     else:
         known = "the first merge is " + str(events_of(natural)[0])
     raise GoalError(
-        f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried down or up to {math.exp(logarithm):.4g}); without a change it "
+        f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried down or up to {math.exp(logarithm):.4g}); without a "
+        f"change it "
         f"{known}; ask for another time, or place a token instead: metastable.control.place"
     )
 
@@ -305,15 +319,30 @@ def _steering(goal: _Goal, natural: MergeTree, value: float, begin: float, end: 
     if value == goal.beta:
         found = Schedule(((0.0, model),))
     else:
-        other = model.replace(beta=value) if model.heads is None else model.replace(heads=(replace(model.all_heads[0], beta=value),))
+        other = (
+            model.replace(beta=value)
+            if model.heads is None
+            else model.replace(heads=(replace(model.all_heads[0], beta=value),))
+        )
         found = Schedule(((0.0, model), (begin, other), (end, model)))
     steering = Steering(
-        found, goal.beta, value, (begin, end), goal.event, goal.at, with_picture(natural), with_picture(tree), None, None, True
+        found,
+        goal.beta,
+        value,
+        (begin, end),
+        goal.event,
+        goal.at,
+        with_picture(natural),
+        with_picture(tree),
+        None,
+        None,
+        True,
     )
     moved = _moved(natural, tree, goal)
     if moved is not None:
         raise GoalError(
-            f"beta = {value:.4g} from t = {begin:.4g} on puts the merge at t = {goal.at:.4g}, but {moved}: beta acts on all clusters, and "
+            f"beta = {value:.4g} from t = {begin:.4g} on puts the merge at t = {goal.at:.4g}, but {moved}: beta acts on all "
+            f"clusters, and "
             "another one is as near to its fall; ask for another time, or place a token instead: metastable.control.place"
         )
     return steering
@@ -324,7 +353,9 @@ def _moved(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
     if goal.event is None:
         return None if _first_time(tree) >= goal.at else f"{events_of(tree)[0]} comes before"
     child = goal.event[0]
-    wanted = [item for item in events_of(natural) if item.time < min(goal.at, _time(natural, child)) and item.child != child]
+    wanted = [
+        item for item in events_of(natural) if item.time < min(goal.at, _time(natural, child)) and item.child != child
+    ]
     found = [item for item in events_of(tree) if item.time < _time(tree, child) and item.child != child]
     for item in wanted:
         match = next((other for other in found if other.child == item.child and other.parent == item.parent), None)
@@ -357,7 +388,9 @@ def _verified(goal: _Goal, steering: Steering, progress: bool | None) -> Steerin
             break
         aim = aim * 10.0**-off
         try:
-            steering = replace(_release(replace(goal, at=aim), steering.natural), at=goal.at, run=seen, achieved=achieved)
+            steering = replace(
+                _release(replace(goal, at=aim), steering.natural), at=goal.at, run=seen, achieved=achieved
+            )
         except GoalError:
             break
     return steering
@@ -377,7 +410,7 @@ def _moved_in(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
     )
     known = set(np.asarray(natural.child).tolist())
     keep = np.isin(part.child, list(known))
-    part = replace(part, time=part.time[keep], child=part.child[keep], parent=part.parent[keep], before=part.before[keep])
+    part = replace(
+        part, time=part.time[keep], child=part.child[keep], parent=part.parent[keep], before=part.before[keep]
+    )
     return _moved(natural, part, goal)
-
-

@@ -63,7 +63,9 @@ class Setting:
     difference: float
     model: Attention
 
-    def _facts(self) -> dict[str, str]:
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
         low, high = self.interval
         checked = f"{self.differing} of {self.checked} members differ from full simulation" if self.checked else ""
         return {
@@ -79,13 +81,16 @@ class Setting:
     def __repr__(self) -> str:
         low, high = self.interval
         return (
-            f"<Setting: {self.knob} = {self.value:.6g} ({low:.6g} to {high:.6g}) for {self.clusters:g} clusters of {self.tokens} tokens at "
+            f"<Setting: {self.knob} = {self.value:.6g} ({low:.6g} to {high:.6g}) for {self.clusters:g} clusters of {self.tokens} "
+            f"tokens at "
             f"t = {self.until:g}; {self.members} members>"
         )
 
     def _repr_html_(self) -> str:
-        tried = "; ".join(f"{item.value:.5g}: {item.mean:.3f} +- {item.error:.3f} ({item.members})" for item in self.tries)
-        return table("Setting", {**self._facts(), "tried": tried})
+        tried = "; ".join(
+            f"{item.value:.5g}: {item.mean:.3f} +- {item.error:.3f} ({item.members})" for item in self.tries
+        )
+        return table("Setting", {**self.facts, "tried": tried})
 
     def plot(self, **options: Any) -> Any:
         """The tries with their errors, the goal and the interval; see `metastable.figures.draw_setting`."""
@@ -112,18 +117,18 @@ def temperature(
     """The inverse temperature beta at which `tokens` uniform tokens are in `clusters` clusters, on average, at depth `until`.
 
     The search starts from the law N(t) = 1/sigma(B_d(t)), cos d(t) = 1 - ln t/beta (on the circle pi/arccos(1 - ln t/beta), see
-    `metastable.theory.cluster_count`), which is right to 20 %, and corrects it by ensembles: a line over the law, fitted to tries on both
-    sides of the root, each with members of its own (`metastable.control.search`).
+    `metastable.theory.cluster_count`), which is right to 20 %, and corrects it by ensembles: a line over the law, fitted to tries
+    on both sides of the root, each with members of its own (`metastable.control.search`).
 
     Args:
         model: any `Attention`; its own beta does not matter.
         tokens: per member. The law is that of many tokens; from 30 per cluster on more of them change little.
         clusters: the goal, a mean: 5.0 or 4.5, more than 1.
-        until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are simulated to
-            t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
+        until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
+            simulated to t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
         seed: of all tries together.
-        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a third of
-            the standard error that 500 members have, which takes some 4000.
+        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
+            third of the standard error that 500 members have, which takes some 4000.
         members: the most member-runs to spend.
         between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
         options: of `metastable.ensemble` (engine, threads, rtol, ...).
@@ -176,12 +181,13 @@ def tune(
     """The value of any scalar knob at which there are `clusters` clusters, on average, at depth `until`: see `temperature`.
 
     Args:
-        knob: "beta", "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm has), "sink" (the total weight
-            of frozen tokens), "gap" (of V), or a `metastable.control.Knob` of your own. The mean must be monotone in it between the
-            bounds. Only "beta" has a law; for the others give `between`, which saves tries.
+        knob: "beta", "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm has), "sink" (the
+            total weight of frozen tokens), "gap" (of V), or a `metastable.control.Knob` of your own. The mean must be monotone in
+            it between the bounds. Only "beta" has a law; for the others give `between`, which saves tries.
         tokens: per member; where it is the knob itself, the first number to try.
 
-    The other arguments are those of `temperature`. A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is.
+    The other arguments are those of `temperature`. A whole-numbered knob gets the number whose mean is nearest to the goal; `mean`
+    says what it is.
     """
     _checks.instance(model, Attention, "model")
     turned = knob_of(model, knob)
@@ -221,10 +227,24 @@ def tune(
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     """What goes to `ensemble` besides what is said here."""
-    allowed = ("method", "engine", "interaction", "rtol", "atol", "step", "max_steps", "memory", "threads", "dtype", "start")
+    allowed = (
+        "method",
+        "engine",
+        "interaction",
+        "rtol",
+        "atol",
+        "step",
+        "max_steps",
+        "memory",
+        "threads",
+        "dtype",
+        "start",
+    )
     for name in options:
         if name not in allowed:
-            raise InvalidInputError(f"there is no option {name!r}; options of metastable.ensemble are {', '.join(allowed)}")
+            raise InvalidInputError(
+                f"there is no option {name!r}; options of metastable.ensemble are {', '.join(allowed)}"
+            )
     return options
 
 
@@ -302,5 +322,3 @@ def _setting(
         float(differences.mean()) if differences.size else 0.0,
         changed,
     )
-
-
