@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import metastable as ms
 from metastable import control
 from metastable.analysis import cluster_leaders, cluster_radius, cluster_sizes
-from metastable.control.placement import Trial
+from metastable.control.placement import Trial, serves
 from metastable.errors import GoalError
 
 RESULTS = Path(__file__).parent / "results" / "control.json"
@@ -36,6 +37,14 @@ def keep(part: str, rows: list[dict[str, Any]], key: tuple[str, ...]) -> None:
     kept = [row for row in known.get(part, []) if tuple(row.get(name) for name in key) not in names]
     known[part] = sorted(kept + rows, key=lambda row: tuple(str(row[name]) for name in key))
     RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def records(found: control.Elasticities) -> list[dict[str, Any]]:
+    """The rows as plain values; None for NaN."""
+    return [
+        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in asdict(row).items()}
+        for row in found.rows
+    ]
 
 
 def temperature(only: list[int] | None) -> None:
@@ -102,6 +111,8 @@ def schedule(draws: int) -> None:
             found = control.schedule(run, (row["child"], row["parent"]), at=at, progress=False)
             # Without the change, simulated: are earlier merges the same ones, at the same times?
             plain = ms.merge_tree(ms.simulate(model, start, until=1.01 * min(at, row["own"]), progress=False), radius)
+            assert found.run is not None
+            assert found.achieved is not None
             steered = ms.merge_tree(found.run, radius)
             row |= {
                 "beta": found.changed,
@@ -169,7 +180,7 @@ def place(draws: int) -> None:
                 "found": bool(found.met),
                 "random": [trial.simulated(point, 4.0) for point in at_random],
                 "target": trial.simulated(run.final[target], 4.0),
-                "nothing": goal.met(trial.meeting(None, 0.0), until),
+                "nothing": serves(goal, trial.meeting(None, 0.0), until),
                 "tried": found.tried,
             }
             print(json.dumps(row), flush=True)
@@ -188,15 +199,15 @@ def elasticities() -> None:
         pairs.append({"beta": beta, "distance": distance, "plain": plain, "value": row.value, "quadrature": row.theory})
         print(pairs[-1], flush=True)
     keep("pairs", pairs, ("beta", "distance"))
-    sink = ms.Frozen([[math.cos(2.0), math.sin(2.0)]], [2.0])
+    sink = ms.Frozen(np.array([[math.cos(2.0), math.sin(2.0)]]), np.array([2.0]))
     run = ms.simulate(ms.Attention(dim=2, beta=32.0, frozen=sink), ms.sphere.uniform(60, dim=2, seed=1), until=100.0)
     found = control.elasticities(run)
     print(found)
-    keep("clusters", json.loads(found.to_dataframe().to_json(orient="records")), ("cluster", "knob"))
+    keep("clusters", records(found), ("cluster", "knob"))
     for name, model, knobs, options in ENSEMBLES:
         found = control.elasticities(model, knobs, tokens=32, seed=1, progress=False, **options)
         print(name, found, flush=True)
-        rows = [{"model": name, **row} for row in json.loads(found.to_dataframe().to_json(orient="records"))]
+        rows = [{"model": name, **row} for row in records(found)]
         keep("ensembles", rows, ("model", "knob"))
 
 
@@ -222,7 +233,7 @@ ENSEMBLES: list[tuple[str, ms.Attention, list[str], dict[str, Any]]] = [
     ),
     (
         "beta = 6, sink of weight 4",
-        ms.Attention(dim=2, beta=6.0, frozen=ms.Frozen([[1.0, 0.0]], [4.0])),
+        ms.Attention(dim=2, beta=6.0, frozen=ms.Frozen(np.array([[1.0, 0.0]]), np.array([4.0]))),
         ["sink", "beta"],
         {"until": 1e6, "clusters": 2, "members": 200},
     ),

@@ -37,6 +37,8 @@ TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
+COUNTING = 1e-5
+"""Error of a step where only the number of clusters is asked for."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
@@ -166,7 +168,7 @@ def counts_after(
     radius = cluster_radius(model) if radius is None else radius
     clusters = Clusters(state, model, t0, radius)
     waits = (np.asarray(times, dtype=float) - t0) * clusters.pace
-    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]))
+    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=COUNTING)
     counts = np.full(waits.size, np.nan)
     bound = link_bound(radius)
     for row, wait in enumerate(waits):

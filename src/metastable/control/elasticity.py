@@ -39,7 +39,7 @@ class Elasticity:
     ------
     cluster : which one: "15 into 1", or "the last 3" for the time from which 3 clusters are left.
     life : the life time (the median over members, for ensembles).
-    knob, value : what is turned, and the elasticity; NaN where the cluster falls elsewhere for values nearby.
+    knob, value : what is turned, and the elasticity.
     low, high : an interval of 95 %; for derivatives, what they are known to numerically.
     theory : the same for a single token that falls onto the mass of its target (`theory.pair_elasticities`), or a law; None: none.
     how : "derivative", or the paired ensembles.
@@ -57,9 +57,13 @@ class Elasticity:
 
 @dataclass(frozen=True, repr=False)
 class Elasticities:
-    """Elasticities of life times, one row for each cluster and knob."""
+    """Elasticities of life times, one row for each cluster and knob.
+
+    `left_out`: what has none, in words: where the cluster falls elsewhere, or its time jumps, for values of the knob nearby.
+    """
 
     rows: tuple[Elasticity, ...]
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,6 +87,7 @@ class Elasticities:
             + ("" if row.theory is None else f"  theory {row.theory:.4f}")
             for row in self.rows
         ]
+        lines += [f"  left out (it jumps): {text}" for text in self.left_out]
         return "\n".join(["<Elasticities: d log(life time)/d log(knob)", *lines]) + ">"
 
     def _repr_html_(self) -> str:
@@ -150,8 +155,15 @@ def elasticities(
     clusters = _clusters(source, since, radius)
     wanted = _knobs(knobs, source.model)
     natural = tree_of(clusters, tolerance=TIGHT)
-    rows = [row for event in events_of(natural) for row in _rows(clusters, event, natural, wanted, source.model)]
-    return Elasticities(tuple(rows))
+    rows: list[Elasticity] = []
+    left_out: list[str] = []
+    for event in events_of(natural):
+        for row in _rows(clusters, event, natural, wanted, source.model):
+            if math.isfinite(row.value):
+                rows.append(row)
+            else:
+                left_out.append(f"{row.cluster}, {row.knob}")
+    return Elasticities(tuple(rows), tuple(left_out))
 
 
 def _clusters(run: Run, since: float | None, radius: float | None) -> Clusters:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from metastable import sphere, theory
-from metastable.control.knobs import Knob
+from metastable.control.knobs import Knob, narrowed
 from metastable.errors import GoalError
 from metastable.integrate.rodas import LOGIT_SPREAD
 from metastable.model import Attention, Causal, Full
@@ -63,16 +63,10 @@ def limited(knob: Knob, model: Attention, until: float, law: Callable[[float], f
     if knob.name != "beta":
         return knob
     if until > 2e3 and model.noise == 0:
-        knob = knob.between(knob.low, 0.5 * LOGIT_SPREAD)
+        knob = narrowed(knob, knob.low, 0.5 * LOGIT_SPREAD)
     if law is not None:
         # Below ln(t)/2 one cluster is left, and the law is flat.
-        knob = knob.between(0.55 * math.log(until), knob.high)
-    if not knob.low < knob.high:
-        raise GoalError(
-            f"between: no beta is left between {knob.low:.4g} (below ln(until)/2 one cluster is left) and {knob.high:.4g} (beyond, "
-            f"exp(-2 "
-            "beta) leaves double precision); give other bounds"
-        )
+        knob = narrowed(knob, 0.55 * math.log(until), knob.high)
     return knob
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import InvalidInputError, ModelError
+from metastable.errors import GoalError, InvalidInputError, ModelError
 from metastable.model import Attention, Frozen
 from metastable.model.declare import parameters
 
@@ -49,31 +49,38 @@ class Knob:
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
 
-    def rounded(self, value: float) -> float:
-        """The value that the knob can have next to this one."""
-        value = min(max(value, self.low), self.high)
-        return float(min(max(round(value), math.ceil(self.low)), math.floor(self.high))) if self.whole else value
 
-    def applied(self, model: Attention, value: float) -> Attention:
-        """The model with the knob at this value (the same one where no model holds it)."""
-        if self.set is None:
-            return model
-        return _checks.instance(
-            self.set(model, int(value) if self.whole else value), Attention, f"what {self.name} sets"
+def rounded(knob: Knob, value: float) -> float:
+    """The value that the knob can have next to this one."""
+    value = min(max(value, knob.low), knob.high)
+    return float(min(max(round(value), math.ceil(knob.low)), math.floor(knob.high))) if knob.whole else value
+
+
+def applied(knob: Knob, model: Attention, value: float) -> Attention:
+    """The model with the knob at this value (the same one where no model holds it)."""
+    if knob.set is None:
+        return model
+    return _checks.instance(knob.set(model, int(value) if knob.whole else value), Attention, f"what {knob.name} sets")
+
+
+def narrowed(knob: Knob, low: float, high: float) -> Knob:
+    """The same knob with narrower bounds; `GoalError` where nothing is left between them."""
+    low, high = max(knob.low, low), min(knob.high, high)
+    if not low < high:
+        raise GoalError(
+            f"no value of the knob {knob.name!r} is left between {low:.4g} and {high:.4g}; give other bounds: between=(low, high)"
         )
+    return replace(knob, low=low, high=high)
 
-    def between(self, low: float, high: float) -> Knob:
-        """The same knob with narrower bounds."""
-        return replace(self, low=max(self.low, low), high=min(self.high, high))
 
-    def value_of(self, model: Attention) -> float:
-        """The value that the model has; `InvalidInputError` where it has none, or none that factors could change."""
-        value = 0.0 if self.get is None else float(self.get(model))
-        if not value > 0.0:
-            raise InvalidInputError(
-                f"the knob {self.name!r} is {value:g} in this model; give one where it is greater than 0"
-            )
-        return value
+def value_of(knob: Knob, model: Attention) -> float:
+    """The value that the model has; `InvalidInputError` where it has none, or none that factors could change."""
+    value = 0.0 if knob.get is None else float(knob.get(model))
+    if not value > 0.0:
+        raise InvalidInputError(
+            f"the knob {knob.name!r} is {value:g} in this model; give one where it is greater than 0"
+        )
+    return value
 
 
 def knob_of(model: Attention, knob: str | Knob) -> Knob:
@@ -155,6 +162,7 @@ def _gap(model: Attention) -> Knob:
         raise ModelError("the knob 'gap' is the gap of V, and this model has V = I (or several heads); give value=")
 
     def parts(model: Attention) -> tuple[float, float]:
+        assert model.value is not None
         spectrum = np.linalg.eigvals(model.value).real
         top = float(spectrum.max())
         below = top - spectrum[spectrum < top - 1e-9 * np.abs(spectrum).max()]

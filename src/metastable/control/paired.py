@@ -14,7 +14,7 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.analysis import cluster_radius, observe
 from metastable.control.elasticity import Elasticities, Elasticity, law_of
-from metastable.control.knobs import Knob, knob_of
+from metastable.control.knobs import Knob, applied, knob_of, rounded, value_of
 from metastable.control.tuning import QUANTILE
 from metastable.ensembles import ensemble
 from metastable.errors import ConvergenceError, InvalidInputError, StoppedEarlyWarning, TimeError
@@ -68,7 +68,7 @@ def paired_elasticities(
             "the number of tokens cannot be paired: other starts are drawn; use metastable.control.tune"
         )
     for knob in turned:
-        knob.value_of(model)
+        value_of(knob, model)
     until = _checks.number(until, "until", EARLIEST, strict=True, error=TimeError)
     left = _checks.count(clusters, "clusters")
     size = _checks.count(members, "members", 2)
@@ -121,13 +121,13 @@ def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> Flo
 
 
 def _row(model: Attention, knob: Knob, turn: float, left: int, lives: Callable[[Attention], FloatArray]) -> Elasticity:
-    value = knob.value_of(model)
-    ends = [knob.rounded(value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
+    value = value_of(knob, model)
+    ends = [rounded(knob, value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
     if knob.whole and ends[0] - ends[1] < 2.0:
-        ends = [knob.rounded(value + 1.0), knob.rounded(value - 1.0)]
+        ends = [rounded(knob, value + 1.0), rounded(knob, value - 1.0)]
     if not ends[0] > ends[1]:
         raise InvalidInputError(f"the knob {knob.name!r} cannot be turned both ways from {value:g}")
-    more, less = (lives(knob.applied(model, end)) for end in ends)
+    more, less = (lives(applied(knob, model, end)) for end in ends)
     ratios = np.log(more / less) / math.log(ends[0] / ends[1])
     known = np.isfinite(ratios)
     lost = known.size - int(known.sum())

@@ -39,13 +39,12 @@ class Together:
 
     tokens: tuple[int, ...]
 
-    def met(self, logarithm: float, until: float) -> bool:
-        """True when a meeting at 10^logarithm serves it."""
-        return logarithm <= math.log10(until)
-
-    def score(self, logarithm: float) -> float:
-        """More is better: they meet early."""
-        return -logarithm
+    def __post_init__(self) -> None:
+        found = _checks.vector(self.tokens, "Together.tokens").tolist()
+        tokens = tuple(_checks.count(token if token % 1 else int(token), "each token", 0) for token in found)
+        if len(set(tokens)) < 2:
+            raise GoalError(f"Together needs two different tokens, not {self.tokens!r}")
+        object.__setattr__(self, "tokens", tokens)
 
 
 @dataclass(frozen=True)
@@ -55,21 +54,30 @@ class Apart:
     first: int
     second: int
 
+    def __post_init__(self) -> None:
+        for name in ("first", "second"):
+            object.__setattr__(self, name, _checks.count(getattr(self, name), f"Apart.{name}", 0))
+        if self.first == self.second:
+            raise GoalError(f"token {self.first} cannot be apart from itself")
+
     @property
     def tokens(self) -> tuple[int, ...]:
         """Both."""
         return self.first, self.second
 
-    def met(self, logarithm: float, until: float) -> bool:
-        """True when a meeting at 10^logarithm serves it."""
-        return logarithm > math.log10(until)
-
-    def score(self, logarithm: float) -> float:
-        """More is better: they meet late."""
-        return logarithm
-
 
 Goal = Together | Apart
+
+
+def serves(goal: Goal, logarithm: float, until: float) -> bool:
+    """True when a meeting at 10^logarithm serves the goal at the time `until`."""
+    in_time = logarithm <= math.log10(until)
+    return in_time if isinstance(goal, Together) else not in_time
+
+
+def score(goal: Goal, logarithm: float) -> float:
+    """More is better: early meetings for `Together`, late ones for `Apart`."""
+    return -logarithm if isinstance(goal, Together) else logarithm
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,15 +180,15 @@ def place(
         for number, value in enumerate(weights):
             base = number * (len(points) + 20 * REFINED)
             found = _search(trial, points, value, lambda done, base=base: report(base + done))
-            if best is None or goal.score(found[0]) > goal.score(best[0]):
+            if best is None or score(goal, found[0]) > score(goal, best[0]):
                 best = (*found, value)
-            if goal.met(found[0], trial.until):
+            if serves(goal, found[0], trial.until):
                 best = (*found, value)
                 break
     assert best is not None
     logarithm, token, value = best
     model, tokens = trial.system(token, value)
-    met = goal.met(logarithm, trial.until)
+    met = serves(goal, logarithm, trial.until)
     checked = _checks.flag(verify, "verify")
     if checked:
         met = trial.simulated(token, value)
@@ -248,7 +256,7 @@ class Trial:
         """True when a full simulation meets the goal."""
         model, start = self.system(token, weight)
         chosen = np.array(self.goal.tokens) + (1 if self.kind == "first" else 0)
-        return self.goal.met(_met(self._tree(model, start), chosen), self.until)
+        return serves(self.goal, _met(self._tree(model, start), chosen), self.until)
 
     def _tree(self, model: Attention, start: FloatArray) -> MergeTree:
         with warnings.catch_warnings():
@@ -293,11 +301,8 @@ def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: 
     _checks.choice(kind, "kind", KINDS)
     if not isinstance(goal, (Together, Apart)):
         raise InvalidInputError(f"goal must be metastable.control.Together((3, 7)) or Apart(3, 7), not {goal!r}")
-    if isinstance(goal, Together):
-        _checks.instances(goal.tokens, int, "the tokens of the goal") if not hasattr(goal.tokens, "__len__") else None
-    chosen = [_checks.count(token, "each token of the goal", 0, len(tokens) - 1) for token in goal.tokens]
-    if len(set(chosen)) < 2:
-        raise GoalError(f"the goal {goal!r} needs two different tokens")
+    for token in goal.tokens:
+        _checks.count(token, "each token of the goal", 0, len(tokens) - 1)
     if model.noise > 0:
         raise ModelError("place is for models without noise: where a token goes must depend on the token placed")
     if kind == "appended" and model.mask.fixed_length is None and model.mask.extends(len(tokens), len(tokens) + 1):
@@ -345,13 +350,13 @@ def _search(trial: Trial, points: FloatArray, weight: float, report: Any) -> tup
     for number, point in enumerate(points):
         values[number] = trial.meeting(point, weight)
         report(number + 1)
-    scores = np.array([trial.goal.score(value) for value in values])
+    scores = np.array([score(trial.goal, value) for value in values])
     spacing = math.pi / len(points) ** (1.0 / (trial.model.dim - 1))
     best: tuple[float, FloatArray] | None = None
     for rank, index in enumerate(np.argsort(-scores, kind="stable")[:REFINED]):
         found = _refined(trial, points[index], float(values[index]), weight, spacing)
         report(len(points) + 20 * (rank + 1))
-        if best is None or trial.goal.score(found[0]) > trial.goal.score(best[0]):
+        if best is None or score(trial.goal, found[0]) > score(trial.goal, best[0]):
             best = found
     assert best is not None
     return best
@@ -365,7 +370,7 @@ def _refined(trial: Trial, point: FloatArray, value: float, weight: float, step:
         for direction in directions:
             other = math.cos(step) * point + math.sin(step) * direction
             there = trial.meeting(other, weight)
-            if trial.goal.score(there) > trial.goal.score(value) + 1e-9:
+            if score(trial.goal, there) > score(trial.goal, value) + 1e-9:
                 point, value = other, there
                 break
         else:

@@ -101,8 +101,10 @@ def _joined(paths: list[Path], clusters: Clusters) -> Path:
     """Paths that follow one another as one."""
     if not paths:
         return clusters.path(clusters.places, ARRIVED * clusters.radius, 0.0)
-    arrays = [np.concatenate([getattr(path, name) for path in paths]) for name in ("begin", "width", "pieces", "owner")]
-    return Path(*arrays, paths[-1].code, paths[-1].end)
+    begin, width, pieces, owner = (
+        np.concatenate([getattr(path, name) for path in paths]) for name in ("begin", "width", "pieces", "owner")
+    )
+    return Path(begin, width, pieces, owner, paths[-1].code, paths[-1].end)
 
 
 def events_of(tree: MergeTree) -> list[Event]:

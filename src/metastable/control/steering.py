@@ -267,7 +267,7 @@ def _solve(goal: _Goal, time_of: Any, at: float, natural: MergeTree, begin: floa
         if far == edge or (here > 0 and there > here + 1.0):
             _refuse_time(goal, natural, far, here < 0)
         near, step = far, 1.6 * step
-    found: float = brentq(miss, near, far, xtol=1e-9, rtol=1e-12, maxiter=80)  # pyright: ignore[reportAssignmentType]
+    found: float = brentq(miss, near, far, xtol=1e-9, maxiter=80)  # pyright: ignore[reportAssignmentType]
     value = math.exp(float(found))
     if abs(miss(float(found))) > 0.01 * max(1.0, abs(math.log10(at))):
         # The time jumps there: the cluster falls elsewhere on one side.

@@ -13,7 +13,7 @@ from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
 from metastable.control.counting import REDUCED, SIMULATED, Counter
-from metastable.control.knobs import Knob, knob_of
+from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded
 from metastable.control.search import Problem, Root, Try, find
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
@@ -200,7 +200,7 @@ def tune(
     radius = None if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     counter = Counter(until, _checks.seed(seed), radius, _options(options), _checks.flag(exact, "exact"))
     if between is not None:
-        turned = turned.between(*_bounds(between))
+        turned = narrowed(turned, *_bounds(between))
     feasible.check_count(model, turned, count, goal, until)
     law = _law(model, turned, count, until)
     turned = feasible.limited(turned, model, until, law)
@@ -213,7 +213,7 @@ def tune(
         math.log(turned.high),
         math.log(first),
         law,
-        lambda x: math.log(turned.rounded(math.exp(x))),
+        lambda x: math.log(rounded(turned, math.exp(x))),
     )
 
     def measure(value: float, number: int, members: int) -> Any:
@@ -257,8 +257,8 @@ def _bounds(between: Any) -> tuple[float, float]:
 
 def _changed(model: Attention, knob: Knob, value: float, tokens: int) -> tuple[Attention, int]:
     """The model and the number of tokens with the knob at `value`."""
-    value = knob.rounded(value)
-    return knob.applied(model, value), int(value) if knob.set is None else tokens
+    value = rounded(knob, value)
+    return applied(knob, model, value), int(value) if knob.set is None else tokens
 
 
 def _law(model: Attention, knob: Knob, tokens: int, until: float) -> Callable[[float], float] | None:
@@ -278,20 +278,20 @@ def _first(
 ) -> float:
     """Where to begin: the root of the law, what the model has, or the middle of the bounds."""
     if law is not None:
-        return knob.rounded(feasible.law_root(law, goal, knob.low, knob.high))
+        return rounded(knob, feasible.law_root(law, goal, knob.low, knob.high))
     if knob.set is None:
-        return knob.rounded(tokens)
+        return rounded(knob, tokens)
     own = knob.get(model) if knob.get is not None else 0.0
     if knob.low <= own <= knob.high:
-        return knob.rounded(own)
-    return knob.rounded(math.sqrt(knob.low * knob.high))
+        return rounded(knob, own)
+    return rounded(knob, math.sqrt(knob.low * knob.high))
 
 
 def _setting(
     model: Attention, knob: Knob, counter: Counter, root: Root, problem: Problem, tokens: int, law: float | None
 ) -> Setting:
     """The answer, with members counted in both ways at the value found."""
-    value = knob.rounded(math.exp(root.x))
+    value = rounded(knob, math.exp(root.x))
     changed, size = _changed(model, knob, value, tokens)
     spent = sum(item.members for item in root.tries)
     reduced = counter.reduced(changed, size)

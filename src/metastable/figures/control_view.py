@@ -85,7 +85,7 @@ def draw_steering(steering: Any, without: Any = None, *, theme: str = "screen") 
         lines = without is not None and run.start.shape[1] == 2
         pairs = ((axes[0], without, None if without is None else merge_tree(without, radius)), (axes[1], run, tree))
         for ax, source, merges in pairs:
-            if lines:
+            if lines and merges is not None:
                 times, states = _film(source)
                 draw_cascade(ax, times, states, merges, since=since)
             else:
