@@ -151,7 +151,6 @@ def place(draws: int) -> None:
     simulated.
     """
     model = ms.Attention(dim=2, beta=16.0)
-    rows = []
     for draw in range(draws):
         generator = np.random.default_rng([draw, 7])
         start = ms.sphere.uniform(40, dim=2, seed=7000 + draw)
@@ -184,8 +183,7 @@ def place(draws: int) -> None:
                 "tried": found.tried,
             }
             print(json.dumps(row), flush=True)
-            rows.append(row)
-    keep("place", rows, ("draw", "goal"))
+            keep("place", [row], ("draw", "goal"))
 
 
 def elasticities() -> None:

@@ -26,8 +26,7 @@ def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: f
     if not goal > 1.0:
         raise GoalError(
             f"clusters={goal:g}: a mean of one cluster or less has no single value of {knob.name}: one cluster is what is left for "
-            f"every "
-            f"beta below about ln(until)/2 = {0.5 * math.log(until):.3g}; ask for more than 1, for example 1.5"
+            f"every beta below about ln(until)/2 = {0.5 * math.log(until):.3g}; ask for more than 1, for example 1.5"
         )
     if knob.set is not None and goal > tokens:
         raise GoalError(f"clusters={goal:g}: {tokens} tokens make at most {tokens} clusters; give more tokens")
@@ -81,8 +80,7 @@ def law_root(law: Callable[[float], float], goal: float, low: float, high: float
     if wanted > ends[1] + math.log(LAW_DOUBT):
         raise GoalError(
             f"clusters={goal:g} are more than the sphere holds: the law expects {math.exp(ends[1]):.4g} at beta = {high:.4g}, the "
-            f"largest "
-            "allowed; ask for fewer, for an earlier time, or give more tokens"
+            f"largest allowed; ask for fewer, for an earlier time, or give more tokens"
         )
     if wanted < ends[0] - math.log(LAW_DOUBT):
         raise GoalError(

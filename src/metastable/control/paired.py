@@ -134,8 +134,7 @@ def _row(model: Attention, knob: Knob, turn: float, left: int, lives: Callable[[
     if lost > MOST_LOST * known.size:
         raise ConvergenceError(
             f"{lost} of {known.size} members have more than {left} clusters left at the end ({knob.name} from {ends[1]:.4g} to "
-            f"{ends[0]:.4g}): life "
-            "times are not known; give a later until, or more clusters"
+            f"{ends[0]:.4g}): life times are not known; give a later until, or more clusters"
         )
     ratios = ratios[known]
     mean, error = float(ratios.mean()), float(ratios.std(ddof=1)) / math.sqrt(ratios.size)

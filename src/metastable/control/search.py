@@ -33,6 +33,10 @@ SLOPE_DOUBT = 0.3
 """Relative standard deviation of a law's slope before anything is measured."""
 STRIDE = math.log(2.0)
 """Widest step in x without a bracket; it grows with every further one."""
+BLIND = math.log(4.0)
+"""Steps in x while the direction is not known."""
+SHORTEST = 0.1
+"""Shortest step in x without a bracket."""
 MOST_TRIES = 60
 
 
@@ -89,17 +93,19 @@ def find(problem: Problem, measure: Measure, report: Callable[[float], None]) ->
     side = 1.0
     while True:
         members = min(_members(problem, tries), problem.members - spent)
-        counts = measure(math.exp(x), len(tries), members)
+        value = float(f"{math.exp(x):.12g}")  # whole numbers stay whole
+        counts = measure(value, len(tries), members)
         spent += members
-        tries.append(_summary(math.exp(x), counts))
+        tries.append(_summary(value, counts))
         report(_progress(problem, tries, spent))
         rising = _direction(problem, tries)
         _narrow(bracket, problem, tries[-1], x, rising)
-        if bracket[0] >= bracket[1]:
+        if bracket[0] == bracket[1]:
+            raise _beyond(problem, tries[-1], at_top=x >= problem.high)
+        if bracket[0] > bracket[1]:
             raise ConvergenceError(
                 f"tries on both sides of {tries[-1].value:.6g} contradict each other: the mean number of clusters is not monotone "
-                f"in this "
-                "knob; give narrower bounds: between=(low, high)"
+                "in this knob; give narrower bounds: between=(low, high)"
             )
         root = _fit(problem, tries, bracket)
         enough = (
@@ -115,11 +121,21 @@ def find(problem: Problem, measure: Measure, report: Callable[[float], None]) ->
                 f"instead of {problem.goal:g}; give more (members=), or bounds (between=)"
             )
         if root is None:
-            x, stride = _stride(problem, tries[-1], bracket, rising, stride), 1.5 * stride
+            x = _blind(problem, tries) if rising is None else _stride(problem, tries[-1], bracket, rising, stride)
+            stride *= 1.5
         else:
             side = -side
-            x = root.x + (0.0 if len(tries) < 3 else side * OFFSET / max(abs(root.slope), OFFSET))
+            offset = 0.0 if len(tries) < 3 else side * OFFSET / max(abs(root.slope), OFFSET)
+            x = _elsewhere(problem, root.x + offset, tries[-1], side)
         x = problem.rounded(min(max(x, bracket[0]), bracket[1]))
+
+
+def _elsewhere(problem: Problem, x: float, last: Try, side: float) -> float:
+    """`x`, or for whole numbers the next one to this side, when the last try was there already."""
+    step = OFFSET
+    while abs(problem.rounded(x) - math.log(last.value)) < 1e-12 and step < 1.0:
+        x, step = x + side * step, 2.0 * step
+    return x
 
 
 def _pinned(problem: Problem, bracket: list[float]) -> bool:
@@ -134,8 +150,7 @@ def _give_up(problem: Problem, root: Root) -> None:
     if error > 5.0 * problem.accuracy:
         raise ConvergenceError(
             f"{problem.members} members give the mean number of clusters to {error:.2g} only, and accuracy={problem.accuracy:g} was "
-            f"asked for; "
-            "give more members, or ask for less"
+            f"asked for; give more members, or ask for less"
         )
 
 
@@ -187,22 +202,41 @@ def _narrow(bracket: list[float], problem: Problem, last: Try, x: float, rising:
     bracket[0 if (last.mean < problem.goal) == (rising > 0) else 1] = x
 
 
-def _stride(problem: Problem, last: Try, bracket: list[float], rising: float | None, stride: float) -> float:
+def _blind(problem: Problem, tries: list[Try]) -> float:
+    """Where to look next while nobody knows which way the mean goes: above the first try, below it, further above, ..."""
+    known = {round(math.log(item.value), 9) for item in tries}
+    for count in range(1, 2 * MOST_TRIES):
+        away = BLIND * ((count + 1) // 2) * (1.0 if count % 2 else -1.0)
+        x = problem.rounded(min(max(problem.first + away, problem.low), problem.high))
+        if round(x, 9) not in known:
+            return x
+    raise GoalError(
+        f"{problem.goal:g} clusters are out of reach: between {math.exp(problem.low):.4g} and {math.exp(problem.high):.4g} the knob "
+        f"changes nothing that {tries[0].members} members could see, and there are {tries[0].mean:.4g} on average; another knob, "
+        "or other bounds"
+    )
+
+
+def _beyond(problem: Problem, last: Try, at_top: bool) -> GoalError:
+    return GoalError(
+        f"{problem.goal:g} clusters are out of reach: at {last.value:.6g}, the {'largest' if at_top else 'smallest'} value allowed, "
+        f"there are {last.mean:.4g} on average; another goal, or other bounds: between=(low, high)"
+    )
+
+
+def _stride(problem: Problem, last: Try, bracket: list[float], rising: float, stride: float) -> float:
     """Where to look next while the goal is not within reach of a fit."""
     x = math.log(last.value)
-    if rising is None:  # to the end that is further away
-        target = bracket[0] if x - bracket[0] > bracket[1] - x else bracket[1]
-        return x + math.copysign(min(stride, abs(target - x)), target - x)
     up = (last.mean < problem.goal) == (rising > 0)
     end = bracket[1] if up else bracket[0]
     bounded = bracket[0] > problem.low and bracket[1] < problem.high
+    # Not far beyond the goal, when that is near.
+    stride = min(stride, max(SHORTEST, 3.0 * abs(math.log(last.mean / problem.goal))))
     step = 0.5 * abs(end - x) if bounded else min(stride, abs(end - x))
-    if step == 0.0:
-        raise GoalError(
-            f"{problem.goal:g} clusters are out of reach: at {last.value:.6g}, the {'largest' if up else 'smallest'} value allowed, "
-            f"there are "
-            f"{last.mean:.4g} on average; another goal, or other bounds: between=(low, high)"
-        )
+    while step < abs(end - x) and problem.rounded(x + (step if up else -step)) == problem.rounded(x):
+        step = min(2.0 * step, abs(end - x))  # to the next whole number at least
+    if step < 1e-9:
+        raise _beyond(problem, last, at_top=up)
     return x + (step if up else -step)
 
 
@@ -215,7 +249,7 @@ def _fit(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | Non
     law = problem.law or (lambda x: 0.0)
     places = np.array([math.log(item.value) for item in near])
     if not near or (problem.law is None and np.unique(places).size < 2):
-        return _secant(problem, tries, bracket) if not near else None
+        return _secant(problem, tries, bracket)
     offsets = np.array([math.log(item.mean / problem.goal) - law(x) for item, x in zip(near, places)])
     weights = np.array([(item.mean / item.error) ** 2 for item in near])
     middle = float(np.average(places, weights=weights))
@@ -227,7 +261,7 @@ def _fit(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | Non
     level, tilt = covariance @ (design.T @ (weights * offsets))
 
     def fitted(x: float) -> float:
-        return law(x) + level + tilt * (x - middle)
+        return float(law(x) + level + tilt * (x - middle))
 
     x = _root_of(fitted, bracket)
     if x is None:
@@ -239,14 +273,23 @@ def _fit(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | Non
     return Root(x, math.inf if hint else deviation / max(abs(slope), 1e-12), slope, tuple(tries))
 
 
+def _pool(tries: list[Try]) -> Try:
+    """Tries at one value as one."""
+    members = sum(item.members for item in tries)
+    mean = sum(item.members * item.mean for item in tries) / members
+    error = math.sqrt(sum((item.members * item.error) ** 2 for item in tries)) / members
+    return Try(tries[0].value, members, mean, error)
+
+
 def _law_slope(law: Callable[[float], float], x: float) -> float:
     return max(abs(law(x + 1e-3) - law(x - 1e-3)) / 2e-3, 1e-6)
 
 
 def _secant(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | None:
     """Between the nearest tries on either side; only a hint (its error is infinite) where the next try belongs."""
-    below = [item for item in tries if item.mean < problem.goal]
-    above = [item for item in tries if item.mean >= problem.goal]
+    pooled = [_pool([item for item in tries if item.value == value]) for value in {item.value for item in tries}]
+    below = [item for item in pooled if item.mean < problem.goal]
+    above = [item for item in pooled if item.mean >= problem.goal]
     if not below or not above:
         return None
     a, b = max(below, key=lambda item: item.mean), min(above, key=lambda item: item.mean)

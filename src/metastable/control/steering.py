@@ -198,8 +198,7 @@ def _leaders(clusters: Clusters, event: Any) -> tuple[int, int]:
     if isinstance(clusters.model.mask, Causal) and child < parent:
         raise GoalError(
             f"the cluster of token {child} cannot be absorbed by that of token {parent}: under the causal mask a token sees earlier "
-            f"ones "
-            f"only, so the later leader falls into the earlier one; ask for event=({parent}, {child})"
+            f"ones only, so the later leader falls into the earlier one; ask for event=({parent}, {child})"
         )
     return (child, parent) if child > parent else (parent, child)
 
@@ -225,8 +224,7 @@ def _release(goal: _Goal, natural: MergeTree) -> Steering:
             + (f" (at t = {own_time:.4g})" if own else "")
             + f", so {child} cannot fall at "
             f"t = {goal.at:.4g} and leave it as it is: beta is the same for all clusters; ask for a time behind "
-            f"{late[-1].time:.4g}, or "
-            "first for the other merge"
+            f"{late[-1].time:.4g}, or first for the other merge"
         )
     previous = max((item.time for item in earlier if item.time < limit), default=goal.since)
     begin = goal.since if previous == goal.since else AFTER[0] * previous + AFTER[1]
@@ -285,8 +283,7 @@ def _refuse_time(goal: _Goal, natural: MergeTree, logarithm: float, delay: bool)
         known = "the first merge is " + str(events_of(natural)[0])
     raise GoalError(
         f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried down or up to {math.exp(logarithm):.4g}); without a "
-        f"change it "
-        f"{known}; ask for another time, or place a token instead: metastable.control.place"
+        f"change it {known}; ask for another time, or place a token instead: metastable.control.place"
     )
 
 

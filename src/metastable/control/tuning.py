@@ -82,8 +82,7 @@ class Setting:
         low, high = self.interval
         return (
             f"<Setting: {self.knob} = {self.value:.6g} ({low:.6g} to {high:.6g}) for {self.clusters:g} clusters of {self.tokens} "
-            f"tokens at "
-            f"t = {self.until:g}; {self.members} members>"
+            f"tokens at t = {self.until:g}; {self.members} members>"
         )
 
     def _repr_html_(self) -> str:

@@ -99,7 +99,7 @@ def test_paired_ensembles_against_derivatives():
     """Two tokens, uniform: the mean elasticity in beta is that of the quadrature, start by start."""
     model = ms.Attention(dim=2, beta=6.0)
     row = elasticities(model, ["beta"], tokens=2, until=1e7, members=60, seed=5)[0]
-    starts = ms.ensemble(model, tokens=2, members=60, times=[0.0], seed=5)["x"].values[:, 0]
+    starts = ms.ensemble(model, tokens=2, members=60, times=[0.0, 1.0], seed=5)["x"].values[:, 0]
     angles = ms.sphere.distance(starts[:, 0], starts[:, 1])
     radius = 0.5 / math.sqrt(6.0)
     exact = np.mean([theory.pair_elasticities(radius, 6.0, a).beta if a > radius else 0.0 for a in angles])

@@ -58,7 +58,12 @@ def test_whole_numbers_end_between_neighbours():
 
 def test_goals_beyond_the_bounds_are_refused():
     with pytest.raises(GoalError, match="largest value allowed"):
-        find(problem(5.0, high=100.0), poisson(lambda value: 1.5 + value / 1e4), lambda done: None)
+        find(problem(5.0, high=100.0), poisson(lambda value: 1.5 + value / 500), lambda done: None)
+
+
+def test_knobs_that_do_nothing_are_told():
+    with pytest.raises(GoalError, match="changes nothing"):
+        find(problem(5.0, low=1.0, high=100.0), poisson(lambda value: 1.5), lambda done: None)
 
 
 def test_too_few_members_are_an_error_not_an_answer():

@@ -117,5 +117,5 @@ def test_nonsense_is_told(run, arguments):
 def test_models_whose_clusters_are_no_points_are_refused():
     model = ms.Attention(dim=2, beta=9.0, mask=ms.Window(3))
     window = ms.simulate(model, ms.sphere.uniform(10, dim=2, seed=0), until=10.0)
-    with pytest.raises(MetastableError, match="window"):
+    with pytest.raises(MetastableError, match="points until they fall"):
         schedule(window, at=1e6)
