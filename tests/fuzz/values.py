@@ -349,6 +349,9 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     "low": (None, [0.5, 1.0]),
     "high": (None, [1.5, 3.0]),
     "path": (Path("there/is/nothing.zarr"),),
+    "knobs": lambda: [None, ["beta"], ["masses", "distance"]],
+    "tries": lambda: [[ms.control.Try(1.0, 10, 3.0, 0.1), ms.control.Try(2.0, 10, 4.0, 0.1)], []],
+    "rates": ({"a": (0.5, 0.4, 0.6)}, {}),
     "source": ("there/is/nothing", "there/is/nothing.gguf", Path("nothing.safetensors"), "no-such-package"),
 }
 """Parameter -> values that make sense for some function with a parameter of that name. A name that is not here gets `ANY`."""
@@ -383,6 +386,7 @@ def specimens(owner: type) -> list[Any]:
         *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
     )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
+    known += (ms.control.Elasticities((), ()),)
     known += (*densities(), *evolutions(), *branch_list(), ms.meanfield.onset(balances()[1]))
     known += (
         branch_list()[0].states[0],

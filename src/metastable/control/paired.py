@@ -106,13 +106,15 @@ def paired_elasticities(
 def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> FloatArray:
     """The time (members,) from which at most `left` clusters are there for good (or for the `first` time), between two output times.
 
-    NaN: not by the end.
+    NaN: not by the end. A single moment with more of them does not count: a cluster stretches while it falls into another one.
     """
     found = np.full(len(counts), np.nan)
     for member, row in enumerate(counts):
-        above = np.flatnonzero(~(row <= left))
+        more = ~(row <= left)
+        more[1:-1] &= more[:-2] | more[2:]
+        above = np.flatnonzero(more)
         if first and (row <= left).any():
-            above = above[above < np.argmax(row <= left)]
+            above = above[above < np.argmax(~more)]
         if above.size == 0:
             found[member] = times[0]
         elif above[-1] + 1 < times.size:
