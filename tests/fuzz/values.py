@@ -350,8 +350,6 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     "high": (None, [1.5, 3.0]),
     "path": (Path("there/is/nothing.zarr"),),
     "knobs": lambda: [None, ["beta"], ["masses", "distance"]],
-    "tries": lambda: [[ms.control.Try(1.0, 10, 3.0, 0.1), ms.control.Try(2.0, 10, 4.0, 0.1)], []],
-    "rates": ({"a": (0.5, 0.4, 0.6)}, {}),
     "source": ("there/is/nothing", "there/is/nothing.gguf", Path("nothing.safetensors"), "no-such-package"),
 }
 """Parameter -> values that make sense for some function with a parameter of that name. A name that is not here gets `ANY`."""

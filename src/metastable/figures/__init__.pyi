@@ -20,10 +20,8 @@ from .circle_view import draw_tokens as draw_tokens
 from .circle_view import draw_world_counts as draw_world_counts
 from .circle_view import draw_world_density as draw_world_density
 from .circle_view import draw_world_lines as draw_world_lines
-from .control_view import draw_rates as draw_rates
 from .control_view import draw_setting as draw_setting
 from .control_view import draw_steering as draw_steering
-from .control_view import draw_tries as draw_tries
 from .curves import draw_attention as draw_attention
 from .curves import draw_band as draw_band
 from .curves import draw_dendrogram as draw_dendrogram
