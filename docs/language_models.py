@@ -289,7 +289,7 @@ def side_by_side(kept: dict, tokens: int = 128) -> dict:
         exact = (attention / np.linalg.norm(attention, axis=1, keepdims=True) - unit.x)[1:]
         radius = float(np.median(unit.radius[1:]))
         row = {"layer": layer, "exact": correlation(exact, truth)}
-        for lag in (0, 16):
+        for lag in (None, 0, 16):
             # One step of length one of PreLN from radius one: x <- N(x + A(x)).
             model = checkpoints.as_model(weights, layer, lag=lag, radius=radius)
             moved = unit.x + attention_sum(model, unit.x, 0)

@@ -25,8 +25,8 @@ from metastable._checks import FloatArray
 from metastable.errors import IncompleteStoreError, InvalidInputError, MetastableError, StoreError, StoreExistsError
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
 from metastable.model import Attention, Schedule
-from metastable.model.serialize import from_text, to_text
-from metastable.stores import folders, labels
+from metastable.model.serialize import from_text, is_array, to_text
+from metastable.stores import folders, labels, precision
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -229,7 +229,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = Fa
     taken = sorted(set(_CHECKSUMS) & set(dataset.attrs))
     if taken:
         raise InvalidInputError(f"the attribute {taken[0]} is the store's own; give yours another name")
-    complete = labels.text_as_numbers(dataset.drop_encoding()).assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
+    complete = precision.narrowed(labels.text_as_numbers(dataset.drop_encoding()), is_array)
+    complete = complete.assign_attrs(_plain({**dataset.attrs, "format": FORMAT}))
     try:
         sums = {"checksums": checksums(complete), "attribute_checksums": attribute_checksums(complete)}
     except (TypeError, ValueError) as reason:
@@ -282,7 +283,7 @@ def verified(path: str | os.PathLike[str]) -> xr.Dataset:
         )
     _verify(dataset, target, layout)
     try:
-        return labels.numbers_as_text(dataset)
+        return labels.numbers_as_text(precision.widened(dataset, is_array))
     except (ValueError, TypeError, IndexError) as reason:
         raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
 

@@ -290,3 +290,27 @@ def test_max_steps_keeps_what_was_computed():
     assert "raise max_steps" in run.message
     assert 0 < run.end < 1e30
     assert run.stats.accepted + run.stats.rejected == 40
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ms.Attention(dim=2, beta=30.0),
+        ms.Attention(dim=2, beta=9.0, mask=ms.Window(5)),
+        ms.Attention(dim=2, beta=9.0, frozen=ms.Frozen([[1.0, 0.0], [0.0, -1.0]], [2.0, 0.5])),
+        ms.Attention(dim=2, beta=9.0, bias=ms.ALiBi(0.1)),
+        ms.Attention(dim=3, beta=9.0),
+    ],
+    ids=["plain", "window", "frozen", "bias", "sphere"],
+)
+def test_members_take_over_nothing_from_one_another(model):
+    """Memory that one member leaves behind serves the next: every bit must be as if it came first, whoever came before."""
+    times = np.array([0.0, 1.0, 1e3, 1e6])
+    accuracy = {"rtol": 1e-6, "atol": 1e-8, "max_steps": 1000}
+    solve_one = rodas.member_solver(model, times, **accuracy)
+    for tokens, seed in ((12, 0), (12, 1), (7, 2), (12, 0)):
+        start = variants.tokens(np.random.default_rng(seed), tokens, model.dim)
+        fresh = rodas.solve(model, start, times=times, until=1e6, **accuracy)
+        again = solve_one(start)
+        assert (again.status, again.statistics) == (fresh.status, fresh.statistics)
+        np.testing.assert_array_equal(again.states, fresh.states)

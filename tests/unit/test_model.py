@@ -174,3 +174,12 @@ def test_bad_text_is_refused():
         ms.Attention.from_json("{")
     with pytest.raises(ms.errors.ModelError, match="TOML"):
         ms.Attention.from_toml("= 3")
+
+
+def test_rescaled_rotary_frequencies():
+    plain, same = ms.Rotary(base=100.0, dims=4), ms.Rotary(frequencies=[1.0, 0.1])
+    assert same.dims == 4
+    np.testing.assert_allclose(same.angles(np.arange(5.0), 6), plain.angles(np.arange(5.0), 6), rtol=1e-15)
+    for wrong in ({"frequencies": []}, {"frequencies": [1.0], "dims": 4}, {"frequencies": [np.nan]}):
+        with pytest.raises(ms.errors.ModelError, match="frequencies"):
+            ms.Rotary(**wrong)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 import metastable as ms
 from metastable import dataset
@@ -121,3 +122,18 @@ def test_a_layer_as_large_as_smollm2s_is_stored_once(tmp_path):
     # Random numbers cannot be compressed much.
     assert size < 8 * numbers + 10**6
     assert ms.load(tmp_path / "run.zarr").model == model
+
+
+def test_arrays_of_float32_numbers_take_half_the_room(tmp_path):
+    rng = np.random.default_rng(2)
+    short, long = (rng.normal(size=(12, 12)).astype(kind).astype(float) for kind in (np.float32, np.float64))
+    tiny = np.where(np.eye(12) > 0, 1e-300, short)
+    cases = ((short, np.float32), (long, np.float64), (tiny, np.float64), (-0.0 * short, np.float32))
+    for number, (value, kind) in enumerate(cases):
+        run, path = ms.simulate(ms.Attention(12, 1.0, value=value), start(12), **OPTIONS), tmp_path / f"{number}.zarr"
+        run.save(path)
+        assert zarr.open_array(path / "model_array0").dtype == kind
+        kept = ms.load(path).dataset
+        assert kept["model_array0"].dtype == np.float64
+        assert kept["model_array0"].values.tobytes() == value.tobytes()
+        assert kept.identical(run.dataset)

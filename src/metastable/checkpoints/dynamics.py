@@ -5,9 +5,9 @@ r = |x| / sqrt(dim) this is one step of length one of
 
     d(r u)/dt = sum_h sum_t a^h_st V_h u_t,      a^h_s. = softmax_t(beta <u_s, M_h u_t>),
 
-which is `Attention` with `PreLN`, bilinear form beta M_h = A (see `metastable.checkpoints.temperature`) and value V_h. What
-an `Attention` cannot express is left out, and said here: rotary positions are frozen at one lag, the part of the logits that
-comes from query biases is dropped (with a warning), and the feed-forward block is not included.
+which is `Attention` with `PreLN`, bilinear form beta M_h = A (see `metastable.checkpoints.temperature`) and value V_h. Heads keep
+their low rank, rotary positions and biases, so this is the layer's own attention but for the epsilon of its norm. The feed-forward
+block is not included.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def unit_tokens(weights: AttentionWeights, states: xr.Dataset, layer: int, *, dr
 
 
 def as_model(
-    weights: AttentionWeights, layer: int, head: int | None = None, *, lag: float = 0.0, radius: float = 1.0
+    weights: AttentionWeights, layer: int, head: int | None = None, *, lag: float | None = None, radius: float = 1.0
 ) -> Attention:
     """Head `head` of layer `layer` (None: all heads, summed) as an `Attention`; one layer of the model is one unit of time.
 
-    Each `Head` has beta = beta_F, the head's effective inverse temperature, `key` = A / beta_F and `value` = V_h with the norm's
-    gain folded in. Constant drifts from value and output biases become a `FeedForward` without weights (all heads only).
-
-    Left out, because an `Attention` cannot express it: rotary positions are frozen at one `lag`; the feed-forward block is not
-    included; and where the checkpoint has query biases, the part of the logits that comes from them, <b_Q, K x_j>, is dropped, with
-    a `DroppedPartWarning` (key biases add the same to all logits of a row and change nothing).
+    Each `Head` has the rank, the rotary positions and the biases of the model's head, with the norm's gain folded in. Its beta is
+    beta_F at lag 0, the head's effective inverse temperature, and its queries and keys are scaled alike so that the logits are
+    the model's. The bias of the output projection becomes a `FeedForward` without weights (all heads only). The feed-forward block
+    of the layer is not included.
 
     Args:
-        lag: distance query - key at which rotary positions are frozen.
+        lag: freeze rotary positions at this distance query - key. Heads are then the matrices `key` = A / beta_F and `value` = V_h of
+            size dim x dim, which the atlas and the compiled engines read; where the checkpoint has query biases, the part of the
+            logits that comes from them, <b_Q, K x_j>, is dropped, with a `DroppedPartWarning`. None: positions as they are.
         radius: typical |x| / sqrt(dim) of the tokens (`unit_tokens(...).radius`); values are divided by it, because simulated
             tokens start with radius one.
 
@@ -78,33 +78,72 @@ def as_model(
         it is taken as its root mean square.
     """
     index = arguments.weights(weights).check_layer(layer)
-    lag = number(lag, "lag")
+    lag = None if lag is None else number(lag, "lag")
     radius = number(radius, "radius", 0.0, strict=True)
     stored = weights.layer(index)
     if stored.norm.place == "post" and stored.norm.gain is not None:
         radius = radius * float(np.sqrt(np.mean(stored.norm.gain**2)))
     chosen = range(weights.head_count) if head is None else [weights.check_head(head)]
     folded = acting_on_tokens(stored)
-    if folded.query_bias is not None and np.any(folded.query_bias):
-        warnings.warn(
-            f"layer {index} has query biases, which an Attention cannot express: the part of the logits that comes from them, "
-            "<b_Q, K x>, is left out",
-            DroppedPartWarning,
-            stacklevel=2,
-        )
-    heads = tuple(_head(weights, folded, place, lag, radius) for place in chosen)
-    drift = _drift(folded) / (np.sqrt(weights.dim) * radius) if head is None else np.zeros(weights.dim)
+    if lag is None:
+        heads = tuple(_head(weights, folded, place, radius) for place in chosen)
+        drift = np.zeros(folded.dim) if folded.output_bias is None else _centered(folded, folded.output_bias)
+    else:
+        _warn_of_query_biases(folded, index)
+        heads = tuple(_frozen_head(weights, folded, place, lag, radius) for place in chosen)
+        drift = _drift(folded)
+    drift = drift / (np.sqrt(weights.dim) * radius)
     return Attention(
         dim=weights.dim,
         heads=heads,
         mask=_mask(weights),
         norm=PreLN() if weights.norm_place == "pre" else PostLN(),
-        feedforward=_constant(drift) if drift.any() else None,
+        feedforward=_constant(drift) if head is None and drift.any() else None,
     )
 
 
-def _head(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float, radius: float) -> Head:
-    """One head with unit-temperature key matrix and the value of a folded layer."""
+def _head(weights: AttentionWeights, folded: LayerWeights, head: int, radius: float) -> Head:
+    """One head of a folded layer. Its logit is scale <R (sqrt(dim) Q u + b_Q), R (sqrt(dim) K u + b_K)>."""
+    shared, size = folded.kv_head(head), np.sqrt(weights.dim)
+    query, key = folded.query[head], folded.key[shared]
+    query_bias, key_bias, value_bias = (
+        None if bias is None else bias[place] / size
+        for bias, place in ((folded.query_bias, head), (folded.key_bias, shared), (folded.value_bias, shared))
+    )
+    # |A|_F of A = scale dim Q^T K, by way of matrices of the head's rank.
+    overlap = float(((query @ query.T) * (key @ key.T)).sum())
+    strength = folded.scale * weights.dim
+    beta = abs(strength) * np.sqrt(max(overlap, 0.0)) / size
+    if beta == 0.0:
+        # Where biases make logits, they need some temperature to count.
+        beta = float(any(bias is not None and bias.any() for bias in (query_bias, key_bias)))
+    # All on the side of the query: heads of a group go on sharing their keys.
+    factor = strength / beta if beta else 1.0
+    return Head(
+        factor * query,
+        key,
+        folded.value[shared],
+        beta,
+        output=_centered(folded, folded.output[head]) / radius,
+        rotary=None if weights.rope is None else weights.rope.as_rotary(),
+        query_bias=None if query_bias is None else factor * query_bias,
+        key_bias=key_bias,
+        value_bias=value_bias,
+    )
+
+
+def _warn_of_query_biases(folded: LayerWeights, index: int) -> None:
+    if folded.query_bias is not None and np.any(folded.query_bias):
+        warnings.warn(
+            f"layer {index} has query biases, which matrices with positions frozen at one lag cannot express: the part of the logits "
+            "that comes from them, <b_Q, K x>, is left out; as_model without lag keeps it",
+            DroppedPartWarning,
+            stacklevel=3,
+        )
+
+
+def _frozen_head(weights: AttentionWeights, folded: LayerWeights, head: int, lag: float, radius: float) -> Head:
+    """One head as dim x dim matrices, positions frozen at `lag`: unit-temperature key matrix and the value of a folded layer."""
     bilinear = folded_logit_matrix(weights, folded, head, lag)
     beta = float(np.linalg.norm(bilinear) / np.sqrt(weights.dim))
     value = _centered(folded, folded.value_matrix(head)) / radius

@@ -15,6 +15,7 @@ import numpy as np
 
 from metastable._checks import FloatArray, count, number, real_array, room, vector
 from metastable.errors import CheckpointError, InvalidInputError, UnsupportedError
+from metastable.model import Rotary
 
 KNOWN_KINDS = ("default", "linear", "llama3", "factors")
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -78,6 +79,11 @@ class Rope:
         if self.kind == "llama3":
             return _llama3(base, options)
         return base
+
+    def as_rotary(self) -> Rotary:
+        """The same for heads of an `Attention`."""
+        rescaled = None if self.kind == "default" else tuple(self.frequencies.tolist())
+        return Rotary(self.theta, self.rotary_dim, frequencies=rescaled)
 
     def rotate(self, x: FloatArray, positions: FloatArray) -> FloatArray:
         """R_p x for rows x of shape (..., tokens, head_dim) at `positions` (tokens,)."""

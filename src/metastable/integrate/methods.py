@@ -7,7 +7,6 @@ solve_members(plan, starts, first, report) -> Members           many, from their
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,12 +49,20 @@ def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -
     from metastable.kernels.cpu.threads import thread_count
 
     assert plan.save.times is not None
-    alone = replace(plan, save=replace(plan.save, until=float(plan.save.times[-1])))
+    accuracy = plan.accuracy
+    solve = rodas.member_solver(
+        plan.model,
+        plan.save.times,
+        rtol=accuracy.rtol,
+        atol=accuracy.atol,
+        max_steps=accuracy.max_steps,
+        settled=plan.save.settled,
+    )
     return one_by_one(
         starts,
         plan.save.times.size,
         report,
-        lambda start, _: _rodas(alone, start, None),
+        lambda start, _: solve(start),
         first,
         thread_count(plan.backend.threads),
     )

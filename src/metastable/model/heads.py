@@ -36,12 +36,14 @@ class Rotary:
 
     The logit becomes <R_k Q x_k, R_j K x_j>, positions 0..n-1, which depends on positions by k - j alone. Pair i is made of the
     numbers i and i + dims/2 (halves, as in Llama and GPT-NeoX) or, when `interleaved`, 2i and 2i + 1 (neighbours, as in GPT-J).
-    `dims` is even; None: all numbers of a query. What is behind the first `dims` is not turned.
+    `dims` is even; None: all numbers of a query. What is behind the first `dims` is not turned. `frequencies` (dims / 2 numbers)
+    stand in place of base^(-2i/dims) for models that rescaled them for long texts.
     """
 
     base: float = parameter("base", default=10000.0, symbol="b", minimum=0.0, strict=True)
     dims: int | None = None
     interleaved: bool = False
+    frequencies: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", parameters(Rotary)["base"].check(self.base, "Rotary.base"))
@@ -51,6 +53,12 @@ class Rotary:
             if dims % 2:
                 raise ModelError(f"Rotary.dims must be even, for numbers are turned in pairs, not {dims}")
             object.__setattr__(self, "dims", dims)
+        if self.frequencies is not None:
+            numbers = _checks.vector(self.frequencies, "Rotary.frequencies", error=ModelError)
+            if not numbers.size or self.dims not in (None, 2 * numbers.size):
+                raise ModelError(f"Rotary.frequencies has {numbers.size} numbers: one a pair, for dims={self.dims}")
+            object.__setattr__(self, "frequencies", tuple(numbers.tolist()))
+            object.__setattr__(self, "dims", 2 * numbers.size)
 
     def turned(self, rank: int) -> int:
         """How many of the `rank` numbers of a query are turned; `ModelError` where they are too few or odd."""
@@ -64,6 +72,8 @@ class Rotary:
     def angles(self, positions: FloatArray, rank: int) -> FloatArray:
         """Angles of the pairs at these positions, shape (positions, dims / 2)."""
         dims = self.turned(rank)
+        if self.frequencies is not None:
+            return np.outer(positions, self.frequencies)
         return np.outer(positions, self.base ** (-np.arange(0, dims, 2) / dims))
 
     def pairs(self, rank: int) -> tuple[slice, slice]:

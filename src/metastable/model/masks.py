@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +51,7 @@ class Masking(Declared, ABC, family="mask"):
 
     def is_causal(self, tokens: int) -> bool:
         """True when nobody sees a later token, i.e. when the system is triangular."""
-        ranges = self.intervals(tokens)
-        if ranges is None:
-            return not np.triu(self.matrix(tokens), 1).any()
-        return bool((ranges[:, :, 1].max(axis=1) <= np.arange(1, tokens + 1)).all())
+        return self._sight(tokens).causal
 
     @property
     def fixed_length(self) -> int | None:
@@ -62,18 +60,15 @@ class Masking(Declared, ABC, family="mask"):
 
     def sees_self(self, tokens: int) -> bool:
         """True when every token sees itself. Read off the ranges, so that nothing a class says can be wrong."""
-        ranges = self.intervals(tokens)
-        if ranges is None:
-            return bool(self.matrix(tokens).diagonal().all())
-        own = np.arange(tokens)[:, None]
-        return bool(((ranges[:, :, 0] <= own) & (own < ranges[:, :, 1])).any(axis=1).all())
+        return self._sight(tokens).own
 
     def sees_somebody(self, tokens: int) -> bool:
         """True when every token sees at least one, be it itself."""
-        ranges = self.intervals(tokens)
-        if ranges is None:
-            return bool(self.matrix(tokens).any(axis=1).all())
-        return bool((ranges[:, :, 1] > ranges[:, :, 0]).any(axis=1).all())
+        return self._sight(tokens).somebody
+
+    def _sight(self, tokens: int) -> _Sight:
+        """Asked many times about one run, and worth a pass over all tokens: remembered."""
+        return _remembered(self, tokens)
 
     def extends(self, before: int, after: int) -> bool:
         """True when the first `before` tokens see the same tokens in a sequence of length `after`."""
@@ -88,6 +83,31 @@ class Masking(Declared, ABC, family="mask"):
     def check(self, tokens: int) -> None:
         """Raise `ModelError` when the mask does not fit a sequence of this length."""
         return
+
+
+class _Sight(NamedTuple):
+    """Whether every token sees itself, somebody, and nobody later."""
+
+    own: bool
+    somebody: bool
+    causal: bool
+
+
+def _look(mask: Masking, tokens: int) -> _Sight:
+    """What a mask makes of a sequence of this length."""
+    ranges = mask.intervals(tokens)
+    if ranges is None:
+        seen = mask.matrix(tokens)
+        return _Sight(bool(seen.diagonal().all()), bool(seen.any(axis=1).all()), not np.triu(seen, 1).any())
+    own, begin, end = np.arange(tokens), ranges[:, :, 0].T, ranges[:, :, 1].T
+    return _Sight(
+        bool(((begin <= own) & (own < end)).any(axis=0).all()),
+        bool((end > begin).any(axis=0).all()),
+        bool((end <= own + 1).all()),
+    )
+
+
+_remembered = lru_cache(maxsize=256)(_look)
 
 
 def _ranges(first: Any, second: Any = None, tokens: int = 0) -> IntArray:
@@ -186,7 +206,7 @@ class Prefix(Masking):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mask(Masking):
+class Mask(_checks.LockedArrays, Masking):
     """Any boolean matrix: row k says whom token k sees. Or a rule for any length: a function (k, j) -> bool of two positions (0-based).
 
     Every token must see at least one token. A rule is asked once for every pair of a length; stores keep the matrix that it made.
@@ -224,6 +244,10 @@ class Mask(Masking):
     @property
     def fixed_length(self) -> int | None:
         return len(self.allowed) if isinstance(self.allowed, np.ndarray) else None
+
+    def _sight(self, tokens: int) -> _Sight:
+        """Not remembered: that would keep the matrix."""
+        return _look(self, tokens)
 
     def intervals(self, tokens: int) -> None:
         return None

@@ -26,6 +26,8 @@ UNNAMED = {"bias": "alibi"}
 """Kinds that are written without their name: what a table without `kind` means."""
 ARRAY = "array"
 """The one key of a table that stands for an array kept elsewhere."""
+ARRAYS = "model_array"
+"""What the names of arrays that are kept elsewhere begin with; a number follows."""
 TEXT_LIMIT = 64
 """Numbers of an array up to which it stands in the text of a stored model, where people can read it."""
 PARTS: dict[str, type[FeedForward] | type[Frozen]] = {"feedforward": FeedForward, "frozen": Frozen}
@@ -161,13 +163,18 @@ def to_text(models: Attention | Sequence[Attention], tokens: int) -> tuple[str, 
         if array.size <= TEXT_LIMIT:
             return array.tolist()
         key = (array.shape, array.dtype.str, hashlib.blake2b(np.ascontiguousarray(array).tobytes()).digest())
-        name = names.setdefault(key, f"model_array{len(names)}")
+        name = names.setdefault(key, f"{ARRAYS}{len(names)}")
         arrays[name] = array
         return {ARRAY: name}
 
     if isinstance(models, Attention):
         return json.dumps(to_dict(models.for_tokens(tokens), write)), arrays
     return json.dumps([to_dict(model.for_tokens(tokens), write) for model in models]), arrays
+
+
+def is_array(name: str) -> bool:
+    """True for the name of an array that `to_text` keeps beside the text."""
+    return name.startswith(ARRAYS) and name.removeprefix(ARRAYS).isdigit()
 
 
 def from_text(text: str, array: Callable[[str], np.ndarray]) -> tuple[Attention, ...]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from metastable.run import Run
+
 Verdict = Literal["agrees", "agrees under a condition", "disagrees", "not available"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
@@ -72,6 +74,7 @@ class Recipe:
     quick : parameters that make the item small, for tests (see `small`).
     options : what the command line needs to find the item, for example "--paper 2312.10794" (set by `Paper`).
     source : hash of the code of a paper outside the package, whose changes mean computing again (set by `load_paper`).
+    play : dataset -> runs by title, which the report offers as pages that play them (None: there is nothing that moves).
     """
 
     name: str
@@ -88,6 +91,7 @@ class Recipe:
     quick: Mapping[str, Any] = field(default_factory=dict)
     options: str = ""
     source: str = ""
+    play: Callable[[xr.Dataset], Mapping[str, Run]] | None = None
 
     def small(self) -> Recipe:
         """The same item with the parameters of `quick`."""

@@ -12,13 +12,15 @@ from metastable import checkpoints, errors
 from metastable.kernels.reference import attention_sum
 from metastable.model import Causal, Full, PostLN, PreLN
 
+from .conftest import FAMILIES
+
 
 @pytest.fixture(scope="module")
 def gpt2():
-    """A tiny GPT-2 whose query bias is zero, the one term that an Attention cannot express."""
+    """A tiny GPT-2 whose query bias is zero, the one term that matrices alone cannot express."""
     import torch
 
-    from .conftest import FAMILIES, randomised
+    from .conftest import randomised
 
     model = randomised(FAMILIES["gpt2"].build(), seed=3)
     with torch.no_grad():
@@ -29,12 +31,41 @@ def gpt2():
     return model
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_is_the_layers_own(tiny, ids, family) -> None:
+    """Low rank, shared keys, rotary positions and all biases are kept: the update is the layer's own, and nothing is dropped."""
+    model, folder = tiny(family)
+    weights = checkpoints.load_weights(folder)
+    states = checkpoints.token_states(model, None, ids)
+    for layer in range(weights.layer_count):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            attention = checkpoints.as_model(weights, layer, radius=2.0)
+        stored = weights.layer(layer)
+        x = states["x"].values[layer].astype(np.float64)
+        z = stored.norm.standardize(x)
+        truth = checkpoints.attention_output(stored, x, checkpoints.attention_weights(weights, layer, x))
+        radius = 2.0
+        if stored.norm.kind == "layer":
+            truth = truth - truth.mean(axis=-1, keepdims=True)
+        if stored.norm.place == "post" and stored.norm.gain is not None:
+            radius *= float(np.sqrt(np.mean(stored.norm.gain**2)))
+        ours = radius * np.sqrt(weights.dim) * attention_sum(attention, z / np.sqrt(weights.dim), 0)
+        # Behind a norm the model's float32 states have mean zero up to float32's rounding only.
+        np.testing.assert_allclose(ours, truth, atol=1e-6 if stored.norm.place == "post" else 1e-9)
+        for head, one in enumerate(attention.all_heads):
+            assert one.value.shape == (weights.head_dim, weights.dim)
+            expected = np.linalg.norm(checkpoints.logit_matrix(weights, layer, head, 0)) / np.sqrt(weights.dim)
+            assert one.beta == pytest.approx(expected, rel=1e-12)
+        assert ms.Attention.from_dict(attention.to_dict()) == attention
+
+
 def test_attention_sum_is_the_layers_output(gpt2, ids) -> None:
-    """Without rotary positions and query biases the model's attention update IS that of the Attention, exactly."""
+    """Without rotary positions and query biases the model's attention update IS that of matrices, exactly."""
     weights = checkpoints.load_weights(gpt2)
     states = checkpoints.token_states(gpt2, None, ids, attentions=True)
     for layer in range(weights.layer_count):
-        model = checkpoints.as_model(weights, layer)
+        model = checkpoints.as_model(weights, layer, lag=0)
         tokens = checkpoints.unit_tokens(weights, states, layer)
         x = states["x"].values[layer].astype(np.float64)
         stored = weights.layer(layer)
@@ -71,7 +102,7 @@ def test_encoders_are_full_and_post_norm(tiny, ids) -> None:
     model, folder = tiny("bert")
     weights = checkpoints.load_weights(folder)
     with pytest.warns(errors.DroppedPartWarning, match="query biases"):
-        attention = checkpoints.as_model(weights, 0)
+        attention = checkpoints.as_model(weights, 0, lag=0)
     assert isinstance(attention.mask, Full)
     assert isinstance(attention.norm, PostLN)
     tokens = checkpoints.unit_tokens(weights, checkpoints.token_states(model, None, ids), 0, drop_first=1)
@@ -88,6 +119,17 @@ def test_a_dead_head_has_temperature_zero() -> None:
     dead = replace(layer, query=np.zeros_like(layer.query))
     model = checkpoints.as_model(replace(weights, loader=lambda index: dead), 0, 1)
     assert model.all_heads[0].beta == 0
+    assert checkpoints.as_model(replace(weights, loader=lambda index: dead), 0, 1, lag=0).all_heads[0].beta == 0
+    # A bias of the query alone still makes logits.
+    seeing = replace(dead, query_bias=np.ones(dead.query.shape[:2]))
+    seeing_weights = replace(weights, loader=lambda index: seeing)
+    x = np.random.default_rng(0).normal(size=(7, weights.dim))
+    truth = checkpoints.attention_output(seeing, x, checkpoints.attention_weights(seeing_weights, 0, x))
+    unit = seeing.norm.standardize(x) / np.sqrt(weights.dim)
+    ours = np.sqrt(weights.dim) * attention_sum(checkpoints.as_model(seeing_weights, 0), unit, 0)
+    if seeing.norm.kind == "layer":
+        truth = truth - truth.mean(axis=-1, keepdims=True)
+    np.testing.assert_allclose(ours, truth, atol=1e-9)
 
 
 def test_real_states_can_be_simulated_side_by_side(gpt2, ids) -> None:
@@ -103,6 +145,6 @@ def test_real_states_can_be_simulated_side_by_side(gpt2, ids) -> None:
     np.testing.assert_allclose(np.linalg.norm(run.final, axis=1), 1)
     head = ms.simulate(checkpoints.as_model(weights, 0, 0, radius=radius), tokens.x, until=1.0, engine="reference")
     assert head.status == "success"
-    prediction = ms.predict(checkpoints.as_model(weights, 0, 0).replace(norm=PostLN()))
+    prediction = ms.predict(checkpoints.as_model(weights, 0, 0, lag=0).replace(norm=PostLN()))
     spectra = checkpoints.ov_spectra(weights)
     assert (prediction.row or 0) == int(spectra["atlas_row_with_kernel"][0, 0])

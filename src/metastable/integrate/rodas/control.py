@@ -122,10 +122,14 @@ def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled:
     return system._replace(calls=_known[kind])
 
 
-def _with_settled(system: Any) -> Any:
-    """The system with the address of its `settled`, too."""
-    kind = Reference(system).kind
-    return system._replace(calls=system.calls._replace(settled=address_of(_settled[kind], kind, 1.0)))
+def _with_settled(system: Reference) -> Calls:
+    """The addresses of a system's functions, that of its `settled` included."""
+    return system.memory.calls._replace(settled=address_of(_settled[system.kind], system.kind, 1.0))
+
+
+def placed(system: Any) -> Reference:
+    """A reference to a system; systems may be given as one to whoever calls them more than once."""
+    return system if isinstance(system, Reference) else Reference(system)
 
 
 @intrinsic
@@ -167,8 +171,8 @@ _run = compiled(lambda address, place, x: _call(address, place, x))
 
 def run(system: Any, name: str, x: Any) -> None:
     """Call one of the four functions of a named tuple (or of a reference to one) from Python."""
-    place = system if isinstance(system, Reference) else Reference(system)  # kept until the call is over
-    calls = _with_settled(place.memory).calls if name == "settled" else place.memory.calls
+    place = placed(system)  # kept until the call is over
+    calls = _with_settled(place) if name == "settled" else place.memory.calls
     _run(getattr(calls, name), place.address, x)
 
 
@@ -329,10 +333,9 @@ _march = compiled(march)
 
 def march_compiled(system: Any, journal: Journal, goal: Goal) -> int:
     """`march` for named tuples."""
-    if goal.settle > 0.0:
-        system = _with_settled(system)
-    place = Reference(system)
-    marched = Marched(system.result, system.calls, place.address)
+    place = placed(system)
+    calls = _with_settled(place) if goal.settle > 0.0 else place.memory.calls
+    marched = Marched(place.memory.result, calls, place.address)
     wanted = goal._replace(keep_pieces=int(goal.keep_pieces))
     return _march(Reference(marched), Reference(journal), Reference(wanted))
 

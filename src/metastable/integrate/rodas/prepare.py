@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +125,14 @@ class Frame:
         return matrix if self.axes is None else self.axes.T @ matrix @ self.axes
 
 
-def _value_sum(model: Attention) -> FloatArray:
+def value_sum(model: Attention) -> FloatArray:
     """V_sum, the sum over the heads."""
     return np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
 
 
 def rotation(model: Attention) -> complex | None:
     """The leading eigenvalue of the sum of the value matrices when it is one of a complex pair, else None."""
-    values = np.linalg.eigvals(_value_sum(model))
+    values = np.linalg.eigvals(value_sum(model))
     top = values[np.argmax(values.real)]
     return complex(top) if abs(top.imag) > 1e-12 * abs(top) else None
 
@@ -140,7 +140,7 @@ def rotation(model: Attention) -> complex | None:
 def frame_of(model: Attention) -> Frame:
     """Coordinates in which the leading eigenspace of the sum of the value matrices is exact; a multiple of I leaves no drift."""
     identity = np.eye(model.dim)
-    total = _value_sum(model)
+    total = value_sum(model)
     if scalar_multiple(total) is not None:
         return Frame(None, np.zeros_like(total))
     found = leading_frame(total)
@@ -215,6 +215,27 @@ def circle_system(model: Attention, start: FloatArray) -> CircleSystem:
     )
 
 
+def renewal(system: CircleSystem) -> Callable[[FloatArray], None]:
+    """A function that puts a system which has not moved yet back to where it is now, but at other tokens (tokens, 2)."""
+    fresh = [(array, array.copy()) for array in _arrays(system) if array.flags.writeable]
+
+    def renew(start: FloatArray) -> None:
+        for array, values in fresh:
+            array[...] = values
+        np.arctan2(start[:, 1], start[:, 0], out=system.angles)
+
+    return renew
+
+
+def _arrays(memory: Any) -> Iterator[np.ndarray]:
+    """The arrays of a named tuple of arrays, numbers and tuples."""
+    for item in memory:
+        if isinstance(item, tuple):
+            yield from _arrays(item)
+        elif isinstance(item, np.ndarray):
+            yield item
+
+
 def default_step(model: Attention) -> float:
     """The first step where nobody knows better."""
     size = size_of_value(model)
@@ -231,7 +252,12 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         circle = circle_system(model, start)
         # A sweep whose error is already twice what is allowed need not be finished.
         enough = 2.0 if circle.plain else math.inf
-        return Prepared(circle, control.march_compiled, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
+        place = control.placed(circle)
+
+        def march_there(system: CircleSystem, journal: Any, goal: Any) -> int:
+            return control.march_compiled(place, journal, goal)
+
+        return Prepared(circle, march_there, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
     frame = frame_of(model)
     system = sphere_system(model, start, dense_tokens(model, tokens), frame)
     march, charts = control.march_compiled, system.charts

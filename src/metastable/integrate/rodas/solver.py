@@ -16,6 +16,8 @@ logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +27,17 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
-from metastable.integrate.rodas.prepare import default_step, dense_system, dense_tokens, prepare, sphere_system
+from metastable.integrate.rodas.prepare import (
+    default_step,
+    dense_system,
+    dense_tokens,
+    on_circle,
+    prepare,
+    renewal,
+    rotation,
+    sphere_system,
+    value_sum,
+)
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
 
@@ -69,14 +81,33 @@ SUPPORT = Support(
     rules=(Rule("pace", _pace_rule), Rule("size", _size_rule, "use softmax under a causal mask, or method='tsit5'")),
 )
 
-JOINED = Support(
+RESTING = Support(
     "full attention beyond that",
     norms=frozenset({"post_ln"}),
     masks=frozenset({"full"}),
     weights=frozenset({"softmax"}),
     parts=frozenset({"bilinear", "blind"}),
 )
-"""Models whose tokens become points with masses once they have met: V = I, so that they stay together."""
+"""Models whose tokens become points with masses once they have met, and rest when one is left: V = I."""
+
+
+def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
+    """Tokens that have met fall back to one another at the rate of the leading eigenvalue."""
+    values = np.linalg.eigvals(value_sum(model))
+    top = values[np.argmax(values.real)]
+    if rotation(model) is not None:
+        return f"has no end of its motion: the leading eigenvalue of V is complex ({top:.3g}), so that tokens turn for ever"
+    if top.real > 0:
+        return None
+    return f"joins tokens that fall back to one another, but the leading eigenvalue of V is {top.real:.3g}"
+
+
+JOINED = replace(
+    RESTING,
+    parts=RESTING.parts | {"heads", "value"},
+    rules=(Rule("contraction", _contraction_rule),),
+)
+"""Models whose tokens become points with masses: under full attention those at one place stay together, whatever V is."""
 
 
 def refusal(model: Attention, tokens: int | None = None) -> str | None:
@@ -168,7 +199,7 @@ def solve(
     begin = float(begin if resume is None else resume.t)
     goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
     if dense_tokens(model, len(start)):
-        obstacle = why_not(model, JOINED, len(start))
+        obstacle = why_not(model, RESTING if settled else JOINED, len(start))
         if obstacle is None and (settled or horizon > DENSE_HORIZON):
             from metastable.integrate.rodas import full_attention
 
@@ -201,3 +232,34 @@ def solve(
     if resume is not None:
         integration.take_up(resume)
     return integration.solution(model, integration.run(progress))
+
+
+def member_solver(
+    model: Attention, times: FloatArray, *, rtol: float, atol: float, max_steps: int, settled: bool = False
+) -> Callable[[FloatArray], Solution]:
+    """`solve` for one start after the other, on any thread, to the last of `times`.
+
+    On the circle a member takes a few milliseconds, and Python, which one thread at a time can run, must not take long to set it up:
+    what a thread prepared for one member serves its next ones.
+    """
+    from metastable.integrate.rodas.control import Goal
+    from metastable.integrate.rodas.output import Integration
+
+    own, until = threading.local(), float(times[-1])
+    accuracy = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
+    goal = Goal(until, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), False)
+
+    def solve_one(start: FloatArray) -> Solution:
+        if not on_circle(model, len(start)):
+            return solve(model, start, times=times, until=until, settled=settled, **accuracy)
+        if getattr(own, "tokens", None) != len(start):
+            require(model, SUPPORT, len(start))
+            check_range(model)
+            own.prepared, own.tokens = prepare(model, start), len(start)
+            own.renew = renewal(own.prepared.system)
+        else:
+            own.renew(start)
+        integration = Integration(own.prepared, start, times, 0.0, goal, False)
+        return integration.solution(model, integration.run(None))
+
+    return solve_one
