@@ -1,5 +1,6 @@
 from . import analysis as analysis
 from . import checkpoints as checkpoints
+from . import control as control
 from . import derivatives as derivatives
 from . import errors as errors
 from . import figures as figures

@@ -51,6 +51,10 @@ class ConvergenceError(MetastableError, ArithmeticError):
     """An iteration did not arrive; the message says how far it came and what to start from instead."""
 
 
+class GoalError(InvalidInputError):
+    """What was asked of `metastable.control` cannot be reached; the message says why, and what can."""
+
+
 class DeviceMemoryError(MetastableError, MemoryError):
     """A computation does not fit into the memory of the GPU; nothing was computed and the GPU stays usable."""
 

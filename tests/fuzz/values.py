@@ -356,6 +356,7 @@ SENSE: dict[str, tuple[Any, ...] | Callable[[], list[Any]]] = {
     "low": (None, [0.5, 1.0]),
     "high": (None, [1.5, 3.0]),
     "path": (Path("there/is/nothing.zarr"),),
+    "knobs": lambda: [None, ["beta"], ["masses", "distance"]],
     "source": ("there/is/nothing", "there/is/nothing.gguf", Path("nothing.safetensors"), "no-such-package"),
 }
 """Parameter -> values that make sense for some function with a parameter of that name. A name that is not here gets `ANY`."""
@@ -390,6 +391,7 @@ def specimens(owner: type) -> list[Any]:
         *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
     )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
+    known += (ms.control.Elasticities((), ()),)
     known += (*densities(), *evolutions(), *branch_list(), ms.meanfield.onset(balances()[1]))
     known += (
         branch_list()[0].states[0],

@@ -25,7 +25,7 @@ def call(*arguments: str, cwd=None, code: int = 0) -> str:
 
 def test_overview_names_every_command():
     text = call("--help")
-    for name in ("simulate", "reproduce", "sweep", "spectrum", "geometry", "explore", "bench"):
+    for name in ("simulate", "reproduce", "sweep", "control", "spectrum", "geometry", "explore", "bench"):
         assert name in text
 
 
@@ -221,3 +221,30 @@ def test_extending_what_stops_early_keeps_what_was_reached(tmp_path):
     run.save(tmp_path / "run.zarr")
     assert "raise max_steps" in call("extend", "run.zarr", "-t", "900", "--max-steps", "9", cwd=tmp_path, code=3)
     assert 5.0 < ms.load(tmp_path / "run.zarr").end < 900.0
+
+
+def test_control_teaches_and_finds_a_temperature(tmp_path):
+    assert "metastable control temperature --clusters 5 --until 1e6" in call("control", "temperature", "--help")
+    assert "later leader falls into an earlier one" in call("control", "schedule", "--help")
+    arguments = ["-c", "3", "-t", "50", "-n", "30", "--accuracy", "0.2", "--plot", "tried.png"]
+    text = call("control", "temperature", *arguments, cwd=tmp_path)
+    assert "3 clusters of 30 tokens at t = 50" in text
+    assert (tmp_path / "tried.png").exists()
+    assert "at most 30 clusters" in call("control", "temperature", "-c", "90", "-t", "50", "-n", "30", code=2)
+    assert "--beta 32" in call("control", "temperature", "-c", "3", "-t", "50", "--knob", "noise", code=2)
+    assert "LOW,HIGH" in call("control", "temperature", "-c", "3", "-t", "50", "--between", "3", code=2)
+
+
+def test_control_of_a_stored_run(tmp_path):
+    call("simulate", "-n", "30", "-b", "12", "--until", "100", "--seed", "4", "-q", "--out", "run.zarr", cwd=tmp_path)
+    text = call(
+        "control", "schedule", "run.zarr", "--at", "1e8", "--out", "held.zarr", "--plot", "held.png", cwd=tmp_path
+    )
+    assert "no merge before t = 1e+08" in text
+    assert (tmp_path / "held.png").exists()
+    held = ms.load(tmp_path / "held.zarr")
+    assert len(held.models) > 1
+    assert "TOKEN,TOKEN" in call("control", "schedule", "run.zarr", "--at", "1e8", "--event", "x", cwd=tmp_path, code=2)
+    assert "--no-verify" in call(
+        "control", "schedule", "run.zarr", "--at", "1e8", "--no-verify", "--out", "x.zarr", cwd=tmp_path, code=2
+    )

@@ -24,7 +24,15 @@ def test_names_that_do_not_exist_are_said_not_to():
 
 
 @pytest.mark.parametrize(
-    "name", ["sweep.run", "reproduce.catalogue", "figures.long_runs", "observe.mean_cosine", "derivatives.spread"]
+    "name",
+    [
+        "sweep.run",
+        "control.temperature",
+        "reproduce.catalogue",
+        "figures.long_runs",
+        "observe.mean_cosine",
+        "derivatives.spread",
+    ],
 )
 def test_rooms_need_no_import_of_their_own(name):
     code = f"import metastable as ms; ms.{name}"

@@ -35,12 +35,16 @@ LATEST = 1e300
 """The end of time: what has not merged by then never does, as far as double precision tells."""
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
+LONGEST_COUNT = 1e250
+"""Horizon up to which forces that leave double precision have moved nothing."""
+COUNTING = 1e-5
+"""Error of a step where only the number of clusters is asked for."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
 """A leader that has come this near to another, in radii, is one with it."""
 GATHERED = 1e-3
-"""Change of logits that is nothing: see `_Clusters._gathered`."""
+"""Change of logits that is nothing: see `Clusters._gathered`."""
 MAX_STEPS = 100_000
 RESOLUTION = 1e-9
 """Fraction of a step at which a search for a meeting ends."""
@@ -143,7 +147,7 @@ def predict_merges(
     t0 = _checks.number(t0, "t0", 0.0)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
-    clusters = _Clusters(tokens, model, t0, radius)
+    clusters = Clusters(tokens, model, t0, radius)
     encounter = ENCOUNTER / clusters.pace
     tree = clusters.tree(clusters.places)
     parted = _parted(clusters)
@@ -159,7 +163,53 @@ def predict_merges(
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
 
-def _parted(clusters: _Clusters) -> np.ndarray | None:
+def counts_after(
+    state: FloatArray, model: Attention, t0: float, times: FloatArray, *, radius: float | None = None
+) -> FloatArray:
+    """Clusters at the later `times` (increasing, beyond t0) of a state at time t0, shape (times,): the flow of its leaders alone.
+
+    The same flow as in `predict_merges`, without its uncertainty and no further than the last time: milliseconds for any horizon.
+    Counted are the places that are not linked at that moment, as `cluster_labels` counts tokens. NaN behind the last time that was
+    reached. For models that `counts_refusal` has nothing against; beta may be any, since forces that leave double precision move
+    nothing until `LONGEST_COUNT`.
+    """
+    radius = cluster_radius(model) if radius is None else radius
+    clusters = Clusters(state, model, t0, radius)
+    waits = (np.asarray(times, dtype=float) - t0) * clusters.pace
+    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=COUNTING)
+    counts = np.full(waits.size, np.nan)
+    bound = link_bound(radius)
+    for row, wait in enumerate(waits):
+        counts[row] = _count_at(path, float(wait), clusters.places, bound)
+    return counts
+
+
+def _count_at(path: Any, wait: float, places: FloatArray, bound: float) -> float:
+    """Clusters that a path has at the time `wait` of its own; NaN where it did not come so far."""
+    from metastable.analysis import _paths, leaders
+
+    if len(path.begin) == 0:
+        return float(labels_of_unit_tokens(places, bound).max() + 1)
+    if wait > path.end and path.code not in (leaders.ONE_LEFT, leaders.STILL):
+        return math.nan
+    step = max(0, int(np.searchsorted(path.begin, wait, side="right")) - 1)
+    fraction = min(1.0, (wait - path.begin[step]) / path.width[step])
+    return float(_paths.labels_at(path.pieces[step], fraction, bound).max() + 1)
+
+
+def counts_refusal(model: Attention, tokens: int) -> str | None:
+    """Why `counts_after` does not count the clusters of this model, or None."""
+    from metastable.analysis.followers import heavier_followers
+
+    reason = why_not(model, SUPPORT, tokens)
+    if reason is None and isinstance(model.mask, Causal) and heavier_followers(model.masses):
+        return "followers that are heavier than their leader may part from it"
+    if reason is None and isinstance(model.mask, Causal) and not _pulled_back(model):
+        return "followers may part from their leader under these Q and K"
+    return reason
+
+
+def _parted(clusters: Clusters) -> np.ndarray | None:
     """The groups (n,) in which followers are carried along; None where they stay with their leaders."""
     from metastable.analysis.followers import groups_of, heavier_followers, parted_by_mass
 
@@ -170,14 +220,14 @@ def _parted(clusters: _Clusters) -> np.ndarray | None:
     return None if clusters.sizes.max() == 1 or _pulled_back(clusters.model) else groups_of(clusters.labels)
 
 
-def _carried(clusters: _Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[_Clusters, MergeTree] | None:
+def _carried(clusters: Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[Clusters, MergeTree] | None:
     """The groups `parted` of followers and their tree, where it is another one than that of the leaders `alone`.
 
     None where followers change nothing.
 
     It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
     """
-    groups = _Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
+    groups = Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
     tree = groups.group_tree(groups.places)
     parts = tree.start_labels.max() > clusters.labels.max()
     return (groups, tree) if parts or len(tree) != len(alone) or _elsewhere(tree, alone).any() else None
@@ -235,7 +285,7 @@ def _check_range(model: Attention) -> None:
         )
 
 
-class _Clusters:
+class Clusters:
     """The clusters of a state as points with masses."""
 
     def __init__(
@@ -290,14 +340,14 @@ class _Clusters:
 
     def tree(self, places: FloatArray) -> MergeTree:
         """The merges of clusters at these places."""
-        return self._read(self._path(places, ARRIVED * self.radius))
+        return self.read(self.path(places, ARRIVED * self.radius))
 
     def group_tree(self, places: FloatArray) -> MergeTree:
         """The merges of groups at these places, which may part after they have met."""
         from metastable.analysis.followers import tree_of_groups
 
         tree = tree_of_groups(
-            self._path(places, 0.0, self._gathered()), self.labels, self.radius, self.pace, RESOLUTION
+            self.path(places, 0.0, gathered=self._gathered()), self.labels, self.radius, self.pace, RESOLUTION
         )
         return replace(tree, time=self.t0 + tree.time, before=self.t0 + tree.before)
 
@@ -310,25 +360,39 @@ class _Clusters:
         head = self.model.all_heads[0]
         return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
 
-    def _path(self, places: FloatArray, reach: float, gathered: float = 0.0) -> Any:
-        """The way of points from these places on; two within `reach` of one another are one, and all are when they have `gathered`."""
+    def path(
+        self,
+        places: FloatArray,
+        reach: float,
+        until: float = LATEST,
+        *,
+        beta: float | None = None,
+        tolerance: float = TOLERANCE,
+        gathered: float = 0.0,
+    ) -> Any:
+        """The way of points from these places on, as long as `until`; those within `reach` of one another are one, and all are when
+        they have `gathered`.
+
+        `beta`: another inverse temperature than that of the model.
+        """
         from metastable.analysis import leaders
         from metastable.integrate.rodas.forces import plain_surroundings
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        surroundings = plain_surroundings(self.masses, form, float(head.beta), self.together, reach)
+        value = float(head.beta if beta is None else beta)
+        surroundings = plain_surroundings(self.masses, form, value, self.together, reach)
         return leaders.solve(
             places,
             surroundings,
             begin=0.0,
-            until=LATEST,
-            tolerance=TOLERANCE,
+            until=until,
+            tolerance=tolerance,
             max_steps=MAX_STEPS,
             gathered=gathered,
         )
 
-    def _read(self, path: Any) -> MergeTree:
+    def read(self, path: Any) -> MergeTree:
         """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
         from metastable.analysis import _paths
 

@@ -1,4 +1,5 @@
 from . import circle_view as circle_view
+from . import control_view as control_view
 from . import curves as curves
 from . import density_view as density_view
 from . import figure_1 as figure_1
@@ -19,6 +20,8 @@ from .circle_view import draw_tokens as draw_tokens
 from .circle_view import draw_world_counts as draw_world_counts
 from .circle_view import draw_world_density as draw_world_density
 from .circle_view import draw_world_lines as draw_world_lines
+from .control_view import draw_setting as draw_setting
+from .control_view import draw_steering as draw_steering
 from .curves import draw_attention as draw_attention
 from .curves import draw_band as draw_band
 from .curves import draw_dendrogram as draw_dendrogram

@@ -5,7 +5,7 @@ The statements are those of N. Karagodin, Y. Polyanskiy, P. Rigollet, *Clusterin
 modules only `sphere` is used, so an agreement between `theory` and a run is an agreement of two independent computations.
 
 - one token: `single_token`, `spectral_gap`, `jordan_decay`
-- two tokens: `pair_collapse_time`, `log_pair_collapse_time`
+- two tokens: `pair_collapse_time`, `log_pair_collapse_time`, `pair_elasticities` -> `PairElasticities`
 - the force between tokens: `interaction`, `interaction_peak`
 - equiangular tokens: `equiangular_rate`, `equiangular_flow`
 - centers: `strong_centers`, `strong_centers_from_measure`, `strong_centers_from_samples`, `renyi_centers_limit`,
@@ -35,11 +35,12 @@ from metastable.theory.metastability import (
     strong_center_sufficient_time,
     strong_center_time,
 )
-from metastable.theory.pair import log_pair_collapse_time, pair_collapse_time
+from metastable.theory.pair import PairElasticities, log_pair_collapse_time, pair_collapse_time, pair_elasticities
 from metastable.theory.single import jordan_decay, single_token, spectral_gap
 
 __all__ = [
     "CloudWidth",
+    "PairElasticities",
     "cap_measure",
     "center_exponent",
     "cloud_covariance",
@@ -54,6 +55,7 @@ __all__ = [
     "jordan_decay",
     "log_pair_collapse_time",
     "pair_collapse_time",
+    "pair_elasticities",
     "parking_constant",
     "renyi_centers_limit",
     "single_token",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,54 @@ def pair_collapse_time(end: float, beta: float, start: float | None = None, gap:
     return math.exp(logarithm)
 
 
-def _scaled_integral(low: float, high: float, beta: float) -> float:
+class PairElasticities(NamedTuple):
+    """d log t/d log(knob) of the time t in which a token collapses onto a place: see `pair_elasticities`."""
+
+    beta: float
+    mass: float
+    distance: float
+
+
+def pair_elasticities(end: float, beta: float, start: float, mass: float = 1.0) -> PairElasticities:
+    """How the time in which a token falls onto `mass` tokens at the angle `start` depends on beta, mass and angle, as d log t/d log.
+
+    The time is t = integral from end to start of (1 + e^{beta u}/m)/sin x dx, u = 1 - cos x (`pair_collapse_time` has m = 1), so
+
+        beta:      beta integral (u e^{beta u}/m)/sin x dx / t        = beta (1 - cos D) (1 - 1/(beta (1 - cos D)) + ...)
+        mass:      -integral (e^{beta u}/m)/sin x dx / t              = -1 + ...
+        distance:  D (1 + e^{beta (1 - cos D)}/m)/(sin(D) t)          = beta D sin D (1 + ...)
+
+    with D = `start`: the leading terms are those of t ~ e^{beta (1 - cos D)}/(m beta sin^2 D), up to the factor beta sin^2 D.
+
+    Args:
+        end, start: final and first angle, 0 < end < start < pi.
+        beta: inverse temperature > 0.
+        mass: m > 0, the tokens at the place (which sees none of the falling token).
+
+    Reference: separation of variables in the paper's equation (CSA), differentiated under the integral.
+    """
+    end = _checks.number(end, "end", 0.0, math.pi, strict=True)
+    start = _checks.number(start, "start", end, math.pi, strict=True)
+    beta = _checks.number(beta, "beta", 0.0, strict=True)
+    mass = _checks.number(mass, "mass", 0.0, strict=True)
+    first, last = _log_tangent(start), _log_tangent(end)
+    height = 2.0 / (1.0 + math.exp(min(-2.0 * first, 700.0)))  # 1 - cos D
+    # All terms over e^{beta (1 - cos D)}/m, which may leave double precision.
+    waiting = _scaled_integral(last, first, beta)
+    weighted = _scaled_integral(last, first, beta, raised=True)
+    rest = math.exp(max(-beta * height, -745.0)) * mass
+    total = waiting + rest * (first - last)
+    return PairElasticities(
+        beta * weighted / total,
+        -waiting / total,
+        start * (1.0 + rest) / (math.sin(start) * total),
+    )
+
+
+def _scaled_integral(low: float, high: float, beta: float, raised: bool = False) -> float:
     """Integral over [low, high] of exp(-beta (tanh(high) - tanh(w))) dw by Gauss-Legendre on panels in s = high - w.
+
+    `raised`: of (1 + tanh(w)) times it.
 
     The panels end where the exponent reaches powers of sqrt(2) and are at most half a unit long, so each holds a smooth
     function of moderate variation. What lies beyond the last power is negligible and left out. tanh(high) - tanh(high - s) = E
@@ -95,7 +142,10 @@ def _scaled_integral(low: float, high: float, beta: float) -> float:
     half = 0.5 * np.diff(edges)[:, None]
     points = edges[:-1, None] + half * (node + 1.0)
     with np.errstate(over="ignore"):
-        return math.fsum((half * weight * np.exp(-beta * _tanh_difference(high, points))).ravel())
+        values = half * weight * np.exp(-beta * _tanh_difference(high, points))
+    if raised:
+        values = values * (1.0 + np.tanh(high - points))
+    return math.fsum(values.ravel())
 
 
 def _tanh_difference(a: float, s: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,0 +1,81 @@
+"""Counting the clusters of many members at one depth, as cheaply as the model allows.
+
+Short horizons, and models whose clusters do not stand still, are simulated to the end (`ensemble`, `observe.clusters`). Elsewhere
+members are simulated to t = 100, where clusters are points, and the flow of their leaders goes on from there
+(`analysis.cascade.counts_after`): a few milliseconds for any number of decades. Both count alike, and `Counter.paired` compares
+them member by member.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metastable import ensembles
+from metastable._checks import FloatArray
+from metastable.analysis import observe
+from metastable.analysis.cascade import LONGEST_COUNT, counts_after, counts_refusal
+from metastable.errors import StoppedEarlyWarning
+from metastable.model import Attention
+
+GATHERED = 100.0
+"""Depth at which tokens have gathered, and leaders take over (over the size of V)."""
+SIMULATED, REDUCED = "simulated to the end", f"simulated to t = {GATHERED:g}, then the flow of the leaders"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How clusters are counted at depth `until`; `radius` None: that of each model; `options` go to `ensemble`."""
+
+    until: float
+    seed: int
+    radius: float | None
+    options: dict[str, Any]
+    exact: bool = False
+    """True: always simulate to the end."""
+
+    def reduced(self, model: Attention, tokens: int) -> bool:
+        """True where the flow of the leaders counts."""
+        if self.exact or self.until <= 2.0 * GATHERED or self.until > LONGEST_COUNT or "method" in self.options:
+            return False
+        return counts_refusal(model, tokens) is None
+
+    def stream(self, number: int) -> int:
+        """The seed of try `number`: members of different tries are independent."""
+        words = np.random.SeedSequence(self.seed, spawn_key=(number,)).generate_state(2, np.uint64)
+        return int(words[0])
+
+    def counts(self, model: Attention, tokens: int, members: int, number: int) -> FloatArray:
+        """Clusters of members 0..members - 1 of stream `number`, shape (members,); NaN for those that stopped early."""
+        seed = self.stream(number)
+        if not self.reduced(model, tokens):
+            return self._simulated(model, tokens, members, seed)
+        gathered = ensembles.ensemble(
+            model, tokens=tokens, members=members, times=[GATHERED], seed=seed, progress=False, **self.options
+        )
+        times = np.array([self.until])
+        states = gathered["x"].values[:, 0]
+        return np.array([counts_after(x, model, GATHERED, times, radius=self.radius)[0] for x in states])
+
+    def paired(self, model: Attention, tokens: int, members: int, number: int) -> FloatArray:
+        """Clusters counted by leaders minus those of full simulations of the same members, shape (members,)."""
+        exact = self._simulated(model, tokens, members, self.stream(number))
+        return self.counts(model, tokens, members, number) - exact
+
+    def _simulated(self, model: Attention, tokens: int, members: int, seed: int) -> FloatArray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StoppedEarlyWarning)  # NaN says it
+            stats = ensembles.ensemble(
+                model,
+                tokens=tokens,
+                members=members,
+                times=[self.until],
+                seed=seed,
+                observe={"clusters": observe.clusters(radius=self.radius)},
+                progress=False,
+                **self.options,
+            )
+        return stats["clusters"].values[:, 0]

@@ -1,0 +1,378 @@
+"""Where to put one token, with what weight, so that chosen tokens meet in time, or two clusters stay apart: `place`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metastable import _checks, sphere
+from metastable._checks import FloatArray
+from metastable._progress import progress_bar
+from metastable.analysis import cluster_radius
+from metastable.analysis.cascade import counts_refusal
+from metastable.analysis.merging import MergeTree
+from metastable.control.counting import GATHERED
+from metastable.control.reduced import clusters_of, tree_of, with_sink
+from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, StoppedEarlyWarning, TimeError
+from metastable.model import Attention, Frozen
+from metastable.model.describe import table
+from metastable.run import Run, merge_tree, simulate
+
+KINDS = ("frozen", "first", "appended")
+LADDER = 5
+"""Weights that are tried between the bounds, by equal factors."""
+REFINED = 3
+"""Best places of the global search that are refined."""
+FINEST = 1e-3
+"""Radians at which a refinement ends."""
+NEVER = 400.0
+"""log10 of the time of a meeting that does not happen."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """The goal that all these tokens (positions in the sequence, from 0) are in one cluster at the end."""
+
+    tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        found = _checks.vector(self.tokens, "Together.tokens").tolist()
+        tokens = tuple(_checks.count(token if token % 1 else int(token), "each token", 0) for token in found)
+        if len(set(tokens)) < 2:
+            raise GoalError(f"Together needs two different tokens, not {self.tokens!r}")
+        object.__setattr__(self, "tokens", tokens)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The goal that two tokens, and so their clusters, are still apart at the end."""
+
+    first: int
+    second: int
+
+    def __post_init__(self) -> None:
+        for name in ("first", "second"):
+            object.__setattr__(self, name, _checks.count(getattr(self, name), f"Apart.{name}", 0))
+        if self.first == self.second:
+            raise GoalError(f"token {self.first} cannot be apart from itself")
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Both."""
+        return self.first, self.second
+
+
+Goal = Together | Apart
+
+
+def serves(goal: Goal, logarithm: float, until: float) -> bool:
+    """True when a meeting at 10^logarithm serves the goal at the time `until`."""
+    in_time = logarithm <= math.log10(until)
+    return in_time if isinstance(goal, Together) else not in_time
+
+
+def score(goal: Goal, logarithm: float) -> float:
+    """More is better: early meetings for `Together`, late ones for `Apart`."""
+    return -logarithm if isinstance(goal, Together) else logarithm
+
+
+@dataclass(frozen=True, repr=False)
+class Placement:
+    """What `place` found.
+
+    Fields
+    ------
+    token, weight, kind : where to put it (d,), how much it counts, and as what.
+    goal, until : what was asked for.
+    met : True when the goal is met, by full simulation to `until` where `simulated`, else as the flow of clusters says.
+    time, without : when the tokens of the goal meet for good with the token and without it, as the flow of clusters says: 100, where it
+        begins, stands for whatever was before; infinite: not by the end of what was computed.
+    tried : places that were tried.
+    model, start : the system with the token in it: `simulate(found.model, found.start, until=...)`.
+    """
+
+    token: FloatArray
+    weight: float
+    kind: str
+    goal: Goal
+    until: float
+    met: bool
+    time: float
+    without: float
+    tried: int
+    simulated: bool
+    model: Attention
+    start: FloatArray
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
+        place = ", ".join(f"{number:.4f}" for number in self.token[:8]) + (", ..." if self.token.size > 8 else "")
+        names = ", ".join(str(token) for token in self.goal.tokens)
+        wish = (
+            f"tokens {names} {'in one cluster' if isinstance(self.goal, Together) else 'apart'} at t = {self.until:.4g}"
+        )
+        return {
+            "goal": f"{wish}: {'met' if self.met else 'NOT met'}" + (", simulated" if self.simulated else ""),
+            "place": f"({place}), {self.kind}, weight {self.weight:.4g}",
+            "meeting": f"t = {self.time:.4g}, without it {self.without:.4g}",
+            "tried": f"{self.tried} places",
+        }
+
+    def __repr__(self) -> str:
+        return "<Placement: " + "; ".join(f"{name} {text}" for name, text in self.facts.items()) + ">"
+
+    def _repr_html_(self) -> str:
+        return table("Placement", self.facts)
+
+
+def place(
+    source: Run | Attention,
+    start: Any = None,
+    *,
+    goal: Goal,
+    until: float | None = None,
+    kind: str = "frozen",
+    weight: float | tuple[float, float] = 1.0,
+    tries: int = 48,
+    seed: int = 0,
+    radius: float | None = None,
+    verify: bool = True,
+    progress: bool | None = None,
+) -> Placement:
+    """Where to put one token so that chosen tokens end in one cluster, or two clusters stay apart until a depth.
+
+    What counts is when the tokens of the goal meet for good: `tries` places all over the sphere (evenly on circle and S^2), the
+    best three refined by a compass search along geodesics. Each is a simulation to t = 100, from there on the flow of clusters;
+    models whose clusters are no points are simulated to the end. Of several weights the smallest one that serves is taken.
+
+    What such a token can do: with weight w it has at depth t the reach d(t) of a cluster, cos d = 1 - ln(w t)/beta: what is nearer
+    falls into it, and what sits on it stays there (Theorem 5.2). Everything beyond moves as if it were not there.
+
+    Args:
+        source: a `Run`, or an `Attention` with `start`: unit tokens (n, d).
+        goal: `Together((3, 7, 9))` or `Apart(3, 7)`, tokens by position.
+        until: the depth at which the goal is looked at (None: the end of the run).
+        kind: "frozen" (seen by all, never moves), "first" (in front of the sequence), "appended" (behind it: seen by no earlier
+            token under a causal mask, so refused there).
+        weight: how much the token counts, or bounds of it.
+        tries, seed: of the global search.
+        verify: simulate the answer to the end.
+
+    Raises:
+        GoalError: before any work, where no place can serve.
+
+    >>> import metastable as ms
+    >>> model, start = ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(12, dim=2, seed=0)
+    >>> ms.control.place(model, start, goal=ms.control.Together((3, 5)), until=1e4, tries=12, weight=10.0).met
+    True
+    """
+    trial = _checked(source, start, goal, until, kind, radius)
+    weights = _weights(weight)
+    points = _spread(_checks.count(tries, "tries", 4), trial.model.dim, _checks.seed(seed))
+    without = trial.meeting(None, 0.0)
+    best: tuple[float, FloatArray, float] | None = None
+    with progress_bar("place", len(weights) * (len(points) + 20 * REFINED), progress) as report:
+        for number, value in enumerate(weights):
+            base = number * (len(points) + 20 * REFINED)
+            found = _search(trial, points, value, lambda done, base=base: report(base + done))
+            if best is None or score(goal, found[0]) > score(goal, best[0]):
+                best = (*found, value)
+            if serves(goal, found[0], trial.until):
+                best = (*found, value)
+                break
+    assert best is not None
+    logarithm, token, value = best
+    model, tokens = trial.system(token, value)
+    met = serves(goal, logarithm, trial.until)
+    checked = _checks.flag(verify, "verify")
+    if checked:
+        met = trial.simulated(token, value)
+    return Placement(
+        token,
+        value,
+        kind,
+        goal,
+        trial.until,
+        met,
+        _time(logarithm),
+        _time(without),
+        trial.count[0],
+        checked,
+        model,
+        tokens,
+    )
+
+
+def _time(logarithm: float) -> float:
+    return math.inf if logarithm >= 300.0 else 10.0**logarithm
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A system into which one token is put, and the tokens that are to meet, or not."""
+
+    model: Attention
+    start: FloatArray
+    goal: Goal
+    until: float
+    kind: str
+    radius: float
+    count: list[int]
+
+    def system(self, token: FloatArray, weight: float) -> tuple[Attention, FloatArray]:
+        """Model and start with the token in it."""
+        if self.kind == "frozen":
+            frozen = self.model.frozen
+            places, weights = token[None], np.array([weight])
+            if frozen is not None:
+                assert frozen.weights is not None
+                places, weights = np.concatenate([frozen.tokens, places]), np.concatenate([frozen.weights, weights])
+            return self.model.replace(frozen=Frozen(places, weights)), self.start
+        masses = np.ones(len(self.start)) if self.model.masses is None else np.asarray(self.model.masses)
+        parts = (token[None], self.start) if self.kind == "first" else (self.start, token[None])
+        heavy = (np.array([weight]), masses) if self.kind == "first" else (masses, np.array([weight]))
+        return self.model.replace(masses=np.concatenate(heavy)), np.concatenate(parts)
+
+    def meeting(self, token: FloatArray | None, weight: float) -> float:
+        """log10 of the time from which the tokens of the goal are together for good (that of `GATHERED`, where it was earlier);
+        `NEVER`.
+        """
+        self.count[0] += 1
+        model, start = (self.model, self.start) if token is None else self.system(token, weight)
+        chosen = np.array(self.goal.tokens) + (1 if token is not None and self.kind == "first" else 0)
+        if self.until > 2.0 * GATHERED and _reducible(model, start):
+            state = simulate(model, start, times=[GATHERED], progress=False).final
+            clusters = clusters_of(state, model, GATHERED, self.radius)
+            met = _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
+            return max(met, math.log10(GATHERED))
+        return _met(self._tree(model, start), chosen)
+
+    def simulated(self, token: FloatArray, weight: float) -> bool:
+        """True when a full simulation meets the goal."""
+        model, start = self.system(token, weight)
+        chosen = np.array(self.goal.tokens) + (1 if self.kind == "first" else 0)
+        return serves(self.goal, _met(self._tree(model, start), chosen), self.until)
+
+    def _tree(self, model: Attention, start: FloatArray) -> MergeTree:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StoppedEarlyWarning)
+            run = simulate(model, start, until=self.until, progress=False)
+        if run.status != "success":
+            raise MetastableError(f"a trial stopped early: {run.message}")
+        return merge_tree(run, self.radius)
+
+
+def _reducible(model: Attention, start: FloatArray) -> bool:
+    if model.frozen is not None and len(model.frozen.tokens) != 1:
+        return False
+    tokens, plain = with_sink(start, model)
+    return counts_refusal(plain, len(tokens)) is None
+
+
+def _met(tree: MergeTree, chosen: np.ndarray) -> float:
+    """log10 of the first time at which all chosen tokens share a cluster of the tree."""
+    labels = tree.start_labels[chosen]
+    if (labels == labels[0]).all():
+        return 0.0
+    for time in tree.time:
+        labels = tree.labels_at(float(time))[chosen]
+        if (labels == labels[0]).all():
+            return max(0.0, math.log10(float(time)))
+    return NEVER
+
+
+def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: Any) -> Trial:
+    if isinstance(source, Run):
+        if start is not None:
+            raise InvalidInputError("a run has its start; leave start out")
+        if len(source.models) != 1:
+            raise InvalidInputError("source must be a run of one model")
+        model, tokens = source.model, source.start
+        until = source.end if until is None else until
+    else:
+        model = _checks.instance(source, Attention, "source")
+        tokens = model.check_tokens(start)
+    until = _checks.number(until, "until", 0.0, strict=True, error=TimeError)
+    _checks.choice(kind, "kind", KINDS)
+    if not isinstance(goal, (Together, Apart)):
+        raise InvalidInputError(f"goal must be metastable.control.Together((3, 7)) or Apart(3, 7), not {goal!r}")
+    for token in goal.tokens:
+        _checks.count(token, "each token of the goal", 0, len(tokens) - 1)
+    if model.noise > 0:
+        raise ModelError("place is for models without noise: where a token goes must depend on the token placed")
+    if kind == "appended" and model.mask.fixed_length is None and model.mask.extends(len(tokens), len(tokens) + 1):
+        raise GoalError(
+            f"an appended token changes nothing: under {model.mask!r} no earlier token sees it; use kind='frozen' or 'first'"
+        )
+    if kind != "frozen" and model.mask.fixed_length is not None:
+        raise ModelError(
+            "the mask is a matrix for these tokens, which does not say who sees one more; use kind='frozen'"
+        )
+    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    return Trial(model, tokens, goal, until, kind, radius, [0])
+
+
+def _weights(weight: Any) -> list[float]:
+    """The weights to try, the smallest first."""
+    if isinstance(weight, (tuple, list)):
+        if len(weight) != 2:
+            raise InvalidInputError(f"weight must be a number or two bounds, not {weight!r}")
+        low = _checks.number(weight[0], "weight[0]", 0.0, strict=True)
+        high = _checks.number(weight[1], "weight[1]", low)
+        return np.geomspace(low, high, LADDER if high > low else 1).tolist()
+    return [_checks.number(weight, "weight", 0.0, strict=True)]
+
+
+def _spread(count: int, dim: int, seed: int) -> FloatArray:
+    """Places all over the sphere: equally spaced on the circle, a spiral on S^2, at random elsewhere; turned at random."""
+    generator = np.random.default_rng(seed)
+    if dim > 3:
+        return sphere.uniform(count, dim=dim, seed=generator)
+    if dim == 2:
+        angles = generator.uniform(0.0, 2.0 * math.pi) + 2.0 * math.pi * np.arange(count) / count
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    heights = 1.0 - (2.0 * np.arange(count) + 1.0) / count
+    turns = math.pi * (3.0 - math.sqrt(5.0)) * np.arange(count)
+    across = np.sqrt(1.0 - heights**2)
+    points = np.stack([across * np.cos(turns), across * np.sin(turns), heights], axis=1)
+    turn = np.linalg.qr(generator.normal(size=(3, 3)))[0]
+    return sphere.retract(points @ turn.T)
+
+
+def _search(trial: Trial, points: FloatArray, weight: float, report: Any) -> tuple[float, FloatArray]:
+    """The best place at one weight: log10 of its meeting time, and itself."""
+    values = np.empty(len(points))
+    for number, point in enumerate(points):
+        values[number] = trial.meeting(point, weight)
+        report(number + 1)
+    scores = np.array([score(trial.goal, value) for value in values])
+    spacing = math.pi / len(points) ** (1.0 / (trial.model.dim - 1))
+    best: tuple[float, FloatArray] | None = None
+    for rank, index in enumerate(np.argsort(-scores, kind="stable")[:REFINED]):
+        found = _refined(trial, points[index], float(values[index]), weight, spacing)
+        report(len(points) + 20 * (rank + 1))
+        if best is None or score(trial.goal, found[0]) > score(trial.goal, best[0]):
+            best = found
+    assert best is not None
+    return best
+
+
+def _refined(trial: Trial, point: FloatArray, value: float, weight: float, step: float) -> tuple[float, FloatArray]:
+    """Compass search along geodesics: to the first neighbour that is better, else half the step."""
+    while step > FINEST and abs(value) < NEVER:
+        basis = np.linalg.svd(point[None])[2][1:]
+        directions = [sign * row for row in basis for sign in (1.0, -1.0)]
+        for direction in directions:
+            other = math.cos(step) * point + math.sin(step) * direction
+            there = trial.meeting(other, weight)
+            if score(trial.goal, there) > score(trial.goal, value) + 1e-9:
+                point, value = other, there
+                break
+        else:
+            step *= 0.4
+    return value, point

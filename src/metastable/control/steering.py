@@ -1,0 +1,413 @@
+"""Hold and release: the least change of beta over depth that makes a merge happen at a chosen time, or none before it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable.analysis import cluster_radius
+from metastable.analysis.cascade import Clusters
+from metastable.analysis.merging import MergeTree
+from metastable.control.counting import GATHERED
+from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of
+from metastable.errors import GoalError, InvalidInputError, StoppedEarlyWarning, TimeError
+from metastable.integrate.rodas import LOGIT_SPREAD
+from metastable.model import Causal, Schedule
+from metastable.model.describe import table
+from metastable.run import Run, merge_tree, simulate
+from metastable.run.trees import MergeTree as DrawnTree
+from metastable.run.trees import with_picture
+
+AFTER = 1.02, 10.0
+"""A change begins behind an earlier merge at time s, at 1.02 s + 10: what has merged stays so."""
+BEYOND = 2.0, 10.0
+"""It ends behind the merge that it is for, at 2 T + 10."""
+MARGIN = 0.02
+"""Decades behind T at which the first merge is aimed for when none is allowed before it."""
+CLOSE = 1e-4
+"""Decades to which the time of a merge is solved for."""
+SAME_TIME = 0.05
+"""Decades by which merges that are to stay may move (early ones: the time of a fall)."""
+LOWEST_BETA = 1e-3
+CORRECTIONS = 2
+"""Times that a simulation may correct what the flow of clusters said."""
+GOOD = 0.005
+"""Part of log10 T to which a simulated merge is taken as it is."""
+
+
+@dataclass(frozen=True, repr=False)
+class Steering:
+    """What `schedule` found.
+
+    Fields
+    ------
+    schedule : the `Schedule`; `simulate(steering.schedule, run.start, until=...)` is the run under it.
+    beta, changed : the inverse temperature of the model, and that of the change (the same one where none is needed).
+    window : the depths between which the change holds.
+    event, at : the merge (first tokens of the two clusters; None: that nothing merges) and the time asked for.
+    natural, tree : the merges without and with the change, as the flow of clusters says.
+    run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of
+        all), infinite where there is none up to its end.
+    undisturbed : True when all earlier merges are as without the change (in the simulation, where there is one).
+    """
+
+    schedule: Schedule
+    beta: float
+    changed: float
+    window: tuple[float, float]
+    event: tuple[int, int] | None
+    at: float
+    natural: DrawnTree
+    tree: DrawnTree
+    run: Run | None
+    achieved: float | None
+    undisturbed: bool
+
+    @property
+    def change(self) -> float:
+        """The change of beta."""
+        return self.changed - self.beta
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
+        goal = "no merge" if self.event is None else f"{self.event[0]} into {self.event[1]}"
+        before = _first_time(self.natural) if self.event is None else _time(self.natural, self.event[0])
+        seen = (
+            ""
+            if self.achieved is None
+            else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
+        )
+        return {
+            "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
+            "without": f"t = {before:.4g}",
+            "beta": f"{self.beta:.6g}, and {self.changed:.6g} from t = {self.window[0]:.4g} to {self.window[1]:.4g}",
+            "simulated": seen and f"t = {seen}",
+        }
+
+    def __repr__(self) -> str:
+        return "<Steering: " + "; ".join(f"{name} {text}" for name, text in self.facts.items() if text) + ">"
+
+    def _repr_html_(self) -> str:
+        return table("Steering", self.facts)
+
+    def plot(self, **options: Any) -> Any:
+        """World lines without and with the change; see `metastable.figures.draw_steering`."""
+        from metastable import figures
+
+        return figures.draw_steering(self, **options)
+
+
+def schedule(
+    run: Run,
+    event: tuple[int, int] | None = None,
+    *,
+    at: float,
+    since: float | None = None,
+    radius: float | None = None,
+    verify: bool = True,
+    progress: bool | None = None,
+) -> Steering:
+    """The least change of beta over depth that makes a merge happen at depth `at`; without `event`: that keeps all clusters apart
+    until then.
+
+    A wait is exp(beta (1 - cos D))/(m beta sin^2 D) long, so beta moves it by decades. Among all schedules that leave beta as it
+    is up to the
+    last earlier merge, the one whose largest change is least is constant: delaying (or hastening) works at every depth in the same
+    sense, so a smaller change at one depth needs a larger one at another. The constant is solved for with the flow of clusters
+    (milliseconds a cascade), the change ends behind the merge, and a simulation checks the whole (and corrects it where it must).
+
+    Args:
+        run: a run of one causal or full softmax model with V = c I and Q = K = I, at least until its clusters have gathered.
+        event: (cluster, into): a token of the cluster that is to fall and one of that into which; clusters are those at `since`.
+            Under the causal mask a cluster falls into one with an earlier first token.
+        at: the time T of the merge.
+        since: depth from which on beta may change (None: 100, or the end of the run if that is earlier).
+        radius: as in `merge_tree` (None: that of the model).
+        verify: simulate the schedule.
+
+    Returns:
+        A `Steering`, whose `schedule` goes to `simulate`.
+
+    Raises:
+        GoalError: the merge is against the order of tokens, never happens, or comes too late in the cascade for this time; with
+            what happens instead.
+
+    >>> import metastable as ms
+    >>> run = ms.simulate(ms.Attention(dim=2, beta=16.0), ms.sphere.uniform(40, dim=2, seed=0), until=100.0)
+    >>> first = run.predict_merges().time[0]
+    >>> held = ms.control.schedule(run, at=100 * first, verify=False)
+    >>> held.tree.time[0] > 100 * first
+    np.True_
+    """
+    goal = _checked(run, event, at, since, radius)
+    natural = tree_of(goal.clusters)
+    steering = _hold(goal, natural) if goal.event is None else _release(goal, natural)
+    return _verified(goal, steering, progress) if _checks.flag(verify, "verify") else steering
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """A checked call: run, clusters, event by first tokens, time, and from when on beta may change."""
+
+    run: Run
+    clusters: Clusters
+    event: tuple[int, int] | None
+    at: float
+    since: float
+
+    @property
+    def beta(self) -> float:
+        return float(self.clusters.model.all_heads[0].beta)
+
+    @property
+    def highest(self) -> float:
+        return 0.5 * LOGIT_SPREAD
+
+
+def _checked(run: Run, event: Any, at: float, since: float | None, radius: float | None) -> _Goal:
+    _checks.instance(run, Run, "run")
+    if len(run.models) != 1:
+        raise InvalidInputError("run must be of one model: beta is changed from what it is everywhere")
+    model = run.model
+    moment = min(run.end, GATHERED) if since is None else _checks.number(since, "since", 0.0, run.end, error=TimeError)
+    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    at = _checks.number(at, "at", moment, strict=True, error=TimeError)
+    state = run.final if moment == run.end else run.at(moment)
+    clusters = clusters_of(state, model, moment, radius)
+    if model.all_heads[0].beta <= 0:
+        raise GoalError("beta must be positive: at or below 0 nothing is metastable")
+    return _Goal(run, clusters, None if event is None else _leaders(clusters, event), at, moment)
+
+
+def _leaders(clusters: Clusters, event: Any) -> tuple[int, int]:
+    """The event by the first tokens of its clusters; refused where no beta can make it happen."""
+    if not isinstance(event, (tuple, list)) or len(event) != 2:
+        raise InvalidInputError(f"event must be two tokens, (cluster, into), not {event!r}")
+    tokens = [
+        _checks.count(token, name, 0, len(clusters.tokens) - 1)
+        for token, name in zip(event, ("the cluster of event", "the target of event"))
+    ]
+    child, parent = (int(clusters.leaders[clusters.labels[token]]) for token in tokens)
+    if child == parent:
+        raise GoalError(f"tokens {tokens[0]} and {tokens[1]} are in one cluster (that of token {child}) already")
+    if isinstance(clusters.model.mask, Causal) and child < parent:
+        raise GoalError(
+            f"the cluster of token {child} cannot be absorbed by that of token {parent}: under the causal mask a token sees earlier "
+            f"ones only, so the later leader falls into the earlier one; ask for event=({parent}, {child})"
+        )
+    return (child, parent) if child > parent else (parent, child)
+
+
+def _pieces(goal: _Goal, value: float, begin: float, end: float = math.inf) -> list[tuple[float, float]]:
+    """Inverse temperatures: that of the model, `value` between two depths, that of the model."""
+    pieces = [(0.0, goal.beta), (begin, value)]
+    return [*pieces, (end, goal.beta)] if math.isfinite(end) else pieces
+
+
+def _release(goal: _Goal, natural: MergeTree) -> Steering:
+    """One merge at a time of its own."""
+    assert goal.event is not None
+    child, into = goal.event
+    own = fall_of(natural, child)
+    own_time = math.inf if own is None else own.time
+    limit = min(goal.at, own_time)
+    earlier = [item for item in events_of(natural) if item.child != child and item.time < own_time]
+    late = [item for item in earlier if item.time >= goal.at]
+    if late:
+        raise GoalError(
+            f"{late[0]} comes before the fall of {child}"
+            + (f" (at t = {own_time:.4g})" if own else "")
+            + f", so {child} cannot fall at "
+            f"t = {goal.at:.4g} and leave it as it is: beta is the same for all clusters; ask for a time behind "
+            f"{late[-1].time:.4g}, or first for the other merge"
+        )
+    previous = max((item.time for item in earlier if item.time < limit), default=goal.since)
+    begin = goal.since if previous == goal.since else AFTER[0] * previous + AFTER[1]
+    if begin >= goal.at:
+        raise GoalError(
+            f"t = {goal.at:.4g} is too near the merge before it, at {previous:.4g}: a change of beta takes hold behind that; ask "
+            f"for a later time"
+        )
+
+    def time_of(value: float) -> float:
+        fall = fall_of(tree_of(goal.clusters, _pieces(goal, value, begin)), child, into)
+        return math.inf if fall is None else fall.time
+
+    value = _solve(goal, time_of, goal.at, natural, begin)
+    return _steering(goal, natural, value, begin, BEYOND[0] * goal.at + BEYOND[1])
+
+
+def _solve(goal: _Goal, time_of: Any, at: float, natural: MergeTree, begin: float) -> float:
+    """The inverse temperature at which `time_of` is `at`: bracketed from that of the model, then by regula falsi in log time."""
+    from scipy.optimize import brentq
+
+    def miss(logarithm: float) -> float:
+        found = time_of(math.exp(logarithm))
+        return 400.0 if not math.isfinite(found) else math.log10(found) - math.log10(at)
+
+    start = math.log(goal.beta)
+    here = miss(start)
+    if abs(here) <= CLOSE:
+        return goal.beta
+    edge = math.log(goal.highest) if here < 0 else math.log(LOWEST_BETA)
+    step, near = 0.05, start
+    while True:
+        far = near + math.copysign(step, edge - start)
+        far = min(far, edge) if here < 0 else max(far, edge)
+        there = miss(far)
+        if there == 0.0 or (there < 0) != (here < 0):
+            break
+        if far == edge or (here > 0 and there > here + 1.0):
+            _refuse_time(goal, natural, far, here < 0)
+        near, step = far, 1.6 * step
+    found: float = brentq(miss, near, far, xtol=1e-9, maxiter=80)  # pyright: ignore[reportAssignmentType]
+    value = math.exp(float(found))
+    if abs(miss(float(found))) > 0.01 * max(1.0, abs(math.log10(at))):
+        # The time jumps there: the cluster falls elsewhere on one side.
+        _refuse_time(goal, natural, float(found), here < 0)
+    return value
+
+
+def _refuse_time(goal: _Goal, natural: MergeTree, logarithm: float, delay: bool) -> None:
+    assert goal.event is not None or delay
+    who = "the first merge" if goal.event is None else f"the fall of {goal.event[0]} into {goal.event[1]}"
+    if goal.event is not None:
+        own = fall_of(natural, goal.event[0])
+        known = "never falls" if own is None else f"falls as {own}"
+    else:
+        known = "the first merge is " + str(events_of(natural)[0])
+    raise GoalError(
+        f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried down or up to {math.exp(logarithm):.4g}); without a "
+        f"change it {known}; ask for another time, or place a token instead: metastable.control.place"
+    )
+
+
+def _hold(goal: _Goal, natural: MergeTree) -> Steering:
+    """No merge before T."""
+    if not len(natural) or natural.time[0] > goal.at:
+        return _steering(goal, natural, goal.beta, goal.since, goal.at)
+
+    def first(value: float) -> float:
+        return _first_time(tree_of(goal.clusters, _pieces(goal, value, goal.since)))
+
+    value = _solve(goal, first, goal.at * 10.0**MARGIN, natural, goal.since)
+    return _steering(goal, natural, value, goal.since, goal.at)
+
+
+def _first_time(tree: MergeTree) -> float:
+    return float(tree.time[0]) if len(tree) else math.inf
+
+
+def _time(tree: MergeTree, child: int) -> float:
+    fall = fall_of(tree, child)
+    return math.inf if fall is None else fall.time
+
+
+def _steering(goal: _Goal, natural: MergeTree, value: float, begin: float, end: float) -> Steering:
+    """The answer of the flow of clusters; refused where it moves what was to stay."""
+    pieces = _pieces(goal, value, begin, end)
+    tree = tree_of(goal.clusters, pieces)
+    model = goal.run.model
+    if value == goal.beta:
+        found = Schedule(((0.0, model),))
+    else:
+        other = (
+            model.replace(beta=value)
+            if model.heads is None
+            else model.replace(heads=(replace(model.all_heads[0], beta=value),))
+        )
+        found = Schedule(((0.0, model), (begin, other), (end, model)))
+    steering = Steering(
+        found,
+        goal.beta,
+        value,
+        (begin, end),
+        goal.event,
+        goal.at,
+        with_picture(natural),
+        with_picture(tree),
+        None,
+        None,
+        True,
+    )
+    moved = _moved(natural, tree, goal)
+    if moved is not None:
+        raise GoalError(
+            f"beta = {value:.4g} from t = {begin:.4g} on puts the merge at t = {goal.at:.4g}, but {moved}: beta acts on all "
+            f"clusters, and "
+            "another one is as near to its fall; ask for another time, or place a token instead: metastable.control.place"
+        )
+    return steering
+
+
+def _moved(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
+    """Which merge before the chosen one is not as without the change, in words; None: all are."""
+    if goal.event is None:
+        return None if _first_time(tree) >= goal.at else f"{events_of(tree)[0]} comes before"
+    child = goal.event[0]
+    wanted = [
+        item for item in events_of(natural) if item.time < min(goal.at, _time(natural, child)) and item.child != child
+    ]
+    found = [item for item in events_of(tree) if item.time < _time(tree, child) and item.child != child]
+    for item in wanted:
+        match = next((other for other in found if other.child == item.child and other.parent == item.parent), None)
+        if match is None or abs(math.log10(match.time / item.time)) > SAME_TIME:
+            return f"{item} does not happen as without it"
+    extra = [item for item in found if all(item.child != other.child for other in wanted)]
+    return f"{extra[0]} comes before it" if extra else None
+
+
+def _verified(goal: _Goal, steering: Steering, progress: bool | None) -> Steering:
+    """The steering with its simulation; where the merge is off, beta is corrected by what the simulation says."""
+    import warnings
+
+    aim = goal.at
+    for _ in range(CORRECTIONS + 1):
+        end = 1.5 * goal.at + 20.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StoppedEarlyWarning)  # the run's status says it
+            seen = simulate(steering.schedule, goal.run.start, until=end, progress=progress)
+        tree = merge_tree(seen, goal.clusters.radius)
+        later = tree.time > goal.since
+        first = float(tree.time[later].min()) if later.any() else math.inf
+        achieved = first if goal.event is None else _time(tree, goal.event[0])
+        same = _moved_in(steering.natural, tree, goal) is None
+        steering = replace(steering, run=seen, achieved=achieved, undisturbed=same)
+        if goal.event is None or not math.isfinite(achieved) or seen.status != "success":
+            break
+        off = math.log10(achieved) - math.log10(goal.at)
+        if abs(off) <= GOOD * max(1.0, abs(math.log10(goal.at))):
+            break
+        aim = aim * 10.0**-off
+        try:
+            steering = replace(
+                _release(replace(goal, at=aim), steering.natural), at=goal.at, run=seen, achieved=achieved
+            )
+        except GoalError:
+            break
+    return steering
+
+
+def _moved_in(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
+    """As `_moved`, in the tree of a simulation, where tokens that were apart early are more than the clusters at `since`."""
+    later = tree.time > goal.since
+    part: Any = replace(
+        tree,
+        time=tree.time[later],
+        before=tree.before[later],
+        child=tree.child[later],
+        parent=tree.parent[later],
+        child_size=tree.child_size[later],
+        parent_size=tree.parent_size[later],
+    )
+    known = set(np.asarray(natural.child).tolist())
+    keep = np.isin(part.child, list(known))
+    part = replace(
+        part, time=part.time[keep], child=part.child[keep], parent=part.parent[keep], before=part.before[keep]
+    )
+    return _moved(natural, part, goal)

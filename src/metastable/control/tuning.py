@@ -1,0 +1,323 @@
+"""How many clusters, until when: `temperature` and, for any knob, `tune`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metastable import _checks, theory
+from metastable._progress import progress_bar
+from metastable.control import feasible
+from metastable.control.counting import REDUCED, SIMULATED, Counter
+from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded
+from metastable.control.search import Problem, Root, Try, find
+from metastable.errors import ConvergenceError, InvalidInputError, TimeError
+from metastable.model import Attention
+from metastable.model.describe import table
+
+MEMBERS = 20_000
+ACCURACY = 0.005
+"""Standard error of the mean where a search ends, over the square root of the goal: a third of that of 500 members."""
+CHECKED = 32
+"""Members that are simulated to the end, beside the flow of their leaders."""
+QUANTILE = 1.959963984540054
+"""Half width of an interval of 95 %, in standard errors."""
+
+
+@dataclass(frozen=True, repr=False)
+class Setting:
+    """What `tune` and `temperature` found.
+
+    Fields
+    ------
+    knob, value, interval : the knob, its value, and 95 % for the value at which the mean is the goal.
+    clusters, until, tokens : the goal, and for how many tokens.
+    mean, error : mean number of clusters at `value`, fitted to all tries, with its standard error.
+    members : member-runs that were spent in all.
+    tries : every ensemble that was run, in order.
+    law : the value that the law of `metastable.theory.cluster_count` starts from; None where there is none.
+    counted : how clusters were counted.
+    checked, differing, difference : members that were counted both by leaders and by full simulation at `value`, how many of them
+        differ, and the mean difference; zeros where all were simulated.
+    model : the model with the knob at `value`.
+    """
+
+    knob: str
+    value: float
+    interval: tuple[float, float]
+    clusters: float
+    until: float
+    tokens: int
+    mean: float
+    error: float
+    members: int
+    tries: tuple[Try, ...]
+    law: float | None
+    counted: str
+    checked: int
+    differing: int
+    difference: float
+    model: Attention
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
+        low, high = self.interval
+        checked = f"{self.differing} of {self.checked} members differ from full simulation" if self.checked else ""
+        return {
+            self.knob: f"{self.value:.6g} (95 %: {low:.6g} to {high:.6g})",
+            "goal": f"{self.clusters:g} clusters of {self.tokens} tokens at t = {self.until:g}",
+            "mean there": f"{self.mean:.4f} +- {self.error:.4f}",
+            "the law alone": "" if self.law is None else f"{self.law:.6g}",
+            "spent": f"{self.members} members in {len(self.tries)} tries",
+            "counted": self.counted,
+            "checked": checked,
+        }
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"<Setting: {self.knob} = {self.value:.6g} ({low:.6g} to {high:.6g}) for {self.clusters:g} clusters of {self.tokens} "
+            f"tokens at t = {self.until:g}; {self.members} members>"
+        )
+
+    def _repr_html_(self) -> str:
+        tried = "; ".join(
+            f"{item.value:.5g}: {item.mean:.3f} +- {item.error:.3f} ({item.members})" for item in self.tries
+        )
+        return table("Setting", {**self.facts, "tried": tried})
+
+    def plot(self, **options: Any) -> Any:
+        """The tries with their errors, the goal and the interval; see `metastable.figures.draw_setting`."""
+        from metastable import figures
+
+        return figures.draw_setting(self, **options)
+
+
+def temperature(
+    model: Attention,
+    tokens: int,
+    clusters: float,
+    until: float,
+    *,
+    seed: int = 0,
+    accuracy: float | None = None,
+    members: int = MEMBERS,
+    between: tuple[float, float] | None = None,
+    radius: float | None = None,
+    exact: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> Setting:
+    """The inverse temperature beta at which `tokens` uniform tokens are in `clusters` clusters, on average, at depth `until`.
+
+    The search starts from the law N(t) = 1/sigma(B_d(t)), cos d(t) = 1 - ln t/beta (on the circle pi/arccos(1 - ln t/beta), see
+    `metastable.theory.cluster_count`), which is right to 20 %, and corrects it by ensembles: a line over the law, fitted to tries
+    on both sides of the root, each with members of its own (`metastable.control.search`).
+
+    Args:
+        model: any `Attention`; its own beta does not matter.
+        tokens: per member. The law is that of many tokens; from 30 per cluster on more of them change little.
+        clusters: the goal, a mean: 5.0 or 4.5, more than 1.
+        until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
+            simulated to t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
+        seed: of all tries together.
+        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
+            third of the standard error that 500 members have, which takes some 4000.
+        members: the most member-runs to spend.
+        between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
+        options: of `metastable.ensemble` (engine, threads, rtol, ...).
+
+    Returns:
+        A `Setting`: value, interval, members spent, the curve of what was tried, the model.
+
+    Raises:
+        GoalError: before any work, with the reason: more clusters than tokens, or than a sphere holds; fewer than are ever left; a beta
+            beyond double precision.
+
+    >>> import metastable as ms
+    >>> found = ms.control.temperature(ms.Attention(dim=2, beta=1.0), tokens=60, clusters=3, until=100.0, accuracy=0.1)
+    >>> 6 < found.value < 14
+    True
+    """
+    return tune(
+        model,
+        "beta",
+        tokens=tokens,
+        clusters=clusters,
+        until=until,
+        seed=seed,
+        accuracy=accuracy,
+        members=members,
+        between=between,
+        radius=radius,
+        exact=exact,
+        progress=progress,
+        **options,
+    )
+
+
+def tune(
+    model: Attention,
+    knob: str | Knob,
+    *,
+    tokens: int,
+    clusters: float,
+    until: float,
+    seed: int = 0,
+    accuracy: float | None = None,
+    members: int = MEMBERS,
+    between: tuple[float, float] | None = None,
+    radius: float | None = None,
+    exact: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> Setting:
+    """The value of any scalar knob at which there are `clusters` clusters, on average, at depth `until`: see `temperature`.
+
+    Args:
+        knob: "beta", "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm has), "sink" (the
+            total weight of frozen tokens), "gap" (of V), or a `metastable.control.Knob` of your own. The mean must be monotone in
+            it between the bounds. Only "beta" has a law; for the others give `between`, which saves tries.
+        tokens: per member; where it is the knob itself, the first number to try.
+
+    The other arguments are those of `temperature`. A whole-numbered knob gets the number whose mean is nearest to the goal; `mean`
+    says what it is.
+    """
+    _checks.instance(model, Attention, "model")
+    turned = knob_of(model, knob)
+    count = _checks.count(tokens, "tokens")
+    goal = _checks.number(clusters, "clusters")
+    until = _checks.number(until, "until", 1.0, strict=True, error=TimeError)
+    accuracy = ACCURACY * math.sqrt(max(goal, 1.0)) if accuracy is None else accuracy
+    accuracy = _checks.number(accuracy, "accuracy", 0.0, strict=True)
+    most = _checks.count(members, "members", 100)
+    radius = None if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    counter = Counter(until, _checks.seed(seed), radius, _options(options), _checks.flag(exact, "exact"))
+    if between is not None:
+        turned = narrowed(turned, *_bounds(between))
+    feasible.check_count(model, turned, count, goal, until)
+    law = _law(model, turned, count, until)
+    turned = feasible.limited(turned, model, until, law)
+    first = _first(model, turned, goal, until, count, law)
+    problem = Problem(
+        goal,
+        accuracy,
+        most - (0 if exact else CHECKED),
+        math.log(turned.low),
+        math.log(turned.high),
+        math.log(first),
+        law,
+        lambda x: math.log(rounded(turned, math.exp(x))),
+    )
+
+    def measure(value: float, number: int, members: int) -> Any:
+        changed, size = _changed(model, turned, value, count)
+        return counter.counts(changed, size, members, number)
+
+    with progress_bar("control", 1.0, progress) as report:
+        root = find(problem, measure, report)
+    return _setting(model, turned, counter, root, problem, count, first if law is not None else None)
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """What goes to `ensemble` besides what is said here."""
+    allowed = (
+        "method",
+        "engine",
+        "interaction",
+        "rtol",
+        "atol",
+        "step",
+        "max_steps",
+        "memory",
+        "threads",
+        "dtype",
+        "start",
+    )
+    for name in options:
+        if name not in allowed:
+            raise InvalidInputError(
+                f"there is no option {name!r}; options of metastable.ensemble are {', '.join(allowed)}"
+            )
+    return options
+
+
+def _bounds(between: Any) -> tuple[float, float]:
+    if not isinstance(between, (tuple, list)) or len(between) != 2:
+        raise InvalidInputError(f"between must be two numbers (low, high), not {between!r}")
+    low = _checks.number(between[0], "between[0]", 0.0, strict=True)
+    return low, _checks.number(between[1], "between[1]", low, strict=True)
+
+
+def _changed(model: Attention, knob: Knob, value: float, tokens: int) -> tuple[Attention, int]:
+    """The model and the number of tokens with the knob at `value`."""
+    value = rounded(knob, value)
+    return applied(knob, model, value), int(value) if knob.set is None else tokens
+
+
+def _law(model: Attention, knob: Knob, tokens: int, until: float) -> Callable[[float], float] | None:
+    """log of the expected count as a function of log(beta), for `tokens` tokens; None for other knobs and other forces."""
+    if knob.name != "beta" or not feasible.has_law(model):
+        return None
+
+    def law(x: float) -> float:
+        reach = theory.cluster_reach(until, math.exp(x))
+        return math.log(theory.strong_centers(reach, model.dim, tokens))
+
+    return law
+
+
+def _first(
+    model: Attention, knob: Knob, goal: float, until: float, tokens: int, law: Callable[[float], float] | None
+) -> float:
+    """Where to begin: the root of the law, what the model has, or the middle of the bounds."""
+    if law is not None:
+        return rounded(knob, feasible.law_root(law, goal, knob.low, knob.high))
+    if knob.set is None:
+        return rounded(knob, tokens)
+    own = knob.get(model) if knob.get is not None else 0.0
+    if knob.low <= own <= knob.high:
+        return rounded(knob, own)
+    return rounded(knob, math.sqrt(knob.low * knob.high))
+
+
+def _setting(
+    model: Attention, knob: Knob, counter: Counter, root: Root, problem: Problem, tokens: int, law: float | None
+) -> Setting:
+    """The answer, with members counted in both ways at the value found."""
+    value = rounded(knob, math.exp(root.x))
+    changed, size = _changed(model, knob, value, tokens)
+    spent = sum(item.members for item in root.tries)
+    reduced = counter.reduced(changed, size)
+    differences = counter.paired(changed, size, CHECKED, len(root.tries)) if reduced else np.zeros(0)
+    differences = differences[np.isfinite(differences)]
+    width = QUANTILE * min(root.error, problem.high - problem.low)
+    interval = (max(knob.low, math.exp(root.x - width)), min(knob.high, math.exp(root.x + width)))
+    if knob.whole:
+        interval = (float(math.floor(interval[0])), float(math.ceil(interval[1])))
+    error = root.error * abs(root.slope) * problem.goal
+    if not math.isfinite(error):
+        raise ConvergenceError("the tries do not say where the root is; give narrower bounds: between=(low, high)")
+    return Setting(
+        knob.name,
+        int(value) if knob.whole else value,
+        interval,
+        problem.goal,
+        counter.until,
+        size,
+        problem.goal * math.exp(root.slope * (math.log(value) - root.x)),
+        error,
+        spent + (CHECKED if reduced else 0),
+        root.tries,
+        law,
+        REDUCED if reduced else SIMULATED,
+        differences.size,
+        int((differences != 0).sum()),
+        float(differences.mean()) if differences.size else 0.0,
+        changed,
+    )

@@ -1,0 +1,132 @@
+"""Elasticities against quadrature, against differences of full simulations, and against laws."""
+
+import math
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable import theory
+from metastable.control import elasticities
+from metastable.errors import ConvergenceError, MetastableError
+
+
+def pair(distance, dim=2):
+    start = np.zeros((2, dim))
+    start[0, 0], start[1, :2] = 1.0, (math.cos(distance), math.sin(distance))
+    return start
+
+
+@pytest.mark.parametrize(
+    ("beta", "distance", "mass"), [(1.0, 1.0, 1.0), (16.0, 2.0, 1.0), (64.0, 3.0, 7.0), (300.0, 2.5, 0.2)]
+)
+def test_quadrature_against_differences(beta, distance, mass):
+    """d log t of the collapse time by central differences; mass m enters as e^{beta u}/m, so m = 1 tells all but its own part."""
+    found = theory.pair_elasticities(0.05, beta, distance)
+    h = 1e-5
+
+    def time(b, d):
+        return theory.log_pair_collapse_time(0.05, b, start=d)
+
+    assert found.beta == pytest.approx(
+        (time(beta * math.exp(h), distance) - time(beta * math.exp(-h), distance)) / (2 * h), rel=1e-7
+    )
+    assert found.distance == pytest.approx(
+        (time(beta, distance * math.exp(h)) - time(beta, distance * math.exp(-h))) / (2 * h), rel=1e-7
+    )
+    # t = a + b/m: m dt/dm / t = -(b/m)/t, and a = ln(tan(D/2)/tan(end/2)).
+    heavy = theory.pair_elasticities(0.05, beta, distance, mass)
+    a = math.log(math.tan(distance / 2) / math.tan(0.025))
+    logarithm = time(beta, distance) + math.log1p(-a * math.exp(-time(beta, distance)))  # of b
+    share = 1.0 / (1.0 + a * mass * math.exp(-logarithm))
+    assert heavy.mass == pytest.approx(-share, rel=1e-9)
+
+
+@pytest.mark.parametrize(("beta", "distance"), [(4.0, 2.0), (9.0, 3.0), (16.0, 1.0), (64.0, 2.5)])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_the_pair_to_1e_4(beta, distance, dim):
+    """beta (1 - cos D) times the correction of the exact quadrature."""
+    run = ms.simulate(ms.Attention(dim=dim, beta=beta), pair(distance, dim), until=1.0)
+    found = {row.knob: row for row in elasticities(run, since=0.0)}
+    exact = theory.pair_elasticities(0.5 / math.sqrt(beta), beta, distance)
+    plain = beta * (1.0 - math.cos(distance))
+    correction = exact.beta / plain
+    assert found["beta"].value == pytest.approx(plain * correction, rel=1e-4)
+    assert found["masses"].value == pytest.approx(exact.mass, rel=1e-4)
+    assert found["distance"].value == pytest.approx(exact.distance, rel=1e-4)
+    for row in found.values():
+        assert row.theory == pytest.approx(row.value, rel=1e-4)
+        assert row.high - row.low < 1e-3 * abs(row.value)
+
+
+def test_every_cluster_of_a_run_against_simulations():
+    """The elasticity in beta of the last falls: from full simulations with beta a little larger and smaller from t = 100 on."""
+    model = ms.Attention(dim=2, beta=12.0)
+    start = ms.sphere.uniform(30, dim=2, seed=4)
+    run = ms.simulate(model, start, until=100.0)
+    rows = elasticities(run, ["beta"])
+    last = max(rows, key=lambda row: row.life)
+    child = int(last.cluster.split()[0])
+    waits = []
+    for factor in (1.01, 1.0 / 1.01):
+        other = model.replace(beta=model.beta * factor)
+        later = ms.simulate(other, run.final, until=10.0 * last.life)
+        tree = ms.merge_tree(later, radius=0.5 / math.sqrt(12.0))
+        waits.append(float(tree.time[tree.child == child][0]))
+    assert last.value == pytest.approx(math.log(waits[0] / waits[1]) / (2.0 * math.log(1.01)), rel=2e-3)
+
+
+def test_a_sink_counts_like_a_mass():
+    model = ms.Attention(dim=2, beta=16.0, frozen=ms.Frozen(np.array([[1.0, 0.0]]), np.array([3.0])))
+    run = ms.simulate(model, np.array([[math.cos(2.0), math.sin(2.0)]]), until=1.0)
+    rows = {row.knob: row for row in elasticities(run, since=0.0)}
+    exact = theory.pair_elasticities(0.125, 16.0, 2.0, 3.0)
+    assert rows["sink"].value == pytest.approx(exact.mass, rel=1e-4)
+    assert rows["beta"].value == pytest.approx(exact.beta, rel=1e-4)
+    assert rows["beta"].cluster == "0 into the sink"
+
+
+def test_paired_ensembles_know_the_pace():
+    """nGPT's alpha is the pace: life times go like 1/alpha for every start."""
+    model = ms.Attention(dim=2, beta=2.0, norm=ms.NGPT(0.5))
+    row = elasticities(model, ["norm"], tokens=8, until=2e3, members=40)[0]
+    assert row.theory == -1.0
+    assert row.low - 0.05 < -1.0 < row.high + 0.05
+    assert "pairs" in row.how
+
+
+def test_paired_ensembles_against_derivatives():
+    """Two tokens, uniform: the mean elasticity in beta is that of the quadrature, start by start."""
+    model = ms.Attention(dim=2, beta=6.0)
+    row = elasticities(model, ["beta"], tokens=2, until=1e7, members=60, seed=5)[0]
+    starts = ms.ensemble(model, tokens=2, members=60, times=[0.0, 1.0], seed=5)["x"].values[:, 0]
+    angles = ms.sphere.distance(starts[:, 0], starts[:, 1])
+    radius = 0.5 / math.sqrt(6.0)
+    exact = np.mean([theory.pair_elasticities(radius, 6.0, a).beta if a > radius else 0.0 for a in angles])
+    assert row.value == pytest.approx(exact, rel=0.05)
+
+
+def test_life_times_beyond_the_end_are_told():
+    with pytest.raises(ConvergenceError, match="later until"):
+        elasticities(ms.Attention(dim=2, beta=40.0), ["beta"], tokens=30, until=10.0, members=10)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"source": 3},
+        {"knobs": ["heat"]},
+        {"knobs": "beta"},
+        {"knobs": ["sink"]},
+        {"since": 5.0},
+        {"radius": 0.0},
+        {"tokens": 8},
+        {"source": ms.Attention(dim=2, beta=1.0), "knobs": ["noise"], "tokens": 8, "until": 10.0},
+        {"source": ms.Attention(dim=2, beta=1.0), "knobs": ["tokens"], "tokens": 8, "until": 10.0},
+        {"source": ms.Attention(dim=2, beta=1.0), "knobs": "beta", "tokens": 8, "until": 10.0},
+    ],
+)
+def test_nonsense_is_told(arguments):
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), pair(1.0), until=1.0)
+    with pytest.raises(MetastableError):
+        elasticities(**{"source": run, **arguments})

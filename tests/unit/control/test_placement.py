@@ -1,0 +1,91 @@
+"""Tokens that are put somewhere: found places serve, impossible wishes are refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.control import Apart, Together, place
+from metastable.control.reduced import clusters_of, tree_of
+from metastable.errors import GoalError, MetastableError
+
+MODEL = ms.Attention(dim=2, beta=12.0)
+START = ms.sphere.uniform(16, dim=2, seed=3)
+
+
+def test_a_frozen_token_is_a_first_token_with_its_weight():
+    """The flow of clusters with a sink against a full simulation with a frozen token."""
+    model = MODEL.replace(frozen=ms.Frozen(np.array([[0.0, 1.0]]), np.array([3.0])))
+    run = ms.simulate(model, START, until=1e7)
+    tree = ms.merge_tree(run, radius=0.14)
+    reduced = tree_of(clusters_of(run.at(100.0), model, 100.0, 0.14))
+    # Who has fallen into the sink by the end, in both.
+    said = reduced.labels_at(1e7)[1:] == 0
+    np.testing.assert_array_equal(said, ms.sphere.distance(run.final, np.array([[0.0, 1.0]])) < 0.14)
+    assert said.any()
+    assert not said.all()
+    # Who meets somewhere else, and when.
+    seen = {(int(c), int(p)): t for c, p, t in zip(tree.child, tree.parent, tree.time) if t > 100.0}
+    for child, parent, time in zip(reduced.child - 1, reduced.parent - 1, reduced.time):
+        if parent >= 0 and time < 1e7:
+            assert math.log10(seen[(child, parent)]) == pytest.approx(math.log10(time), abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "first"])
+def test_chosen_tokens_are_gathered(kind):
+    labels = ms.cluster_labels(ms.simulate(MODEL, START, until=100.0).final, radius=0.14)
+    leaders = ms.analysis.cluster_leaders(labels)
+    goal = Together(tuple(leaders[-2:].tolist()))
+    found = place(MODEL, START, goal=goal, until=1e5, kind=kind, weight=(1.0, 1e3), tries=12)
+    assert found.met
+    assert found.simulated
+    assert found.time <= 1e5 < found.without or found.time < found.without
+    final = ms.simulate(found.model, found.start, until=1e5).final[np.array(goal.tokens) + (kind == "first")]
+    assert float(ms.sphere.distance(final[0], final[1])) < 0.14
+    assert "met" in repr(found)
+    assert "Placement" in found._repr_html_()
+
+
+def test_clusters_are_kept_apart():
+    run = ms.simulate(MODEL, START, until=100.0)
+    tree = run.predict_merges()
+    found = place(
+        run, goal=Apart(int(tree.child[0]), int(tree.parent[0])), until=float(1e3 * tree.time[0]), tries=16, weight=4.0
+    )
+    assert found.met
+    assert found.without == pytest.approx(tree.time[0], rel=0.05)
+
+
+def test_an_appended_token_does_nothing_under_a_causal_mask():
+    with pytest.raises(GoalError, match="no earlier token sees it"):
+        place(MODEL, START, goal=Together((1, 2)), until=1e3, kind="appended")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"source": 3},
+        {"start": np.ones((2, 2))},
+        {"goal": (1, 2)},
+        {"goal": Together((1, 400))},
+        {"until": None},
+        {"kind": "thrown"},
+        {"weight": 0.0},
+        {"weight": (1.0,)},
+        {"tries": 1},
+        {"radius": -1.0},
+        {"source": MODEL.replace(noise=0.1)},
+    ],
+)
+def test_nonsense_is_told(arguments):
+    with pytest.raises(MetastableError):
+        place(**{"source": MODEL, "start": START, "goal": Together((1, 2)), "until": 1e3, **arguments})
+
+
+@pytest.mark.parametrize("tokens", [(), (1,), (1, 1), (1, -2), (0.5, 1), "ab", 3])
+def test_goals_are_checked(tokens):
+    with pytest.raises(MetastableError):
+        Together(tokens)
+    with pytest.raises(MetastableError):
+        Apart(1, 1)

@@ -1,0 +1,71 @@
+"""The root search against functions whose root is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from metastable.control.search import Problem, find
+from metastable.errors import ConvergenceError, GoalError
+
+
+def problem(goal, law=None, low=0.1, high=1e4, first=10.0, accuracy=0.02, members=20_000, rounded=lambda x: x):
+    return Problem(goal, accuracy, members, math.log(low), math.log(high), math.log(first), law, rounded)
+
+
+def poisson(mean, seed=0):
+    """Counts one larger than Poisson ones, with the mean `mean(value)`; independent in each try."""
+
+    def measure(value, number, members):
+        return 1.0 + np.random.default_rng([seed, number]).poisson(mean(value) - 1.0, members)
+
+    return measure
+
+
+@pytest.mark.parametrize("law", [None, lambda x: 0.5 * x, lambda x: 0.42 * x + 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_root_is_within_its_error(law, seed):
+    """N = 2 sqrt(value): 5 at 6.25. Laws with a wrong amplitude, and with a wrong slope, do not matter."""
+    root = find(problem(5.0, law), poisson(lambda value: 2.0 * math.sqrt(value) + 1e-9, seed), lambda done: None)
+    assert abs(root.x - math.log(6.25)) < 4.0 * root.error
+    assert root.error * abs(root.slope) * 5.0 <= 0.02
+    assert sum(item.members for item in root.tries) < 20_000
+
+
+def test_intervals_have_their_coverage():
+    """Of 60 searches about 95 % have the root within 1.96 errors; fewer than 51 have a chance of 1e-3."""
+    hits = 0
+    for seed in range(60):
+        wish = problem(5.0, lambda x: 0.5 * x, accuracy=0.05)
+        root = find(wish, poisson(lambda value: 1.0 + 4.0 * (value / 6.25) ** 0.7, seed), lambda done: None)
+        hits += abs(root.x - math.log(6.25)) < 1.96 * root.error
+    assert hits >= 51
+
+
+def test_falling_means_are_found_too():
+    root = find(problem(4.0), poisson(lambda value: 1.0 + 30.0 / value), lambda done: None)
+    assert abs(root.x - math.log(10.0)) < 4.0 * root.error
+    assert root.slope < 0
+
+
+def test_whole_numbers_end_between_neighbours():
+    rounded = lambda x: math.log(max(1.0, round(math.exp(x))))  # noqa: E731
+    wish = problem(4.0, low=1.0, high=100.0, first=20.0, rounded=rounded)
+    root = find(wish, poisson(lambda value: 1.0 + 0.8 * value), lambda done: None)
+    assert 3.0 < math.exp(root.x) < 5.0
+    assert all(item.value == pytest.approx(round(item.value)) for item in root.tries)
+
+
+def test_goals_beyond_the_bounds_are_refused():
+    with pytest.raises(GoalError, match="largest value allowed"):
+        find(problem(5.0, high=100.0), poisson(lambda value: 1.5 + value / 500), lambda done: None)
+
+
+def test_knobs_that_do_nothing_are_told():
+    with pytest.raises(GoalError, match="changes nothing"):
+        find(problem(5.0, low=1.0, high=100.0), poisson(lambda value: 1.5), lambda done: None)
+
+
+def test_too_few_members_are_an_error_not_an_answer():
+    with pytest.raises(ConvergenceError):
+        find(problem(5.0, members=150, accuracy=1e-3), poisson(lambda value: 2.0 * math.sqrt(value)), lambda done: None)

@@ -1,0 +1,121 @@
+"""Schedules that hold and release clusters, against full simulation."""
+
+import math
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.analysis import cluster_radius
+from metastable.control import schedule
+from metastable.control.reduced import clusters_of, tree_of
+from metastable.errors import GoalError, MetastableError
+
+MODEL = ms.Attention(dim=2, beta=16.0)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return ms.simulate(MODEL, ms.sphere.uniform(40, dim=2, seed=2), until=100.0)
+
+
+@pytest.fixture(scope="module")
+def tree(run):
+    return run.predict_merges()
+
+
+def test_pieces_with_one_beta_are_no_pieces(run):
+    """A flow that is stopped and taken up is the flow: a joint changes nothing when beta does not."""
+    clusters = clusters_of(run.final, MODEL, 100.0, cluster_radius(MODEL))
+    whole, parts = tree_of(clusters), tree_of(clusters, [(0.0, 16.0), (3e3, 16.0), (1e7, 16.0)])
+    np.testing.assert_array_equal(whole.child, parts.child)
+    np.testing.assert_array_equal(whole.parent, parts.parent)
+    np.testing.assert_allclose(np.log10(whole.time), np.log10(parts.time), atol=1e-4)
+
+
+@pytest.mark.parametrize("power", [0.85, 1.2])
+def test_a_merge_is_moved_and_earlier_ones_stay(run, tree, power):
+    row = len(tree) - 1
+    at = float(tree.time[row] ** power)
+    assert at > tree.time[row - 1]
+    found = schedule(run, (tree.child[row], tree.parent[row]), at=at)
+    assert abs(math.log10(found.achieved) - math.log10(at)) < 0.01
+    assert found.undisturbed
+    assert found.run.status == "success"
+    assert (found.change > 0) == (power > 1)
+    assert found.schedule.models[0] == found.schedule.models[2] == MODEL
+    # Simulated without the change: the merges before it are the same ones, at the same times.
+    plain = ms.merge_tree(ms.simulate(MODEL, run.start, until=0.99 * found.window[0] + 1.0))
+    steered = ms.merge_tree(found.run)
+    shared = steered.time[: len(plain)]
+    np.testing.assert_allclose(shared, plain.time, rtol=1e-3)
+
+
+def test_nothing_merges_before_its_time(run, tree):
+    at = float(1e3 * tree.time[0])
+    found = schedule(run, at=at)
+    assert found.achieved >= at * (1.0 - 1e-9)
+    assert found.change > 0
+    assert found.window == (100.0, at)
+    assert "no merge" in repr(found)
+    assert "Steering" in found._repr_html_()
+
+
+def test_nothing_is_changed_where_nothing_must_be(run, tree):
+    found = schedule(run, at=float(0.5 * (100.0 + tree.time[0])), verify=False)
+    assert found.change == 0.0
+    assert found.schedule.models == (MODEL,)
+
+
+def test_merges_against_the_order_of_tokens_are_refused(run, tree):
+    with pytest.raises(GoalError, match="later leader falls into the earlier one"):
+        schedule(run, (tree.parent[0], tree.child[0]), at=1e6)
+
+
+def test_tokens_of_one_cluster_are_refused(run):
+    labels = ms.cluster_labels(run.final, radius=cluster_radius(MODEL))
+    together = np.flatnonzero(labels == np.bincount(labels).argmax())[:2]
+    with pytest.raises(GoalError, match="in one cluster"):
+        schedule(run, tuple(together), at=1e6)
+
+
+def test_a_time_before_an_earlier_merge_is_refused(run, tree):
+    with pytest.raises(GoalError, match="comes before the fall"):
+        schedule(run, (tree.child[-1], tree.parent[-1]), at=float(0.5 * (100.0 + tree.time[0])))
+
+
+def test_a_fall_into_another_cluster_is_refused(run, tree):
+    """A cluster that always falls into one neighbour cannot be sent past it."""
+    first = int(tree.child[0])
+    other = next(int(leader) for leader in (*tree.parent, 0) if leader < first and leader != tree.parent[0])
+    labels = tree.labels_at(float(tree.time[0]))
+    if labels[other] == labels[first]:
+        pytest.skip("all earlier clusters are one by then")
+    with pytest.raises(GoalError):
+        schedule(run, (first, other), at=float(10.0 * tree.time[0]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"run": 3},
+        {"at": 50.0},
+        {"at": None},
+        {"event": 3},
+        {"event": (1, 2, 3)},
+        {"event": (1, 4000)},
+        {"since": 1e5},
+        {"radius": 0.0},
+        {"verify": "no"},
+    ],
+)
+def test_nonsense_is_told(run, arguments):
+    with pytest.raises(MetastableError):
+        schedule(**{"run": run, "at": 1e6, "verify": False, **arguments})
+
+
+def test_models_whose_clusters_are_no_points_are_refused():
+    model = ms.Attention(dim=2, beta=9.0, mask=ms.Window(3))
+    window = ms.simulate(model, ms.sphere.uniform(10, dim=2, seed=0), until=10.0)
+    with pytest.raises(MetastableError, match="points until they fall"):
+        schedule(window, at=1e6)

@@ -1,0 +1,155 @@
+"""The temperature (or another knob) for a number of clusters."""
+
+import math
+
+import numpy as np
+import pytest
+
+import metastable as ms
+from metastable.analysis.cascade import counts_after
+from metastable.control import Knob, temperature, tune
+from metastable.control.knobs import applied, knob_of, value_of
+from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError
+
+PLAIN = ms.Attention(dim=2, beta=1.0)
+
+
+def test_counts_of_leaders_are_those_of_simulations():
+    """Beyond t = 100 the flow of leaders counts what a full simulation counts, member by member."""
+    model = ms.Attention(dim=2, beta=24.0)
+    stats = ms.ensemble(model, tokens=60, members=24, times=[100.0], seed=3)
+    exact = ms.ensemble(
+        model, tokens=60, members=24, times=[1e4, 1e8], seed=3, observe={"clusters": ms.observe.clusters()}
+    )
+    found = np.array([counts_after(x, model, 100.0, np.array([1e4, 1e8])) for x in stats["x"].values[:, 0]])
+    assert (found != exact["clusters"].values).sum() <= 1
+
+
+def test_temperature_of_a_long_horizon():
+    """An independent ensemble, simulated to the end, has the mean that was asked for."""
+    found = temperature(PLAIN, 60, 3, 1e4, accuracy=0.05, seed=1)
+    assert found.members <= 20_000
+    assert found.counted.startswith("simulated to t = 100")
+    assert found.checked > 0
+    assert found.interval[0] < found.value < found.interval[1]
+    stats = ms.ensemble(
+        found.model, tokens=60, members=200, times=[1e4], seed=77, observe={"clusters": ms.observe.clusters()}
+    )
+    counts = stats["clusters"].values[:, 0]
+    assert abs(counts.mean() - 3.0) < 4.0 * math.hypot(counts.std() / math.sqrt(200), found.error)
+    assert found.law == pytest.approx(math.log(1e4) / (1.0 - math.cos(math.pi / 3.0)), rel=1e-3)
+    assert f"{found.value:.6g}" in repr(found)
+    assert "tried" in found._repr_html_()
+
+
+def test_seeds_decide():
+    options = {"accuracy": 0.2, "members": 1000}
+    one, two, other = (temperature(PLAIN, 30, 3, 50.0, seed=seed, **options) for seed in (0, 0, 1))
+    assert one == two
+    assert one.value != other.value
+
+
+def test_a_window_as_a_knob():
+    model = ms.Attention(dim=2, beta=16.0, mask=ms.Window(8))
+    found = tune(model, "window", tokens=40, clusters=6.0, until=30.0, accuracy=0.2, between=(2, 40))
+    assert isinstance(found.value, int)
+    assert found.model.mask == ms.Window(found.value)
+    assert found.counted == "simulated to the end"
+
+
+def test_tokens_as_a_knob():
+    found = tune(ms.Attention(dim=2, beta=16.0), "tokens", tokens=10, clusters=3.0, until=50.0, accuracy=0.15)
+    assert found.tokens == found.value
+    assert 3 <= found.value < 100
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value", "field"),
+    [
+        (ms.Attention(dim=2, beta=4.0), "beta", 8.0, lambda m: m.beta),
+        (ms.Attention(dim=2, heads=(ms.Head(beta=2.0), ms.Head(beta=4.0))), "beta", 8.0, lambda m: m.heads[1].beta),
+        (ms.Attention(dim=2, beta=4.0, noise=0.1), "noise", 0.3, lambda m: m.noise),
+        (ms.Attention(dim=2, beta=4.0, norm=ms.NGPT(0.5)), "norm", 0.7, lambda m: m.norm.alpha),
+        (ms.Attention(dim=2, beta=4.0, norm=ms.MixLN(2.0)), "norm", 3.0, lambda m: m.norm.tau),
+        (ms.Attention(dim=2, beta=4.0, mask=ms.Sink(2, 8)), "window", 5, lambda m: m.mask.width),
+        (ms.Attention(dim=2, beta=4.0, frozen=ms.Frozen(np.eye(2))), "sink", 6.0, lambda m: m.frozen.weights.sum()),
+        (ms.Attention(dim=2, beta=4.0, value=np.diag([2.0, 0.5])), "gap", 0.3, lambda m: m.value[0, 0] - m.value[1, 1]),
+    ],
+)
+def test_knobs_set_and_get(model, name, value, field):
+    knob = knob_of(model, name)
+    changed = applied(knob, model, value)
+    assert field(changed) == pytest.approx(value)
+    assert value_of(knob, changed) == pytest.approx(value)
+    assert applied(knob, model, value_of(knob, model)) == model or name == "gap"
+
+
+def test_knobs_that_a_model_has_not():
+    for name in ("window", "norm", "sink", "gap"):
+        with pytest.raises(ModelError, match="give"):
+            knob_of(PLAIN, name)
+    with pytest.raises(InvalidInputError, match="one of"):
+        knob_of(PLAIN, "temperature")
+    with pytest.raises(InvalidInputError, match="greater than 0"):
+        value_of(knob_of(PLAIN, "noise"), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"clusters": 300}, "200 tokens make at most 200"),
+        ({"clusters": 199}, "nearly every token"),
+        ({"clusters": 1.0}, "one cluster"),
+        ({"clusters": 60, "until": 1e12}, "more than the sphere holds"),
+        ({"clusters": 5, "between": (1.0, 3.0)}, "no value of the knob"),
+    ],
+)
+def test_impossible_goals_are_refused_before_work(arguments, word, monkeypatch):
+    monkeypatch.setattr("metastable.control.counting.ensembles.ensemble", _no_work)
+    with pytest.raises(GoalError, match=word):
+        temperature(PLAIN, **{"tokens": 200, "clusters": 5, "until": 1e6, **arguments})
+
+
+def test_more_clusters_than_the_sphere_holds_at_this_beta(monkeypatch):
+    monkeypatch.setattr("metastable.control.counting.ensembles.ensemble", _no_work)
+    with pytest.raises(GoalError, match="holds at most"):
+        tune(ms.Attention(dim=2, beta=16.0), "tokens", tokens=100, clusters=40, until=1e6)
+
+
+def _no_work(*arguments, **options):
+    raise AssertionError("work was begun")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"model": "x"},
+        {"tokens": 0},
+        {"tokens": "many"},
+        {"clusters": float("nan")},
+        {"clusters": None},
+        {"until": 1.0},
+        {"until": -1.0},
+        {"until": float("inf")},
+        {"accuracy": 0.0},
+        {"members": 10},
+        {"between": (3.0, 1.0)},
+        {"between": 3.0},
+        {"radius": -1.0},
+        {"seed": -1},
+        {"exact": "yes"},
+        {"progress": "often"},
+        {"nonsense": 1},
+    ],
+)
+def test_nonsense_is_told(arguments, monkeypatch):
+    monkeypatch.setattr("metastable.control.counting.ensembles.ensemble", _no_work)
+    given = {"model": PLAIN, "tokens": 50, "clusters": 3.0, "until": 100.0, **arguments}
+    with pytest.raises(MetastableError):
+        temperature(**given)
+
+
+@pytest.mark.parametrize("arguments", [{"name": 3}, {"set": 3}, {"low": 0.0}, {"low": 2.0, "high": 1.0}, {"whole": 2}])
+def test_knobs_of_ones_own_are_checked(arguments):
+    with pytest.raises(MetastableError):
+        Knob(**{"name": "mine", "set": lambda model, value: model, **arguments})
