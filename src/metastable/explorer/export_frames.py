@@ -1,7 +1,7 @@
 """Runs as recordings: everything that the page is told about a run, small enough to travel with the page.
 
 A recording is one compressed text: the messages as JSON, then per frame and token the shown coordinates (16 bits between -1 and 1: a
-thirtieth of a pixel), the distance to token 1 (the upper half of a float32) and the first token of the cluster. Numbers are
+thirtieth of a pixel), the distance to token 1 (16 bits between 0 and pi) and the first token of the cluster. Numbers are
 differences from the frame before, lower bytes apart from upper ones, which is what makes them compress.
 """
 
@@ -20,7 +20,7 @@ from metastable.explorer import job, protocol
 from metastable.explorer.session import beginning
 from metastable.explorer.setting import Clock, Setting
 
-UNIT = 32767
+UNIT, FURTHEST = 32767, 65535
 KEPT = ("begin", "facts", "view", "curves", "end")
 
 
@@ -55,8 +55,8 @@ def recording(begin: dict[str, Any], messages: Iterable[dict[str, Any] | bytes])
         "messages": {name: _untagged(told[name]) for name in KEPT},
     }
     text = protocol.dumps(head).encode()
-    half = (distance.astype("<f4").view("<u4") + 0x8000 >> 16).astype(np.uint16)
-    numbers = (np.rint(positions * UNIT).astype(np.int16).view(np.uint16), half, leaders.astype(np.uint16))
+    away = np.rint(np.minimum(distance, np.pi) / np.pi * FURTHEST).astype(np.uint16)
+    numbers = (np.rint(positions * UNIT).astype(np.int16).view(np.uint16), away, leaders.astype(np.uint16))
     body = struct.pack("<I", len(text)) + text + b"".join(_planes(part.reshape(count, -1)) for part in numbers)
     return base64.b64encode(zlib.compress(body, 9)).decode()
 

@@ -79,7 +79,7 @@ def decoded(text: str) -> dict[str, Any]:
     return {
         **head,
         "positions": positions.view(np.int16).reshape(head["frames"], head["tokens"], -1) / 32767,
-        "distance": (distance.astype("<u4") << 16).view("<f4"),
+        "distance": np.pi * distance / 65535,
         "leaders": leaders,
     }
 
@@ -98,7 +98,7 @@ def test_a_recording_gives_back_what_was_sent(clock: dict[str, Any]) -> None:
     for first, (positions, distance) in shown[protocol.POSITIONS].items():
         part = slice(first, first + len(positions))
         assert np.abs(found["positions"][part] - positions).max() <= 0.51 / 32767
-        np.testing.assert_allclose(found["distance"][part], distance, rtol=2.0**-8)
+        assert np.abs(found["distance"][part] - distance).max() <= 0.51 * np.pi / 65535
     for first, (leaders,) in shown[protocol.LEADERS].items():
         np.testing.assert_array_equal(found["leaders"][first : first + len(leaders)], leaders)
     assert found["messages"]["curves"]["clusters"] == messages["curves"]["clusters"]

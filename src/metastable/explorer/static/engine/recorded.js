@@ -2,7 +2,7 @@
 
 import { packLeaders, packPositions } from "./packets.js";
 
-const CHUNK = 60, UNIT = 32767;
+const CHUNK = 60, UNIT = 32767, FURTHEST = 65535;
 
 // One object, whatever the order in which its fields were written: what a setting is known by.
 export function canonical(value) {
@@ -33,7 +33,7 @@ export async function decode(text) {
   const { frames, tokens, components, messages } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   const reader = planes(bytes, 4 + length), next = (size) => { reader.next(); return reader.next({ frames, size }).value; };
   const positions = Float32Array.from(new Int16Array(next(tokens * components).buffer), (value) => value / UNIT);
-  const distance = new Float32Array(Uint32Array.from(next(tokens), (value) => value << 16).buffer), leaders = next(tokens);
+  const distance = Float32Array.from(next(tokens), (value) => (Math.PI * value) / FURTHEST), leaders = next(tokens);
   return { frames, tokens, components, messages, positions, distance, leaders };
 }
 
