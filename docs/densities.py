@@ -24,7 +24,7 @@ from metastable.meanfield import (
 
 IMAGES = Path(__file__).parent / "images"
 SIZES = (50, 150, 500, 1500)
-RAMP_TOKENS = 1000
+RAMP_TOKENS = 20_000
 
 
 def angle(x: np.ndarray) -> np.ndarray:
@@ -123,7 +123,8 @@ def ramp(beta: float, kappas: list[float], hold: float, step: float) -> tuple[li
         found = []
         for number, kappa in enumerate(sequence):
             times = hold * np.array([0.6, 0.7, 0.8, 0.9, 1.0])
-            run = ms.simulate(noisy(beta, kappa), x, times=times, seed=number, step=step, threads=1, progress=False)
+            seed = number + len(kappas) * len(ways)
+            run = ms.simulate(noisy(beta, kappa), x, times=times, seed=seed, step=step, threads=1, progress=False)
             found.append(float(run.observe(ms.observe.order_parameter()).mean()))
             x = run.final
         ways.append(found)
@@ -135,8 +136,8 @@ def branches() -> None:
     """Continuous below the tricritical beta, with a jump and hysteresis above it."""
     page, axes = style.figure(9.6, 3.5, 1, 3)
     settings = (
-        (1.0, (1.2, 3.2), [1.3, 1.5, 1.7, 1.9, 2.2, 2.6, 3.0], 15.0, 0.03),
-        (4.0, (0.36, 0.46), [0.37, 0.38, 0.386, 0.391, 0.398, 0.407, 0.425, 0.45], 8.0, 0.016),
+        (1.0, (1.2, 3.2), [1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 2.05, 2.3, 2.65, 3.0], 40.0, 0.04),
+        (4.0, (0.36, 0.46), [0.37, 0.376, 0.382, 0.388, 0.394, 0.4, 0.406, 0.412, 0.42, 0.43, 0.445], 24.0, 0.016),
     )
     for ax, letter, (beta, limits, kappas, hold, step) in zip(axes, "ab", settings):
         found = branch(noisy(beta), limits=limits)

@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_tests(options: list[str]) -> int:
-    """The equivalence suite on the GPU of this machine."""
+    """The equivalence suites on the GPU of this machine."""
     import pytest
 
-    suite = ROOT / "tests" / "equivalence" / "cuda_suite.py"
-    return int(pytest.main(["-p", "no:cacheprovider", "-q", "--noconftest", "--durations=8", str(suite), *options]))
+    suites = [str(ROOT / "tests" / "equivalence" / name) for name in ("cuda_suite.py", "cuda_series_suite.py")]
+    return int(pytest.main(["-p", "no:cacheprovider", "-q", "--noconftest", "--durations=8", *suites, *options]))
 
 
 def main() -> int:

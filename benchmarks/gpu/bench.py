@@ -151,7 +151,7 @@ def equivalence() -> dict[str, float]:
         "circle": Attention(dim=2, beta=common.BETA),
         "sphere": Attention(dim=3, beta=9.0),
         "sphere, Q K V": Attention(dim=3, beta=2.0, query=matrices[0], key=matrices[1], value=matrices[2]),
-        "dim 64": Attention(dim=64, beta=9.0),
+        "dim 32": Attention(dim=32, beta=9.0),
     }.items():
         y = common.unit_tokens(2000, model.dim)
         expected, found = np.zeros_like(y), np.zeros_like(y)

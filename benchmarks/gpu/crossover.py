@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.gpu import common
 
-DIMS = (8, 16, 24, 32, 48, 64, 96)
+DIMS = (8, 16, 20, 32)
 TOKENS = (4096, 16384, 65536)
 
 

@@ -1,5 +1,6 @@
 from . import analysis as analysis
 from . import checkpoints as checkpoints
+from . import derivatives as derivatives
 from . import errors as errors
 from . import figures as figures
 from . import meanfield as meanfield
@@ -14,6 +15,8 @@ from .analysis import consumed as consumed
 from .analysis import observe as observe
 from .analysis import predict as predict
 from .analysis import renyi_centers as renyi_centers
+from .derivatives import gradient as gradient
+from .derivatives import jacobian_spectrum as jacobian_spectrum
 from .ensembles import ensemble as ensemble
 from .ensembles import load_ensemble as load_ensemble
 from .ensembles import save_ensemble as save_ensemble

@@ -42,6 +42,22 @@ TOLERANCE_FLOOR = 1e-14
 """Relative tolerances below this ask for more than double precision can hold."""
 
 
+def _what_it_holds(raw: np.ndarray) -> str:
+    """The kind of the entries of an array in words."""
+    if raw.dtype.kind in "US":
+        words = next((str(entry) for entry in raw.ravel() if not _reads_as_number(str(entry))), "1")
+        return f"text such as {words[:20]!r}"
+    return {"c": "complex ones", "O": "objects"}.get(raw.dtype.kind, str(raw.dtype))
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
     """`value` as a finite float64 array in C order."""
     try:
@@ -49,7 +65,7 @@ def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInpu
     except (ValueError, TypeError, RuntimeError) as reason:  # the last: a tensor that needs its gradient
         raise error(f"{name} is not an array of numbers: {reason}") from None
     if raw.dtype.kind not in "biuf":
-        raise error(f"{name} must hold real numbers, not {raw.dtype}")
+        raise error(f"{name} must hold real numbers, not {_what_it_holds(raw)}")
     array = np.array(raw, dtype=np.float64, order="C")
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -292,6 +308,20 @@ def readonly(array: np.ndarray) -> np.ndarray:
     given array can still write to it.)
     """
     return np.asarray(memoryview(array).toreadonly())  # pyright: ignore[reportArgumentType]
+
+
+class LockedArrays:
+    """For frozen dataclasses with read-only arrays, which stay so in deep copies and when they are sent between processes."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, _locked(value))
+
+
+def _locked(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return readonly(value)
+    return {name: _locked(item) for name, item in value.items()} if type(value) is dict else value
 
 
 def progress(value: Any) -> bool | None:

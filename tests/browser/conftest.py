@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 from collections.abc import Callable, Iterator
 
@@ -85,3 +87,9 @@ def rerun(page: Page, act: Callable[[], object], panel: int = 0) -> None:
             return
         page.wait_for_timeout(100)
     raise AssertionError("no new run came")
+
+
+def link(panels: object, clock: object, **view: object) -> str:
+    """An address that restores this state."""
+    data = json.dumps({"panels": panels, "clock": clock, "view": view}).encode()
+    return "#s=" + base64.urlsafe_b64encode(data).decode().rstrip("=")

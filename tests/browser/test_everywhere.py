@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 import metastable as ms
-from tests.browser.conftest import DESKTOP, PATIENCE, rerun, wait_until_done
+from tests.browser.conftest import DESKTOP, PATIENCE, link, rerun, wait_until_done
 from tests.browser.test_page import position, reached
 from tests.unit.explorer.serving import Server
 
@@ -210,3 +210,12 @@ def test_reads_well_at_any_width(visit):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".stage canvas").first.bounding_box()["height"] > 150
     assert re.search("t = ", page.locator("#clock").inner_text())
+
+
+def test_twenty_tabs(visit):
+    """All of them are served by the same two workers, and each shows its own run."""
+    setting = lambda k: {"model": {"dim": 2, "beta": 16.0}, "start": {"tokens": 10 + k}}  # noqa: E731
+    pages = [visit(link([setting(k)], {"until": 10.0}, playing=False), done=False) for k in range(20)]
+    for k, page in enumerate(pages):
+        wait_until_done(page)
+        expect(page.locator(".stage .what").first).to_contain_text(f"n = {10 + k} ")

@@ -36,7 +36,10 @@ def test_it_opens_and_moves(visit):
     print(f"\nfirst picture {page.locator('html').get_attribute('data-first-frame')} ms after opening")
     assert page.title() == "metastable explorer"
     first, before = picture(page), position(page)
-    page.wait_for_timeout(700)
+    for _ in range(100):
+        page.wait_for_timeout(100)
+        if picture(page) != first:
+            break
     assert picture(page) != first
     assert position(page) > before
     expect(page.locator("#verdict .predicted")).to_have_text("one point, x₁(0) (theorem)")
@@ -161,11 +164,6 @@ def test_a_link_restores_the_state(visit):
     assert picture(other) == picture(page)
 
 
-def test_a_broken_link_shows_the_first_preset(visit):
-    page = visit("#s=eyJub25zZW5zZSI6MX0")
-    expect(page.locator("#preset")).to_have_value("sphere")
-
-
 def test_side_by_side_stays_in_step(visit):
     page = visit("#preset=full-causal")
     wait_until_done(page, 1)
@@ -223,6 +221,7 @@ def test_a_token_is_dragged_and_only_later_ones_notice(visit):
     page = visit("#preset=figure-1a")
     set_range(page, "#scrub", 0)
     x, y = token_on_screen(page)
+    page.mouse.click(x, y)  # a token that is not chosen stays where it is: the drag would rotate
     page.mouse.down()
     page.mouse.move(x + 30, y + 20, steps=4)
     rerun(page, lambda: (page.mouse.move(x + 60, y + 40, steps=4), page.mouse.up()))

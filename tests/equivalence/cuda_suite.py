@@ -131,13 +131,13 @@ def test_any_number_of_tokens(tokens):
     assert np.linalg.norm(found - expected) <= RELATIVE * np.linalg.norm(expected) + 1e-15
 
 
-@pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])
+@pytest.mark.parametrize("dim", [17, 20, 32] if REAL else [20, 32])
 def test_large_dimension(dim):
     tokens = 700 if REAL else 9
     assert relative(*velocities(general(dim, 2.0), tokens)) < RELATIVE
 
 
-@pytest.mark.parametrize("dim", [20, 64, 100] if REAL else [20])
+@pytest.mark.parametrize("dim", [17, 20, 32] if REAL else [20, 32])
 def test_large_dimension_in_single_precision(dim):
     model = general(dim, 2.0, mask=Sink(3, 5), bias=ALiBi(0.1))
     tokens = 700 if REAL else 9
@@ -153,70 +153,6 @@ def test_only_new_tokens_move():
 @pytest.mark.parametrize("name", ["circle", "sphere", "dim 5, Q K V"])
 def test_single_precision(name):
     assert relative(*velocities(VARIANTS[name], TOKENS, dtype="float32")) < SINGLE
-
-
-@pytest.mark.parametrize("beta", [0.0, 16.0, *((64.0, 1000.0) if REAL else ())])
-def test_series(beta):
-    tokens = 5000 if REAL else 21
-    model = Attention(dim=2, beta=beta)
-    assert relative(*velocities(model, tokens, interaction="series")) < tokens * 1e-15
-    assert relative(*velocities(model, tokens, first=tokens // 2, interaction="series")) < tokens * 1e-15
-
-
-COLD = 64.0 if REAL else 3.0
-NORMS = {"peri": PeriLN(), "ngpt": NGPT(0.4)}
-if REAL:
-    NORMS |= {"pre": PreLN(), "mix": MixLN(0.1), "square root": SqrtScaling()}
-SERIES = {
-    **{f"causal, {name}": Attention(dim=2, beta=COLD, norm=norm) for name, norm in NORMS.items()},
-    "full": Attention(dim=2, beta=COLD, mask=Full()),
-    "full, beta 0": Attention(dim=2, beta=0.0, mask=Full()),
-    **{f"full, {name}": Attention(dim=2, beta=COLD, mask=Full(), norm=norm) for name, norm in NORMS.items()},
-    "full, frozen": Attention(
-        dim=2, beta=COLD, mask=Full(), frozen=Frozen(points(4, 2, seed=9), [0.5, 0.0, 2.0, 1.0]), norm=NGPT(1.0)
-    ),
-    "full, unnormalized, frozen": Attention(
-        dim=2, beta=4.0, mask=Full(), weights="unnormalized", frozen=Frozen(points(4, 2, seed=9))
-    ),
-    "prefix, peri": Attention(dim=2, beta=COLD, mask=Prefix(300 if REAL else 6), norm=PeriLN()),
-    "prefix of all": Attention(dim=2, beta=COLD, mask=Prefix(10**6)),
-}
-
-
-@pytest.mark.parametrize("name", SERIES)
-def test_series_variants(name):
-    model = SERIES[name]
-    for tokens, first in ((2000, 0), (301, 0), (2000, 100), (2000, 1998)) if REAL else ((17, 0), (10, 5)):
-        assert relative(*velocities(model, tokens, first=first, interaction="series")) < tokens * 1e-14
-
-
-def test_series_of_one_token_and_of_equal_ones():
-    model = Attention(dim=2, beta=COLD, mask=Full())
-    for y in (points(1, 2), np.tile(points(1, 2), (5, 1)), np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0)):
-        found = np.full_like(y, np.nan)
-        cuda.right_hand_side(model, len(y), interaction="series")(0.0, y, found)
-        assert np.abs(found).max() < 1e-13
-
-
-def test_series_under_full_attention_marches_as_the_reference_does():
-    model, times = Attention(dim=2, beta=1.0, mask=Full()), np.array([0.05, 0.1])
-    starts = points(5 if REAL else 1, 300 if REAL else 3, 2)
-    states, _, status = solve_members(model, starts, times, interaction="series", rtol=1e-4)
-    assert (status == 0).all()
-    for start, found in zip(starts, states):
-        f = reference.right_hand_side(model, len(start))
-        expected = tsit5.solve(f, start, 2, 0.1, times=times, rtol=1e-4)
-        np.testing.assert_allclose(found, expected.states, atol=1e-9)
-
-
-def test_series_has_as_many_modes_as_it_needs():
-    # About 7.4 sqrt(beta) of them, here 2500: with a fixed number the velocity is wrong without a word.
-    model, tokens = Attention(dim=2, beta=1e5), 200 if REAL else 10
-    angle = 0.001 * np.arange(tokens)
-    y, found, expected = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.zeros((tokens, 2)), np.zeros((tokens, 2))
-    reference.right_hand_side(model, tokens)(0.0, y, expected)
-    cuda.right_hand_side(model, tokens, interaction="series")(0.0, y, found)
-    assert relative(expected, found) < 1e-10
 
 
 # ------------------------------------------------------------------------------------------------------- ensembles
@@ -412,9 +348,11 @@ def test_refusals_name_the_engine_that_can():
     assert why_not(large, support.DIRECT["float32"]) is not None
     assert cuda.refusal(VARIANTS["circle"], 3) is None
     assert cuda.series_refusal(VARIANTS["circle"], 3) is None
-    assert "direct" in (cuda.series_refusal(VARIANTS["sphere"], 3) or "")
-    assert cuda.series_wins(VARIANTS["circle"], 10**6)
-    assert not cuda.series_wins(VARIANTS["circle"], 10**3)
+    assert cuda.series_refusal(VARIANTS["sphere"], 3) is None
+    assert "direct" in (cuda.series_refusal(VARIANTS["dim 8"], 3) or "")
+    for name in ("circle", "sphere"):
+        assert cuda.series_wins(VARIANTS[name], 10**6)
+        assert not cuda.series_wins(VARIANTS[name], 10**3)
 
 
 def test_too_large_a_request_is_refused_before_it_is_made():

@@ -13,8 +13,9 @@ from scipy.stats import special_ortho_group
 import metastable as ms
 from metastable.errors import NumericalRangeError
 from metastable.integrate import rodas
-from metastable.integrate.rodas import clusters
+from metastable.integrate.rodas import clusters, forces, points
 from metastable.kernels import reference
+from metastable.kernels.cpu.compiled import compiled
 
 FULL = ms.Full()
 
@@ -254,11 +255,100 @@ def test_a_cluster_that_is_pulled_apart_is_released(monkeypatch):
     assert early == pytest.approx(plain, rel=5e-3)
 
 
+@compiled
+def _linearise(around, work):
+    points.set_frames(work)
+    forces.linearise(around, work)
+
+
+def random_heads(dim, count, rng):
+    """Heads whose values add up to something with a real leading eigenvalue above zero."""
+    matrices = [np.eye(dim) + 0.3 * rng.normal(size=(3, dim, dim)) for _ in range(count)]
+    symmetric = [value + value.T for _, _, value in matrices]
+    return tuple(ms.Head(q, k, v, 0.5 + i) for i, ((q, k, _), v) in enumerate(zip(matrices, symmetric)))
+
+
+@pytest.mark.parametrize(("dim", "count"), [(2, 1), (3, 2), (4, 1)])
+def test_forces_on_points_and_their_jacobian(dim, count):
+    """Velocities are those of the reference engine for tokens that sit in points, the Jacobian is that of differences, and
+    `loosening` is the largest rate of a token beside a point."""
+    rng = np.random.default_rng(dim)
+    model = ms.Attention(dim=dim, heads=random_heads(dim, count, rng), mask=FULL)
+    places, sizes = ms.sphere.uniform(4, dim, 1), np.array([3.0, 1.0, 2.0, 5.0])
+    field = clusters.Field.of(model)
+    work = points.make_work(field.frame.into(places), 4 * (dim - 1), count)
+    around = field.surroundings(sizes, 1e-9)
+    _linearise(around, work)
+    velocity = field.frame.back(np.einsum("kab,kb->ka", work.frames, work.velocity))
+    tokens = np.repeat(places, sizes.astype(int), axis=0)
+    first = np.append(0, np.cumsum(sizes)[:-1]).astype(int)
+    np.testing.assert_allclose(velocity, ms.velocity(model, tokens, engine="reference")[first], atol=1e-13)
+    step, rates = 1e-6, clusters.loosening(field, field.frame.into(places), sizes)
+    n = dim - 1
+    for j in range(4):
+        for b in range(n):
+            moved = []
+            for sign in (1.0, -1.0):
+                beside = np.array(field.frame.into(places))
+                beside[j] += sign * step * work.frames[j, :, b]
+                beside[j] /= np.linalg.norm(beside[j])
+                other = points.make_work(beside, 4 * n, count)
+                _linearise(around, other)
+                ambient = np.einsum("kab,kb->ka", other.frames, other.velocity)
+                # In the chart of the point itself, where the velocity along x turns into one of the chart.
+                moved.append(np.einsum("kab,ka->kb", work.frames, ambient))
+            numeric = (moved[0] - moved[1]) / (2 * step)
+            np.testing.assert_allclose(numeric.ravel(), work.jacobian[:, j * n + b], atol=1e-7)
+    # A token that nobody sees, at the first point.
+    light = points.make_work(field.frame.into(np.concatenate([places, places[:1]])), 5 * n, count)
+    _linearise(around._replace(masses=np.tile(np.append(sizes, 0.0), (5, 1)), together=5 * n), light)
+    block = light.jacobian[4 * n :, 4 * n :]
+    assert rates[0] == pytest.approx(np.linalg.eigvalsh(0.5 * (block + block.T))[-1], abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["multiple", "heads", "plane"])
+def test_values_and_heads_that_amount_to_the_identity(kind):
+    """Horizons beyond 1e20: V = 2 I is twice as fast, heads that share V = I are one, and V = diag(1, 1, 1/2) is I in its plane."""
+    beta, angles, until = 30.0, np.array([0.0, 0.05, 1.9, 1.95, 4.0]), 1e30
+    x, plain = on_circle(angles), ms.Attention(dim=2, beta=beta, mask=FULL)
+    model, pace = plain, 1.0
+    if kind == "multiple":
+        model, pace = plain.replace(value=2.0 * np.eye(2)), 2.0
+    elif kind == "heads":
+        model = ms.Attention(
+            dim=2,
+            heads=(ms.Head(value=0.25 * np.eye(2), beta=beta), ms.Head(value=0.75 * np.eye(2), beta=beta)),
+            mask=FULL,
+        )
+    else:
+        turn = special_ortho_group.rvs(3, random_state=0)
+        x = np.column_stack([x, np.full(5, 1e-3)]) @ turn.T
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        model = ms.Attention(dim=3, beta=beta, value=turn @ np.diag([1.0, 1.0, 0.5]) @ turn.T, mask=FULL)
+    known = ms.simulate(plain, on_circle(angles), until=until, method="rodas", progress=False)
+    found = ms.simulate(model, x, until=until, method="rodas", progress=False)
+    assert known.status == found.status == "success"
+    expected, merges = (ms.merge_tree(run, radius=0.01).time for run in (known, found))
+    assert len(expected) == len(merges) == 4
+    assert 1e20 < expected[-1] < until
+    # Tokens that meet at once are a little off the plane then.
+    np.testing.assert_allclose(pace * merges, expected, rtol=1e-3 if kind != "plane" else 2e-2)
+
+
+def test_a_value_with_one_leading_eigenvector_brings_everybody_there():
+    """Single points go on moving: V = diag(1, 1/2) pulls them to its axis, where they rest at any horizon."""
+    model = ms.Attention(dim=2, beta=4.0, value=np.diag([1.0, 0.5]), mask=FULL)
+    run = ms.simulate(model, on_circle(np.array([0.3, 0.5, 1.0, 1.2])), until=1e40, method="rodas", progress=False)
+    assert run.status == "success"
+    assert np.abs(run.final - [1.0, 0.0]).max() < 1e-12
+
+
 def test_what_has_no_points_is_refused_beyond_the_horizon_of_a_dense_block():
     x = ms.sphere.uniform(4, dim=2, seed=0)
     for fields, word in (
         ({"mask": ms.Prefix(3)}, "mask Prefix"),
-        ({"mask": FULL, "value": np.diag([1.0, 0.5])}, "value matrix"),
+        ({"mask": FULL, "value": np.array([[1.0, -1.0], [1.0, 1.0]])}, "complex"),
+        ({"mask": FULL, "value": -np.eye(2)}, "leading eigenvalue of V is -1"),
         ({"mask": FULL, "frozen": ms.Frozen(x[:1])}, "frozen"),
     ):
         model = ms.Attention(dim=2, beta=1.0, **fields)

@@ -22,16 +22,20 @@ from metastable.kernels.select import Backend
 from metastable.model import Attention
 
 SUITE = Path(__file__).parent / "cuda_suite.py"
+SERIES = Path(__file__).parent / "cuda_series_suite.py"
 
-
-VELOCITIES = "right_hand_side or tokens or dimension or series or precision"
+VELOCITIES = "right_hand_side or tokens or dimension or precision"
 MEMBERS = "members or block"
 PARTS = (VELOCITIES, f"({MEMBERS}) and not ({VELOCITIES})", f"not ({VELOCITIES}) and not ({MEMBERS})")
-"""Selections of tests that together are the whole suite: three processes, where tests run in parallel."""
+"""Selections of tests that together are the whole suite: processes of their own, where tests run in parallel."""
 
 
-@pytest.mark.parametrize("part", PARTS, ids=["velocities", "members", "rest"])
-def test_suite_on_the_simulator(part):
+@pytest.mark.parametrize(
+    ("suite", "part"),
+    [*((SUITE, part) for part in PARTS), (SERIES, "not sphere"), (SERIES, "sphere")],
+    ids=["velocities", "members", "rest", "series", "series on the sphere"],
+)
+def test_suite_on_the_simulator(suite, part):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [
         sys.executable,
@@ -42,7 +46,7 @@ def test_suite_on_the_simulator(part):
         "-q",
         "-x",
         "--noconftest",
-        str(SUITE),
+        str(suite),
         "-k",
         part,
     ]

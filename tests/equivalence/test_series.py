@@ -143,7 +143,7 @@ def test_degree_on_the_sphere():
         (Attention(dim=2, beta=1.0, bias=ALiBi(0.1)), "bias"),
         (Attention(dim=3, beta=1.0, value=2 * np.eye(3)), "Q = K = V = I"),
         (Attention(dim=3, beta=1.0, norm=NGPT(1.0)), "NGPT"),
-        (Attention(dim=3, beta=1.0, frozen=Frozen(np.eye(3))), "frozen"),
+        (Attention(dim=3, beta=1.0, frozen=Frozen(np.eye(3), np.full(3, 1e9))), "accuracy"),
         (Attention(dim=2, beta=30.0, query=np.array([[0.0, -1.0], [1.0, 0.0]])), "accuracy"),
     ],
 )

@@ -19,7 +19,7 @@ BLIND = Full(include_self=False)
 
 def variants(tokens):
     """Models that a total serves, by name. Masses differ by a factor of three."""
-    anchors = Frozen(sphere.uniform(11, dim=2, seed=5), np.linspace(0.0, 2.0, 11))
+    anchors, points = (Frozen(sphere.uniform(11, dim=dim, seed=5), np.linspace(0.0, 2.0, 11)) for dim in (2, 3))
     masses = 1.0 + np.arange(tokens) % 3
     half = Prefix(max(1, tokens // 2))
     usa = {"mask": Full(), "weights": "unnormalized"}
@@ -48,6 +48,11 @@ def variants(tokens):
         "sphere, usa, blind": Attention(dim=3, beta=9.0, mask=BLIND, masses=masses, weights="unnormalized"),
         "sphere, blind": Attention(dim=3, beta=3.5, mask=BLIND),
         "sphere, repulsion": Attention(dim=3, beta=-3.5, mask=Full(), masses=masses),
+        "sphere, repulsion, frozen": Attention(dim=3, beta=-3.5, mask=Full(), frozen=points),
+        "sphere, frozen, sqrt": Attention(dim=3, beta=30.0, mask=Full(), frozen=points, norm=SqrtScaling()),
+        "sphere, prefix, frozen": Attention(dim=3, beta=9.0, mask=half, frozen=points),
+        "sphere, causal, frozen": Attention(dim=3, beta=9.0, frozen=points),
+        "sphere, usa, frozen": Attention(dim=3, beta=9.0, masses=masses, frozen=points, **usa),
     }
 
 
@@ -175,7 +180,10 @@ def test_runs_and_ensembles(interaction):
         (Attention(dim=2, beta=1.0, mask=BLIND), 1, "sees nobody"),
         (Attention(dim=2, beta=1.0, mask=BLIND, norm=NGPT(1.0)), 50, "divide by the length"),
         (Attention(dim=2, beta=1.0, mask=Full(), weights="unnormalized", value=TILT), 50, "unnormalized"),
-        (Attention(dim=3, beta=1.0, mask=Full(), frozen=Frozen(np.eye(3))), 50, "frozen"),
+        (Attention(dim=3, beta=1.0, mask=Full(), frozen=Frozen(np.eye(3)), norm=NGPT(1.0)), 50, "norm"),
+        (Attention(dim=2, beta=30.0, mask=Full(), frozen=Frozen(np.eye(2)[:1], [1e9])), 50, "accuracy"),
+        (Attention(dim=2, beta=30.0, frozen=Frozen(np.eye(2)[:1], [1e9])), 50, "accuracy"),
+        (Attention(dim=3, beta=30.0, mask=Prefix(3), frozen=Frozen(np.eye(3)[:1], [1e9])), 50, "accuracy"),
         (Attention(dim=2, beta=1.0, mask=Prefix(3), masses=np.ones(50)), 50, "masses"),
         (Attention(dim=2, beta=1.0, mask=Prefix(3), weights="unnormalized"), 50, "softmax"),
     ],
@@ -203,6 +211,19 @@ def test_the_rule_about_accuracy_is_needed_and_enough():
         assert refused == (beta == 20.0)
     assert errors[3.5] <= 1e-12
     assert errors[20.0] > 1e-3
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal()], ids=repr)
+def test_heavy_frozen_tokens_drown_the_others_unless_the_series_is_refused(mask):
+    """A token opposite to a frozen one of weight w hardly sees it, but rounding errors of its sums are w times as large."""
+    tokens = sphere.from_angle(np.pi + np.linspace(-0.5, 0.5, 40))
+    for weight, refused in ((1e3, False), (1e9, True)):
+        model = Attention(dim=2, beta=30.0, mask=mask, frozen=Frozen(np.array([[1.0, 0.0]]), [weight]))
+        assert (cpu.series_refusal(model, 40) is not None) == refused
+        out = np.zeros(80)
+        system.evaluate(system.make(_unchecked(model, 40)), 0.0, tokens.ravel(), out, None)
+        error = np.abs(out.reshape(40, 2) - velocity_of(reference.right_hand_side, model, tokens)).max()
+        assert (error > 1e-10) == refused
 
 
 def _unchecked(model, tokens):
@@ -234,6 +255,13 @@ def test_unnormalised_weights_have_a_clock_of_their_own():
         select.choose(model, 5000, "cpu", "series", 10.0)
 
 
+def test_noise_hides_what_rounding_would():
+    model = Attention(dim=2, beta=9.0, mask=Full(), weights="unnormalized", noise=0.5)
+    assert select.choose(model, 5000, "cpu", "auto", 1e5, method="sde").interaction == "series"
+    assert select.choose(model, 5000, "cpu", "series", 1e5, method="sde").interaction == "series"
+    assert select.choose(model.replace(noise=0.0), 5000, "cpu", "auto", 1e5).interaction == "direct"
+
+
 def test_declarations_differ_from_the_causal_ones_by_what_a_total_can_do():
     assert {"repulsion", "masses", "blind"} <= CIRCLE_TOTAL.parts & SPHERE_TOTAL.parts
-    assert "frozen" in CIRCLE_TOTAL.parts - SPHERE_TOTAL.parts
+    assert "frozen" in CIRCLE_TOTAL.parts & SPHERE_TOTAL.parts

@@ -33,27 +33,64 @@ for tokens in range(37, 41):
 np.save(target, np.concatenate(results))
 """
 
+# Vectors that are narrower or wider than the dimension: rows of matrices are padded to whole ones.
+VELOCITIES = """
+import numpy as np
+import metastable as ms
+
+rng = np.random.default_rng(0)
+results = []
+for dim in (2, 3, 4, 5, 9):
+    x = ms.sphere.uniform(21, dim=dim, seed=dim)
+    matrix = np.eye(dim) + 0.2 * rng.normal(size=(dim, dim))
+    models = [ms.Attention(dim=dim, beta=4.0), ms.Attention(dim=dim, beta=2.0, query=matrix, value=matrix.T, mask=ms.Full())]
+    for model in models:
+        results.append(ms.velocity(model, x, engine="cpu").ravel())
+    if dim <= 3:
+        results.append(ms.velocity(models[0], x, engine="cpu", interaction="series").ravel())
+np.save(target, np.concatenate(results))
+"""
+
+
+OTHERS = [lanes for lanes in (2, 4, 8) if lanes != LANES]
+
+
+def here(script: str, folder: Path) -> np.ndarray:
+    """What a script computes in this process."""
+    exec(script, {"target": folder / "here.npy"})
+    return np.load(folder / "here.npy")
+
+
+def there(script: str, lanes: int, folder: Path, cache: Path) -> np.ndarray:
+    """What it computes in a process with vectors of another width."""
+    target = folder / f"there-{lanes}.npy"
+    settings = {
+        "METASTABLE_LANES": str(lanes),
+        "NUMBA_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(Path(ms.__file__).parents[1]),
+    }
+    check = f"from metastable.kernels.cpu.vector import LANES\nassert LANES == {lanes}\ntarget = {str(target)!r}\n"
+    subprocess.run([sys.executable, "-c", check + script], env={**os.environ, **settings}, check=True, timeout=600)
+    return np.load(target)
+
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory) -> np.ndarray:
     """What `SCRIPT` computes here."""
-    target = tmp_path_factory.mktemp("widths") / "here.npy"
-    exec(SCRIPT, {"target": target})
-    return np.load(target)
+    return here(SCRIPT, tmp_path_factory.mktemp("widths"))
 
 
-@pytest.mark.parametrize("lanes", [lanes for lanes in (2, 4, 8) if lanes != LANES])
+@pytest.mark.parametrize("lanes", OTHERS)
 def test_rodas_gives_the_same_with_vectors_of_any_width(lanes, expected, tmp_path, pytestconfig):
-    target = tmp_path / "there.npy"
-    settings = {
-        "METASTABLE_LANES": str(lanes),
-        "NUMBA_CACHE_DIR": str(pytestconfig.cache.mkdir(f"lanes-{lanes}")),
-        "PYTHONPATH": str(Path(ms.__file__).parents[1]),
-    }
-    check = f"from metastable.kernels.cpu.vector import LANES\nassert LANES == {lanes}\ntarget = {str(target)!r}\n"
-    subprocess.run([sys.executable, "-c", check + SCRIPT], env={**os.environ, **settings}, check=True, timeout=600)
+    found = there(SCRIPT, lanes, tmp_path, pytestconfig.cache.mkdir(f"lanes-{lanes}"))
     # Sums in another order: rounding, and what the steps (tolerance 1e-6) make of it.
-    assert np.abs(np.load(target) - expected).max() < 1e-8
+    assert np.abs(found - expected).max() < 1e-8
+
+
+@pytest.mark.parametrize("lanes", OTHERS)
+def test_velocities_are_the_same_in_every_dimension(lanes, tmp_path, pytestconfig):
+    found = there(VELOCITIES, lanes, tmp_path, pytestconfig.cache.mkdir(f"lanes-{lanes}"))
+    assert np.abs(found - here(VELOCITIES, tmp_path)).max() < 1e-13
 
 
 def test_memory_of_the_sweep_holds_whole_blocks_and_vectors():

@@ -213,6 +213,47 @@ def test_encodings_and_byte_orders_change_no_number(tmp_path):
     assert np.array_equal(again.dataset["w"], np.arange(6.0) + 0.1)
 
 
+def arrays_of(value):
+    """Every array that a model or density holds, however deep."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [found for item in value for found in arrays_of(item)]
+    return [found for item in vars(value).values() for found in arrays_of(item)] if hasattr(value, "__dict__") else []
+
+
+@pytest.mark.parametrize("copied", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy, copy.copy])
+def test_copies_of_models_and_densities_cannot_be_written_to(copied):
+    """Arrays of a model came writable out of a pickle."""
+    eye = 2.0 * np.eye(2)
+    head = ms.Head(beta=3.0, query=eye, key=eye, value=eye, query_bias=np.ones(2))
+    made = [
+        ms.Attention(dim=2, beta=4.0, query=eye, value=3.0 * eye, masses=np.arange(1.0, 5.0)),
+        ms.Attention(dim=2, heads=(head, head), mask=ms.Mask(np.tril(np.ones((4, 4), dtype=bool)))),
+        ms.Attention(dim=2, beta=4.0, frozen=ms.Frozen(eye / 2.0, [1.0, 2.0]), bias=ms.LogitBias(np.zeros((4, 4)))),
+        ms.meanfield.Density.uniform(2),
+        ms.meanfield.CausalDensity.alike(ms.meanfield.Density.uniform(2)),
+    ]
+    for original in made:
+        assert arrays_of(original)
+        for array in arrays_of(copied(original)):
+            assert not array.flags.writeable
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.setflags(write=True)
+    assert copied(made[0]) == made[0]
+    assert copied(made[1]).mask == made[1].mask
+
+
+@pytest.mark.parametrize("value", [np.float64(1.5), np.int64(3), np.bool_(True), np.arange(3), np.str_("hi")])
+def test_attributes_of_a_run_may_be_numbers_of_numpy(tmp_path, value):
+    run = made()
+    run.dataset.attrs["mine"] = value
+    run.save(tmp_path / "run.zarr")
+    again = ms.load(tmp_path / "run.zarr")
+    assert np.array_equal(again.dataset.attrs["mine"], value)
+    assert np.array_equal(again.extend(until=again.end + 1.0, progress=False).dataset.attrs["mine"], value)
+
+
 @pytest.mark.parametrize("copied", [lambda run: pickle.loads(pickle.dumps(run)), copy.deepcopy, copy.copy])
 def test_copies_are_as_closed_as_what_they_copy(copied):
     run = annotated()

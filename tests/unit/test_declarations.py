@@ -365,6 +365,7 @@ def test_lists_name_known_kinds_and_parts():
         cuda_support.TOTAL,
         rodas.SUPPORT,
         rodas.JOINED,
+        rodas.RESTING,
     ]
     found += [energy.SUPPORT, layers.SUPPORT, methods.TSIT5, methods.SDE]
     for item in found:

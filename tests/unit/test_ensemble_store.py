@@ -15,6 +15,8 @@ import metastable as ms
 from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
 from metastable.stores import folders
 
+COSINE = ms.observe.mean_cosine()
+
 
 @pytest.fixture(scope="module")
 def stats():
@@ -55,6 +57,27 @@ def test_incomplete_ensembles_keep_their_gaps(tmp_path):
     loaded = ms.load_ensemble(tmp_path / "early.zarr")
     xr.testing.assert_identical(loaded, early)
     assert loaded.attrs["status"] == "incomplete"
+
+
+def test_selected_and_joined_members_are_described_as_they_are(stats, tmp_path):
+    """xarray keeps the attributes of the first part: 3 members, seed 0, and the status of members that are gone."""
+    options = {"tokens": 5, "members": 2, "times": [0.0, 1.0], "engine": "reference", "observe": {"cosine": COSINE}}
+    other = ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=8, **options)
+    joined = xr.concat([stats[["cosine", "status"]].isel(member=[2]), other[["cosine", "status"]]], "member")
+    assert joined.member_seed.values.tolist() == [0, 8, 8]
+    early = stats.assign(status=("member", ["success", "failed", "success"])).assign_attrs(
+        status="incomplete", failure="member 1, mine"
+    )
+    for name, given, wanted in (
+        ("one", stats.isel(member=[2]), {"members": 1, "seed": 0, "status": "success"}),
+        ("joined", joined, {"members": 3, "seed": [0, 8], "status": "success"}),
+        ("early", early, {"members": 3, "status": "incomplete", "failure": "member 1, mine"}),
+        ("mended", early.isel(member=[0, 2]), {"members": 2, "status": "success", "failure": None}),
+    ):
+        ms.save_ensemble(given, tmp_path / name)
+        loaded = ms.load_ensemble(tmp_path / name)
+        assert {key: loaded.attrs.get(key) for key in wanted} == wanted
+        assert np.array_equal(loaded.member, given.member)
 
 
 def test_nothing_is_overwritten_unasked(stats, tmp_path):

@@ -76,7 +76,7 @@ def test_ensembles_measure_functions():
         (lambda states, times, model: 3.0, r"\(\) for 3 times"),
         (lambda states, times, model: np.ones((6, 3)), r"\(6, 3\) for 3 times"),
         (lambda states, times, model: "high", "real numbers"),
-        (lambda x: None, "real numbers"),
+        (lambda x: None, "returned None"),
         (lambda x: np.ones(next(COUNT)), "different shapes"),
     ],
 )

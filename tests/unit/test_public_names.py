@@ -23,7 +23,9 @@ def test_names_that_do_not_exist_are_said_not_to():
         ms.simulat  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["sweep.run", "reproduce.catalogue", "figures.long_runs", "observe.mean_cosine"])
+@pytest.mark.parametrize(
+    "name", ["sweep.run", "reproduce.catalogue", "figures.long_runs", "observe.mean_cosine", "derivatives.spread"]
+)
 def test_rooms_need_no_import_of_their_own(name):
     code = f"import metastable as ms; ms.{name}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ SHALLOW = 1e-3
 
 IntArray = NDArray[np.int64]
 Partition = IntArray
+Moment = tuple[int, float]
+"""A step and a fraction of it."""
 
 
 def refine(a: Partition, b: Partition) -> Partition:
@@ -30,46 +33,98 @@ def refine(a: Partition, b: Partition) -> Partition:
 
 
 def by_first_token(labels: IntArray) -> Partition:
-    """Labels renumbered 0, 1, ... by first appearance."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, np.int64)
-    rank[np.argsort(first)] = np.arange(first.size)
-    return rank[inverse]
+    """Labels (whole numbers from 0 on) renumbered 0, 1, ... by first appearance."""
+    from metastable.analysis import _kernels
+
+    return _kernels.by_first_token(labels, int(labels.max()) + 1)
 
 
 @dataclass(frozen=True)
-class Film:
-    """The clusters of a run: moments are fractions u of steps, since late steps are shorter than the spacing of their times."""
+class Film(ABC):
+    """Clusters step by step: moments are fractions u of steps, since late steps are shorter than the spacing of their times.
 
-    dense: DenseOutput
-    dim: int
+    start, width : (steps,); radius : tokens closer than this are linked.
+    """
+
+    start: FloatArray
+    width: FloatArray
     radius: float
 
     @property
     def steps(self) -> int:
         """Number of steps."""
-        return len(self.dense.start)
+        return len(self.start)
 
     def time(self, step: int, u: float) -> float:
         """The time at a fraction of a step."""
-        return float(self.dense.start[step]) + u * float(self.dense.width[step])
+        return float(self.start[step]) + u * float(self.width[step])
 
-    def locate(self, t: float) -> tuple[int, float]:
-        """Step and fraction of a time; the end of the run for a later one."""
-        step = max(0, int(np.searchsorted(self.dense.start, t, side="right")) - 1)
-        u = (t - float(self.dense.start[step])) / float(self.dense.width[step])
+    def locate(self, t: float) -> Moment:
+        """Step and fraction of a time; the end for a later one."""
+        step = max(0, int(np.searchsorted(self.start, t, side="right")) - 1)
+        u = (t - float(self.start[step])) / float(self.width[step])
         return step, min(1.0, max(0.0, u))
+
+    def last_unsure(self, step: int, asked: NDArray[np.bool_], partition: Partition) -> int:
+        """The last step up to this one, among those `asked` for, in which clusters of `partition` are not sure to hold; -1: none."""
+        return int(np.max(np.flatnonzero(asked[: step + 1]), initial=-1))
+
+    def last_parting(
+        self, together: Partition, leaders: IntArray, begin: Moment, end: Moment, resolution: float
+    ) -> tuple[Moment, Moment] | None:
+        """The last time between two moments at which `leaders` that share a label of `together` were in different clusters: the
+        moments before and after; None when they never were.
+
+        A stretch is cut in two until it is sure that no link opens in it, or tokens move so little that its ends tell all.
+        """
+        for step in range(end[0], begin[0] - 1, -1):
+            stretches = [(begin[1] if step == begin[0] else 0.0, end[1] if step == end[0] else 1.0)]
+            while stretches:
+                low, high = stretches.pop()
+                if low >= high:
+                    continue
+                held, way = self.held(step, low, high)
+                if refine(by_first_token(held[leaders]), together).max() == together.max():
+                    continue
+                if way > SHALLOW * self.radius and high - low > resolution:
+                    middle = 0.5 * (low + high)
+                    stretches += [(low, middle), (middle, high)]
+                elif self._apart(step, low, leaders, together):
+                    while high - low > resolution:
+                        middle = 0.5 * (low + high)
+                        low, high = (middle, high) if self._apart(step, middle, leaders, together) else (low, middle)
+                    return (step, low), (step, high)
+        return None
+
+    def _apart(self, step: int, u: float, leaders: IntArray, together: Partition) -> bool:
+        """Whether leaders that share a label are in different clusters at a moment."""
+        return refine(by_first_token(self.look(step, u)[leaders]), together).max() > together.max()
+
+    @abstractmethod
+    def look(self, step: int, u: float) -> Partition:
+        """Clusters (n,) at a moment."""
+
+    @abstractmethod
+    def held(self, step: int, low: float, high: float) -> tuple[Partition, float]:
+        """Parts of clusters that hold together from `low` to `high`, and a bound on ways (radians) through which links may change."""
+
+
+@dataclass(frozen=True)
+class RunFilm(Film):
+    """The clusters of a run with dense output."""
+
+    dense: DenseOutput
+    dim: int
 
     def tokens(self, step: int, u: float) -> FloatArray:
         """Tokens (n, dim) at a moment."""
         return unit_rows(self.dense.evaluate(step, u), self.dim)
 
     def look(self, step: int, u: float) -> Partition:
-        """Clusters (n,) at a moment."""
         return labels_of_unit_tokens(self.tokens(step, u), link_bound(self.radius))
 
     def held(self, step: int, low: float, high: float) -> tuple[Partition, float]:
-        """Parts of clusters that hold together from `low` to `high`, and a bound on the way (radians) of any token from the middle.
+        """As `Film` says; the way is that of any token from the middle.
 
         When no token is ever farther than w from where it is in the middle, tokens that are closer than radius - 2 w there are closer
         than the radius throughout.

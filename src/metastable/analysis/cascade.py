@@ -39,6 +39,8 @@ MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
 """A leader that has come this near to another, in radii, is one with it."""
+GATHERED = 1e-3
+"""Change of logits that is nothing: see `_Clusters._gathered`."""
 MAX_STEPS = 100_000
 RESOLUTION = 1e-9
 """Fraction of a step at which a search for a meeting ends."""
@@ -101,7 +103,7 @@ def predict_merges(
     of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
     For Q^T K = c I, c >= 0, followers stay with their leader. Under other Q and K (and the causal mask) they are carried along as
-    points of their own (`followers`), which takes about as long as to simulate as many tokens: some part from their leader, and
+    points of their own (`followers`), in groups that double in size along the sequence: some part from their leader, and
     tokens that part after t0 are apart in the tree from the start, as in `merge_tree`. Merges of such clusters, and those
     that the leaders by themselves would place elsewhere, are `doubtful`.
 
@@ -115,7 +117,8 @@ def predict_merges(
             leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
 
     Returns:
-        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`.
+        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`. The clusters are those of
+        `cluster_labels(state, radius)`, but for tokens that part later (see above), which are apart.
 
     Raises:
         UnsupportedError: for models whose clusters do not stand still (other masks, V, norms, weights, noise, several
@@ -262,7 +265,7 @@ class _Clusters:
         """
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
-        strength = abs(head.beta) * float(np.linalg.norm(form, 2))
+        strength = self._strength()
         apart = self.places[None] - self.places[:, None]
         logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
         weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
@@ -281,16 +284,28 @@ class _Clusters:
         """The merges of groups at these places, which may part after they have met."""
         from metastable.analysis.followers import tree_of_groups
 
-        tree = tree_of_groups(self._path(places, 0.0), self.labels, self.radius, self.pace, RESOLUTION)
+        tree = tree_of_groups(
+            self._path(places, 0.0, self._gathered()), self.labels, self.radius, self.pace, RESOLUTION
+        )
         return replace(tree, time=self.t0 + tree.time, before=self.t0 + tree.before)
 
-    def _path(self, places: FloatArray, reach: float) -> Any:
-        """The way of points from these places on; those within `reach` of one another are one."""
+    def _gathered(self) -> float:
+        """Distance to the first token within which all are one cluster for ever: there logits are equal, and it does not move."""
+        return min(ARRIVED * self.radius, GATHERED / (1.0 + self._strength()))
+
+    def _strength(self) -> float:
+        """beta |Q^T K|, by how much logits change with places."""
+        head = self.model.all_heads[0]
+        return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+
+    def _path(self, places: FloatArray, reach: float, gathered: float = 0.0) -> Any:
+        """The way of points from these places on; two within `reach` of one another are one, and all are when they have `gathered`."""
         from metastable.analysis import leaders
+        from metastable.integrate.rodas.forces import plain_surroundings
 
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        surroundings = leaders.Surroundings(self.masses, form, float(head.beta), self.together, reach)
+        surroundings = plain_surroundings(self.masses, form, float(head.beta), self.together, reach)
         return leaders.solve(
             places,
             surroundings,
@@ -298,23 +313,24 @@ class _Clusters:
             until=LATEST,
             tolerance=TOLERANCE,
             max_steps=MAX_STEPS,
+            gathered=gathered,
         )
 
     def _read(self, path: Any) -> MergeTree:
         """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
-        from metastable.analysis import _kernels
+        from metastable.analysis import _paths
 
         bound, events = link_bound(self.radius), Events()
         later = np.zeros(len(self.leaders), dtype=np.int64)
         step, high = len(path.begin) - 1, 1.0
         if step >= 0:
-            later = _kernels.labels_at(path.pieces[step], high, bound)
+            later = _paths.labels_at(path.pieces[step], high, bound)
         final = later
         while step >= 0:
-            step, low, high = _kernels.last_parting(path.pieces, bound, later, step, high, RESOLUTION)
+            step, low, high = _paths.last_parting(path.pieces, bound, later, step, high, RESOLUTION)
             if step < 0:
                 break
-            earlier = refine(_kernels.labels_at(path.pieces[step], low, bound), later)
+            earlier = refine(_paths.labels_at(path.pieces[step], low, bound), later)
             times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
             events.add(earlier, later, self.leaders, self.sizes, *times)
             later, high = earlier, low

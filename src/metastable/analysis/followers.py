@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastable._checks import FloatArray
-from metastable.analysis._film import Film, IntArray, by_first_token
-from metastable.analysis.clusters import cluster_leaders
+from metastable.analysis._film import SHALLOW, Film, IntArray, Moment, Partition, by_first_token
+from metastable.analysis.clusters import cluster_leaders, link_bound
 from metastable.analysis.merging import MergeTree, tree_of_film
 
-MOST_POINTS = 48
+MOST_POINTS = 12
 """Tokens up to which each is a group by itself; of more, groups of 1, 1, 2, 4, ... in the order of the sequence."""
 
 
@@ -37,22 +38,38 @@ def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """A path of points as dense output."""
+class PathFilm(Film):
+    """The clusters of a path of points, by compiled code: `pieces` as in `leaders.Path`; `bound`, largest squared chord of a link."""
 
-    start: FloatArray
-    width: FloatArray
     pieces: FloatArray
+    bound: float
 
-    @property
-    def end(self) -> float:
-        return float(self.start[-1] + self.width[-1])
+    def last_unsure(self, step: int, asked: NDArray[np.bool_], partition: Partition) -> int:
+        from metastable.analysis import _paths
 
-    def evaluate(self, step: int, u: float) -> FloatArray:
-        """Points (m, d) at the fraction u of a step."""
-        piece = self.pieces[step]
-        x = piece[0] + u * (piece[1] + u * (piece[2] + u * (piece[3] + u * piece[4])))
-        return x / np.linalg.norm(x, axis=1, keepdims=True)
+        return _paths.last_unsure(self.pieces, self.bound, partition, asked, step)
+
+    def last_parting(
+        self, together: Partition, leaders: IntArray, begin: Moment, end: Moment, resolution: float
+    ) -> tuple[Moment, Moment] | None:
+        from metastable.analysis import _paths
+
+        groups = np.full(self.pieces.shape[2], -1, np.int64)
+        groups[leaders] = together
+        shallow = SHALLOW * self.radius
+        step, low, high = _paths.last_parting_of(self.pieces, self.bound, groups, *begin, *end, shallow, resolution)
+        return None if step < 0 else ((step, low), (step, high))
+
+    def look(self, step: int, u: float) -> Partition:
+        from metastable.analysis import _paths
+
+        return _paths.labels_at(self.pieces[step], u, self.bound)
+
+    def held(self, step: int, low: float, high: float) -> tuple[Partition, float]:
+        """As `Film` says. Only distances count: a cluster that falls as one holds. The way is that of pairs whose link may change."""
+        from metastable.analysis import _paths
+
+        return _paths.held(self.pieces[step], low, high, self.bound)
 
 
 def tree_of_groups(path: Any, groups: IntArray, radius: float, pace: float, resolution: float) -> MergeTree:
@@ -61,9 +78,8 @@ def tree_of_groups(path: Any, groups: IntArray, radius: float, pace: float, reso
     As `merge_tree` reads a run, so that a cluster that stretches for a moment while it falls is one. Tokens that part
     later are apart from the start.
     """
-    dim = path.pieces.shape[3]
-    way: Any = _Way(path.begin / pace, path.width / pace, path.pieces)
-    return in_tokens(tree_of_film(Film(way, dim, radius), resolution=resolution), groups)
+    film = PathFilm(path.begin / pace, path.width / pace, radius, path.pieces, link_bound(radius))
+    return in_tokens(tree_of_film(film, resolution=resolution), groups)
 
 
 def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:

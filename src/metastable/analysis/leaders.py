@@ -23,13 +23,12 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.control import first_control
+from metastable.integrate.rodas.forces import Surroundings, linearise
 from metastable.integrate.rodas.points import (
-    Surroundings,
     attempt,
     fastest,
     grown,
     keep,
-    linearise,
     make_work,
     set_frames,
     write_piece,
@@ -93,8 +92,22 @@ def _absorb(surroundings, work):
     return left
 
 
+@inner
+def _gathered(work, distance):
+    """Whether every leader is within `distance` (a chord) of the first."""
+    x = work.x
+    m, d = x.shape
+    for k in range(1, m):
+        square = 0.0
+        for a in range(d):
+            square += (x[k, a] - x[0, a]) ** 2
+        if not square < distance**2:
+            return False
+    return True
+
+
 @compiled
-def _march(surroundings, work, control, until, tolerance, max_steps):
+def _march(surroundings, work, control, until, tolerance, max_steps, gathered):
     """Steps to the end: their begins, widths, polynomials and owners, and how it ended."""
     m, d = work.x.shape
     begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
@@ -125,7 +138,7 @@ def _march(surroundings, work, control, until, tolerance, max_steps):
         write_piece(work, pieces[steps])
         keep(control, until, h, error, rate, steps == 0)
         steps += 1
-        left = _absorb(surroundings, work)
+        left = 1 if _gathered(work, gathered) else _absorb(surroundings, work)
         fresh = True
     return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code
 
@@ -138,12 +151,17 @@ def solve(
     until: float,
     tolerance: float,
     max_steps: int,
+    gathered: float = 0.0,
 ) -> Path:
-    """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`)."""
+    """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`).
+
+    They also count as one when all are within `gathered` (a chord) of the first. Well below 1/(beta |M|) all logits are equal there, so
+    everybody goes to the first one, which stands still.
+    """
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
     work = make_work(places, surroundings.together)
     begins, widths, pieces, owners, code = _march(
-        surroundings, work, control, float(until), float(tolerance), max_steps
+        surroundings, work, control, float(until), float(tolerance), max_steps, float(gathered)
     )
     return Path(begins, widths, pieces, owners, int(code), float(control[0]))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis import _html
-from metastable.analysis._film import SHALLOW, Film, IntArray, Partition, by_first_token, refine
+from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
@@ -102,7 +102,11 @@ class MergeTree:
         return int(left) if times.ndim == 0 else left
 
     def labels_at(self, t: float) -> IntArray:
-        """Clusters at time t, numbered by first token, shape (n,)."""
+        """Clusters at time t, numbered by first token, shape (n,): tokens that have met for good by then.
+
+        Tokens that are near each other at t but part later are apart here, although `cluster_labels` of the state, which sees
+        distances only, puts them together. So at the time of the state a predicted tree can have more clusters than the state.
+        """
         t = _checks.number(t, "t", 0.0)
         leader = cluster_leaders(self.start_labels)[self.start_labels]
         for child, parent in zip(self.child[self.time <= t], self.parent[self.time <= t]):
@@ -193,7 +197,8 @@ def merge_tree(
     if trajectory.dense is None:
         return _from_saved(trajectory, radius, bound)
     dim = np.asarray(trajectory.start).shape[1]
-    return tree_of_film(Film(trajectory.dense, dim, radius), window, resolution)
+    film = RunFilm(trajectory.dense.start, trajectory.dense.width, radius, trajectory.dense, dim)
+    return tree_of_film(film, window, resolution)
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
@@ -214,8 +219,11 @@ def tree_of_film(film: Film, window: float = 0.1, resolution: float = 1e-9) -> M
     """Merges between checkpoints, refined on the dense output."""
     rewind = _Rewind(film, window, resolution)
     final = rewind.partition
-    for step in range(film.steps - 1, -1, -1):
+    asked = rewind.touched()
+    step = film.last_unsure(film.steps - 1, asked, rewind.partition)
+    while step >= 0:
         rewind.pass_over(step, 0.0, 1.0)
+        step = film.last_unsure(step - 1, asked, rewind.partition)
     rewind.compare(-1)
     return rewind.events.tree(film.radius, rewind.partition, final, refined=True)
 
@@ -228,6 +236,12 @@ class _Rewind:
         self.end = film.time(film.steps - 1, 1.0)
         self.partition = film.look(film.steps - 1, 1.0)
         self.events = Events()
+
+    def touched(self) -> NDArray[np.bool_]:
+        """Which steps (steps,) touch a window that those before them do not: the others are told by their neighbours."""
+        ends = np.array([self._halves(self.film.time(step, 1.0)) for step in range(self.film.steps)])
+        begins = np.array([self._halves(self.film.time(step, 0.0)) for step in range(self.film.steps)])
+        return begins < ends
 
     def pass_over(self, step: int, low: float, high: float) -> None:
         """Compare clusters in the windows that touch (low, high] of a step, unless it is sure that nothing changes in it."""
@@ -252,9 +266,19 @@ class _Rewind:
             leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
             crowd = np.bincount(self.partition[leaders])
             moving = leaders[crowd[self.partition[leaders]] > 1]
-            chase = _Chase(self.film, moving, sizes[earlier[moving]], self.resolution, self.events)
-            chase.between(begin, self._checkpoint(window + 1)[0], by_first_token(self.partition[moving]))
+            self._chase(begin, self._checkpoint(window + 1)[0], moving, sizes[earlier[moving]])
         self.partition = earlier
+
+    def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
+        """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first."""
+        film, later = self.film, by_first_token(self.partition[leaders])
+        found = film.last_parting(later, leaders, begin, end, self.resolution)
+        while found is not None:
+            before, after = found
+            earlier = refine(by_first_token(film.look(*before)[leaders]), later)
+            self.events.add(earlier, later, leaders, sizes, film.time(*before), film.time(*after))
+            later = earlier
+            found = film.last_parting(later, leaders, begin, before, self.resolution)
 
     def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
         """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end outside."""
@@ -268,47 +292,6 @@ class _Rewind:
     def _halves(self, t: float) -> int:
         """Number of the last half window that has begun at time t, -1 when none has."""
         return max(-1, math.floor(math.log(t / EARLIEST) / self.half)) if t > 0.0 else -1
-
-
-@dataclass(frozen=True)
-class _Chase:
-    """Follows the leaders of clusters that merge between two checkpoints, backwards in time."""
-
-    film: Film
-    leaders: IntArray
-    sizes: IntArray
-    resolution: float
-    events: Events
-
-    def between(self, begin: tuple[int, float], end: tuple[int, float], together: Partition) -> None:
-        """Record the merges between two moments: the leaders are all apart at the first, and `together` at the second."""
-        for step in range(end[0], begin[0] - 1, -1):
-            low, high = begin[1] if step == begin[0] else 0.0, end[1] if step == end[0] else 1.0
-            if low < high:
-                together = self.descend(step, low, high, together)
-
-    def descend(self, step: int, low: float, high: float, later: Partition) -> Partition:
-        """Who of the leaders is together from fraction `low` of a step on, given the same for `high`; records merges."""
-        held, way = self.film.held(step, low, high)
-        if refine(by_first_token(held[self.leaders]), later).max() == later.max():
-            return later
-        if way <= SHALLOW * self.film.radius or high - low <= self.resolution:
-            return self.bisect(step, low, high, later)
-        middle = 0.5 * (low + high)
-        return self.descend(step, low, middle, self.descend(step, middle, high, later))
-
-    def bisect(self, step: int, low: float, high: float, later: Partition) -> Partition:
-        """The same where tokens move so little that looking at both ends is enough."""
-        earlier = refine(by_first_token(self.film.look(step, low)[self.leaders]), later)
-        if earlier.max() == later.max():
-            return earlier
-        if high - low <= self.resolution:
-            self.events.add(
-                earlier, later, self.leaders, self.sizes, self.film.time(step, low), self.film.time(step, high)
-            )
-            return earlier
-        middle = 0.5 * (low + high)
-        return self.bisect(step, low, middle, self.bisect(step, middle, high, later))
 
 
 class Events:

@@ -177,6 +177,8 @@ def measured(
         values = np.asarray(found)
     except ValueError as reason:
         raise ObservableError(f"the observable {name!r} returned no array: {reason}") from None
+    if values.dtype == object and any(np.asarray(item).tolist() is None for item in values.ravel()):
+        raise ObservableError(f"the observable {name!r} returned None; does it end without a return?")
     if values.dtype.kind not in "biuf":
         raise ObservableError(f"the observable {name!r} must return real numbers, not {values.dtype} ({found!r:.80})")
     if values.ndim == 0 or len(values) != len(states):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 DEFAULT = "run"
 PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
 """Keys of the table [plot] of a sweep file."""
-UNFINISHED_HINT = (
-    "their values are NaN from there on, and 'unfinished' in the results counts them (raise max_steps in [run])"
-)
 SHORT = 10.0
 """Seconds of work below which starting workers takes longer than they save."""
 
@@ -158,7 +156,7 @@ def status(
     line("done", f"{found.done} of {found.total} ({100 * found.done / found.total:.1f} %)")
     line("failed", found.failed)
     if found.unfinished:
-        line("unfinished", f"{found.unfinished} members of finished tasks stopped early; {UNFINISHED_HINT}")
+        line("unfinished", f"{found.unfinished} members of finished tasks stopped early{_why_early(found.early)}")
     line("running", len(found.running) if found.process is not None else 0)
     line("waiting", found.waiting)
     if found.process is not None:
@@ -268,6 +266,14 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
     return found
 
 
+def _why_early(early: Mapping[str, int]) -> str:
+    """What to know about members that stopped early, from how many did by status (empty: not known)."""
+    counts = ", ".join(f"{count} {name}" for name, count in early.items())
+    advice = "; raise max_steps in [run] for those that ran out of steps" if "max_steps" in early else ""
+    known = f" ({counts})" if counts else ""
+    return f"{known}: their values are NaN from there on, and 'unfinished' in the results counts them{advice}"
+
+
 def _finish(outcome: Any) -> None:
     from metastable.sweep.store import JOURNAL, unfinished_members
 
@@ -276,7 +282,7 @@ def _finish(outcome: Any) -> None:
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
     if unfinished := unfinished_members(outcome.folder):
-        typer.echo(f"{unfinished} members stopped early; {UNFINISHED_HINT}", err=True)
+        typer.echo(f"{unfinished} members stopped early{_why_early(outcome.early)}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")
     if outcome.failed:

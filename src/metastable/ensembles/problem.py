@@ -246,7 +246,7 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
     checked: dict[str, Observable] = {}
     for name, observable in observe.items():
         item: Any = known.as_observable(observable, f"observe[{name!r}]", name)
-        if name in ("status", "accepted", "rejected", "evaluations", "member", "time"):
+        if name in ("status", "accepted", "rejected", "evaluations", "member", "member_seed", "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
         # With one model for all, its lengths are filled in (and shown by the dataset); else member by member.
         checked[name] = item if model is None else known.for_model(item, model)

@@ -106,6 +106,11 @@ class Record:
         if self.error is not None and tried.sum() >= enough and (self.status[tried] == FAILED).all():
             raise self.error
 
+    def _seeds(self, members: int) -> np.ndarray:
+        """The seed, said of each member (members,): true also of members that are selected or joined. Text where it is large."""
+        seed = self.problem.seed
+        return np.full(members, seed if seed < 2**63 else str(seed))
+
     def _status(self) -> str:
         """Of the whole ensemble: "success" when every member reached the last time."""
         if self.interrupted:
@@ -138,7 +143,7 @@ class Record:
             variables[name] = ("member", self.statistics[finished, column])
         return xr.Dataset(
             variables,
-            coords={"member": finished, "time": problem.times},
+            coords={"member": finished, "time": problem.times, "member_seed": ("member", self._seeds(finished.size))},
             attrs={
                 "format": FORMAT,
                 "metastable_version": __version__,

@@ -77,8 +77,8 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`. A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the
-    first 32 do, the call.
+    `evaluations`, and the coordinate `member_seed`. A function of your own that raises (`OwnFunctionError`) fails its member; where all
+    members fail, or the first 32 do, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
     Ctrl-C returns the members that were finished, with a warning and "interrupted" there.

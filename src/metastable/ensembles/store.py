@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from metastable import _checks, dataset
 from metastable.errors import InvalidInputError, StoreError
@@ -18,7 +20,9 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     """Keep the dataset that `ensemble` returned as a zarr store; an existing store stays untouched unless `overwrite=True`.
 
     All of it appears at `path`, or nothing does; and a store that was interrupted, damaged or edited is refused by
-    `load_ensemble`. Variables that you added to the dataset (numbers or text) are kept, too.
+    `load_ensemble`. Variables that you added to the dataset (numbers or text) are kept, too. Members may have been selected
+    (`stats.isel(member=...)`) or ensembles joined (`xarray.concat`): the attributes `members`, `seed`, `status` and `failure` are
+    stored as they are for the members that are there.
     """
     import xarray as xr
 
@@ -26,7 +30,24 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
-    dataset.save(stats.assign_attrs(kind=KIND), _checks.path(path), _checks.flag(overwrite, "overwrite"))
+    told = stats.copy()
+    told.attrs = {**_brought_up_to_date(stats), "kind": KIND}
+    dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
+
+
+def _brought_up_to_date(stats: xr.Dataset) -> dict[Any, Any]:
+    """The attributes, with those that depend on who the members are as these members have them."""
+    attributes = {**stats.attrs, "members": stats.sizes["member"]}
+    if "member_seed" in stats.coords:
+        seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
+        attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
+    if "status" in stats and stats["status"].dims == ("member",):
+        statuses = set(stats["status"].values.tolist())
+        if attributes.get("status") != "interrupted":
+            attributes["status"] = "success" if statuses <= {"success"} else "incomplete"
+        if "failed" not in statuses:
+            attributes.pop("failure", None)
+    return attributes
 
 
 def load_ensemble(path: str | os.PathLike[str]) -> xr.Dataset:

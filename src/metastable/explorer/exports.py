@@ -97,11 +97,11 @@ def _mp4(setting: Setting, clock: Clock, run: Callable[[], Run]) -> tuple[str, b
 
 
 def _toml(setting: Setting, clock: Clock, run: Callable[[], Run]) -> tuple[str, bytes]:
-    """A file for `metastable simulate`; with its tokens beside it (as a zip) where some were placed by hand."""
+    """A file for `metastable simulate`; with its tokens beside it (as a zip) unless they are uniform."""
     import tomli_w
 
     start = setting.start
-    by_hand = bool(start.placed or start.appended)
+    by_hand = start.by_hand or start.kind != "uniform"
     tokens: dict[str, Any] = {"file": "start.csv"} if by_hand else {"tokens": start.tokens, "seed": start.seed}
     options: dict[str, Any] = {"until": clock.until}
     if setting.step is not None:

@@ -25,7 +25,11 @@ Message = dict[str, Any] | bytes
 CHUNK = 60
 """Frames per message."""
 PREVIEW = 10.0
-"""A long run is first shown up to here, which takes no time, while the rest is computed."""
+"""A slow run is first shown up to here, which takes no time, while the rest is computed."""
+SLOW = 2e7
+"""Tokens squared times horizon from which on a run is slow."""
+LONG = 1e4
+"""Horizons from which on every run is slow: they take implicit steps."""
 CACHE = 3
 """Runs kept."""
 CHANGED = 0.02
@@ -65,7 +69,7 @@ def states_at(run: Run, times: FloatArray) -> FloatArray:
     if run.dense is None:
         return run.states[: len(times)]
     reached = times[times <= run.end * (1 + 1e-12)]
-    return np.stack([run.at(min(float(t), run.end)) for t in reached])
+    return run.at(np.minimum(reached, run.end))
 
 
 def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator[Message]:
@@ -74,7 +78,7 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     began = time.perf_counter()
     renyi, strong = measure.centers(setting)
     yield {"type": "facts", **tag, **outcome.facts(setting, times, renyi, strong)}
-    if setting.step is None and clock.until > 2 * PREVIEW and setting.key(clock) not in _runs:
+    if _is_slow(setting, clock) and setting.key(clock) not in _runs:
         yield from _preview(setting, times, tag)
     run = run_of(setting, clock)
     seconds = time.perf_counter() - began
@@ -83,10 +87,9 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     assert view is not None
     anchors = None if setting.model.frozen is None else view(setting.model.frozen.tokens).tolist()
     yield {"type": "view", **tag, "name": view.name, "frozen": anchors, **outcome.leading_shape(setting.model, view)}
-    yield from _positions(states, view, tag, 0)
+    yield from positions(states, view, tag, 0)
     leaders = measure.leaders(states, setting.cluster_radius)
-    for first in range(0, len(states), CHUNK):
-        yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
+    yield from leader_frames(leaders, tag)
     yield {
         "type": "curves",
         **tag,
@@ -103,6 +106,13 @@ def _simulate(setting: Setting, clock: Clock, order: dict[str, Any]) -> Iterator
     }
 
 
+def _is_slow(setting: Setting, clock: Clock) -> bool:
+    """True where waiting for the whole run would be noticed."""
+    if setting.step is not None or clock.until <= 2 * PREVIEW:
+        return False
+    return clock.until > LONG or setting.start.total**2 * clock.until > SLOW
+
+
 def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterator[Message]:
     """The first frames of a long run from a short one."""
     view = measure.view_of(setting)
@@ -110,14 +120,23 @@ def _preview(setting: Setting, times: FloatArray, tag: dict[str, int]) -> Iterat
         return
     early = times[times <= PREVIEW]
     run = simulate(setting.model, setting.positions, PREVIEW, progress=False)
-    yield from _positions(states_at(run, early), view, tag, 0)
+    states = states_at(run, early)
+    yield from positions(states, view, tag, 0)
+    yield from leader_frames(measure.leaders(states, setting.cluster_radius), tag)
 
 
-def _positions(states: FloatArray, view: measure.View, tag: dict[str, int], start: int) -> Iterator[bytes]:
+def positions(states: FloatArray, view: measure.View, tag: dict[str, int], start: int) -> Iterator[bytes]:
+    """States (frames, tokens, dim) as messages, from frame number `start` on."""
     for first in range(0, len(states), CHUNK):
         part = states[first : first + CHUNK]
         distance = sphere.distance(part, part[:, :1])
         yield protocol.pack_positions(tag["panel"], tag["run"], start + first, view(part), distance)
+
+
+def leader_frames(leaders: np.ndarray, tag: dict[str, int]) -> Iterator[bytes]:
+    """The first token of the cluster of each token (frames, tokens) as messages."""
+    for first in range(0, len(leaders), CHUNK):
+        yield protocol.pack_leaders(tag["panel"], tag["run"], first, leaders[first : first + CHUNK])
 
 
 def _changes(before: Any, setting: Setting, clock: Clock, run: Run) -> dict[str, Any] | None:
@@ -128,21 +147,23 @@ def _changes(before: Any, setting: Setting, clock: Clock, run: Run) -> dict[str,
     if earlier_setting.model.dim != setting.model.dim:
         return None
     earlier = run_of(earlier_setting, clock)
-    shared = min(len(earlier.start), len(run.start))
-    moved = sphere.distance(earlier.start[:shared], run.start[:shared]) > 0
-    elsewhere = sphere.distance(earlier.final[:shared], run.final[:shared]) > CHANGED
-    exact = (earlier.final[:shared] == run.final[:shared]).all(axis=1)
-    touched = np.flatnonzero(moved)
-    first = int(touched[0]) if touched.size else shared
-    close = sphere.distance(earlier.final[:first], run.final[:first]).max(initial=0.0)
+    names, now = earlier_setting.start.indices, setting.start.indices
+    shared, left, right = np.intersect1d(names, now, assume_unique=True, return_indices=True)
+    moved = sphere.distance(earlier.start[left], run.start[right]) > 0
+    away = sphere.distance(earlier.final[left], run.final[right])
+    gone = np.setdiff1d(names, now)
+    touched = np.concatenate([shared[moved], gone])
+    quiet = shared < touched.min() if touched.size else np.ones(len(shared), bool)
+    exact = (earlier.final[left][quiet] == run.final[right][quiet]).all()
     return {
-        "moved": touched.tolist(),
-        "added": len(run.start) - len(earlier.start),
-        "earlier": first,
-        "earlier_shift": float(close),
-        "earlier_exact": bool(exact[:first].all()),
-        "later": shared - first,
-        "elsewhere": int(elsewhere[first:].sum()),
+        "moved": right[moved].tolist(),
+        "added": len(now) - len(shared),
+        "removed": len(gone),
+        "earlier": int(quiet.sum()),
+        "earlier_shift": float(away[quiet].max(initial=0.0)),
+        "earlier_exact": bool(exact),
+        "later": int((~quiet).sum()),
+        "elsewhere": int((away[~quiet] > CHANGED).sum()),
     }
 
 

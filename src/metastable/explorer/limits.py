@@ -19,6 +19,10 @@ MAX_STEPS = 20_000
 DENSE_BYTES = 512 * 2**20
 """Dense output that one run may keep: bounds the number of steps of large systems."""
 MAX_NOISE_STEPS = 20_000
+OUTBOX_BYTES = 16 * 2**20
+"""What may wait for one page: more than any run needs, so that a page that does not read holds no worker."""
+SEND_SECONDS = 20.0
+"""A run whose frames find no room for that long is given up."""
 MESSAGE_BYTES = 256 * 1024
 """Size of one message from a page."""
 RUN_SECONDS = 120.0
@@ -31,6 +35,14 @@ EXPORTS_AT_ONCE = 2
 
 class LimitError(InvalidInputError):
     """A request is larger than the explorer allows; the message names the limit."""
+
+
+class HorizonError(LimitError):
+    """A horizon is too long for this model; `until` is the longest that is not."""
+
+    def __init__(self, message: str, until: float) -> None:
+        super().__init__(message)
+        self.until = until
 
 
 def check_size(tokens: int, dim: int) -> None:

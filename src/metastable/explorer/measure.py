@@ -8,7 +8,8 @@ import numpy as np
 
 from metastable import sphere, theory
 from metastable._checks import FloatArray
-from metastable.analysis import cluster_labels, cluster_leaders, consumed, predict, renyi_centers
+from metastable.analysis import attention_energy, cluster_labels, cluster_leaders, consumed, predict, renyi_centers
+from metastable.analysis.energy import GLOBAL_SUPPORT
 from metastable.analysis.scales import CONSUMED_FRACTION
 from metastable.explorer.protocol import finite
 from metastable.explorer.setting import Setting
@@ -17,6 +18,8 @@ from metastable.model import Attention, Support, why_not
 
 SETTLED = 0.02
 """Within this distance of its last position a token has arrived."""
+ENERGY_TOKENS = 600
+"""Tokens up to which the energy of every moment is summed."""
 ATTENTION_SIZE = 96
 """Largest side of the attention matrix that is sent; larger ones are averaged over blocks of tokens."""
 
@@ -136,6 +139,18 @@ def capture(states: FloatArray, chosen: np.ndarray, delta: float) -> list[float 
     """Fraction of tokens within 0.1 delta of the current position of some center, per frame."""
     radius = CONSUMED_FRACTION * delta
     return finite([float(np.asarray(consumed(x, chosen, radius))) for x in states])
+
+
+def energy(setting: Setting, states: FloatArray) -> list[float | None] | None:
+    """The energy that all tokens climb together, per frame; None where they climb none (or none is written down).
+
+    Relative to its largest value, that of tokens which are all in one place where V = I: 0 to 1.
+    """
+    if why_not(setting.model, GLOBAL_SUPPORT) is not None or states.shape[1] > ENERGY_TOKENS:
+        return None
+    top = attention_energy(setting.model, np.repeat(states[:1, :1], states.shape[1], axis=1)[0])
+    values = np.array([attention_energy(setting.model, x) for x in states])
+    return finite(values / abs(top)) if top else None
 
 
 def attention_matrix(model: Attention, x: FloatArray) -> FloatArray:

@@ -81,6 +81,7 @@ def curves(
         "clusters": [len(np.unique(row)) for row in leaders],
         "renyi": measure.capture(states, renyi, setting.separation),
         "strong": measure.capture(states, strong, setting.separation),
+        "energy": measure.energy(setting, states),
     }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,23 @@ HEADER = struct.Struct("<2sBBIIIII")
 LONGEST_NUMBER = 400
 """Characters of a number in JSON: generous for float64, and far from where conversion gets slow."""
 LARGEST_INTEGER = 2**53
+LONGEST_INTEGER = 22
+"""Characters of a whole number as scripts write them: 21 digits and a sign."""
 
 
 class MessageError(InvalidInputError):
     """A message from a page is not what the protocol allows."""
 
 
-def _integer(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) > LARGEST_INTEGER:
-        raise MessageError(f"a whole number in the message is too large: {text[:30]}")
-    return value
+def _integer(text: str) -> int | float:
+    """A whole number; beyond 2^53 the real number that a script wrote: it has no point below 1e21 (1e16 is 10000000000000000)."""
+    if len(text) <= LONGEST_INTEGER:
+        value = int(text)
+        if abs(value) <= LARGEST_INTEGER:
+            return value
+        if int(Decimal(repr(float(text)))) == value:
+            return float(text)
+    raise MessageError(f"a whole number in the message is too large: {text[:30]}")
 
 
 def _decimal(text: str) -> float:

@@ -26,12 +26,14 @@ def _run(setting: Setting, clock: Clock, prefix: str) -> str:
     model, start, run = f"{prefix}model", f"{prefix}start", f"{prefix}run"
     dim = setting.model.dim
     lines = [f"{model} = ms.Attention({_arguments(setting.table, dim)})"]
-    lines.append(f"{start} = ms.sphere.uniform({setting.start.tokens}, dim={dim}, seed={setting.start.seed})")
+    lines.append(f"{start} = {_draw(setting, dim)}")
     if setting.start.appended:
         rows = [list(position) for position in setting.start.appended]
         lines.append(f"{start} = np.concatenate([{start}, ms.sphere.normalize(np.array({rows!r}))])")
     for index, position in setting.start.placed.items():
         lines.append(f"{start}[{index}] = ms.sphere.normalize({list(position)!r})")
+    if setting.start.removed:
+        lines.append(f"{start} = np.delete({start}, {list(setting.start.removed)!r}, axis=0)")
     lines.append(_simulate(setting, clock, model, start, run))
     lines += [
         "",
@@ -45,6 +47,14 @@ def _run(setting: Setting, clock: Clock, prefix: str) -> str:
         lines.append(f'print("predicted:", ms.predict({model}).configuration)')
     lines.append(f'print("reached:", ms.classify({run}).configuration)')
     return "\n".join(lines)
+
+
+def _draw(setting: Setting, dim: int) -> str:
+    """The tokens before anything was changed by hand."""
+    start = setting.start
+    name = "sphere.uniform" if start.kind == "uniform" else f"starts.{start.kind}"
+    numbers = "".join(f", {key}={value!r}" for key, value in start.numbers.items())
+    return f"ms.{name}({start.tokens}, dim={dim}, seed={start.seed}{numbers})"
 
 
 def _simulate(setting: Setting, clock: Clock, model: str, start: str, run: str) -> str:

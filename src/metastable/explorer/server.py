@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +20,7 @@ except ImportError as reason:
     raise missing_extra("fastapi", "explore", "the explorer") from reason
 
 from metastable.explorer import limits, protocol
+from metastable.explorer.files import MEDIA, static_files
 from metastable.explorer.pool import Pool
 from metastable.explorer.python_code import python_code
 from metastable.explorer.security import Guard, allowed_hosts
@@ -29,25 +29,9 @@ from metastable.explorer.setting import Clock, Setting, only
 
 PORT = 8642
 """Default port; the next free one is taken when it is in use."""
-MEDIA = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 FORMATS = ("csv", "zarr", "mp4", "toml")
 TRY_AGAIN_LATER = 1013
 """WebSocket close code for a server that is full."""
-
-
-def static_files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page, read once: name -> (content, media type). A request names one of them or gets nothing."""
-    files = {}
-    for entry in (resources.files("metastable.explorer") / "static").iterdir():
-        suffix = os.path.splitext(entry.name)[1]
-        if suffix in MEDIA:
-            files[entry.name] = (entry.read_bytes(), MEDIA[suffix])
-    return files
 
 
 @cache
@@ -76,6 +60,7 @@ def create_app(host: str, port: int, workers: int = 2, on_ready: Callable[[], No
 
 
 def _add_files(app: FastAPI) -> None:
+    # Read once; a request names one of them or gets nothing.
     files = static_files()
 
     def answer(name: str) -> Response:
@@ -88,7 +73,7 @@ def _add_files(app: FastAPI) -> None:
     async def page() -> Response:
         return answer("index.html")
 
-    @app.api_route("/static/{name}", methods=["GET", "HEAD"])
+    @app.api_route("/static/{name:path}", methods=["GET", "HEAD"])
     async def static(name: str) -> Response:
         return answer(name)
 
@@ -170,7 +155,10 @@ def _add_socket(app: FastAPI, pool: Pool) -> None:
         open_now.add(websocket)
 
         async def send(message: str | bytes) -> None:
-            await (websocket.send_text(message) if isinstance(message, str) else websocket.send_bytes(message))
+            try:
+                await (websocket.send_text(message) if isinstance(message, str) else websocket.send_bytes(message))
+            except WebSocketDisconnect:
+                raise ConnectionError("the page went away") from None
 
         session = Session(pool, send)
         try:
@@ -180,7 +168,7 @@ def _add_socket(app: FastAPI, pool: Pool) -> None:
                 if message["type"] == "websocket.disconnect":
                     break
                 await session.handle(message.get("text") or message.get("bytes") or "")
-        except (WebSocketDisconnect, RuntimeError):
+        except (WebSocketDisconnect, RuntimeError, ConnectionError):
             pass  # the page went away while something was being sent to it
         finally:
             open_now.discard(websocket)

@@ -1,4 +1,4 @@
-"""What a page asks for, as checked frozen objects.
+"""What a page asks for, as checked frozen objects (where the tokens begin: `starting`).
 
 The model travels as the dictionary of `Attention.to_dict`, with three abbreviations for matrices so that links stay short:
 `{"eigenvalues": [[re, im], ...]}` (a block diagonal real matrix with that spectrum), `{"gaussian": seed}` (independent standard
@@ -9,33 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from metastable import _checks, sphere
+from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis import center_separation, cluster_radius
-from metastable.errors import InvalidInputError, ModelError, TokenError
+from metastable.errors import InvalidInputError, ModelError
 from metastable.explorer import limits
+from metastable.explorer.starting import Start, only
 from metastable.integrate.sde import default_step
 from metastable.model import Attention
 
 Projection = Literal["auto", "leading", "principal", "coordinates"]
 PROJECTIONS = ("auto", "leading", "principal", "coordinates")
 MATRICES = ("query", "key", "value")
-
-
-def only(data: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
-    """`data` as a table with no other keys than `allowed`."""
-    if not isinstance(data, dict):
-        raise InvalidInputError(f"{where} must be a table of fields, not {type(data).__name__}")
-    unknown = [key for key in data if key not in allowed]
-    if unknown:
-        raise InvalidInputError(f"{where} has no field {unknown[0]!r:.60}; its fields are: {', '.join(allowed)}")
-    return data
 
 
 @dataclass(frozen=True)
@@ -70,69 +61,6 @@ class Clock:
         else:
             grid = np.linspace(0.0, self.until, limits.FRAMES)
         return grid if step is None else np.unique(np.rint(grid / step)) * step
-
-
-@dataclass(frozen=True)
-class Start:
-    """Uniform tokens of a seed, some moved by hand (`placed`: index -> position), some appended behind them."""
-
-    tokens: int
-    seed: int = 0
-    placed: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    appended: tuple[tuple[float, ...], ...] = ()
-
-    @staticmethod
-    def from_dict(data: Any, dim: int) -> Start:
-        table = only(data, ("tokens", "seed", "placed", "appended"), "start")
-        count = _checks.count(table.get("tokens"), "the number of tokens")
-        limits.check_size(count, dim)
-        seed = _checks.count(table.get("seed", 0), "seed", 0, 2**32 - 1)
-        appended = table.get("appended", [])
-        placed = table.get("placed", [])
-        for name, items in (("appended", appended), ("placed", placed)):
-            if not isinstance(items, list) or len(items) > limits.MAX_APPENDED:
-                raise limits.LimitError(f"start.{name} must be a list of at most {limits.MAX_APPENDED} tokens")
-        limits.check_size(count + len(appended), dim)
-        behind = tuple(_position(item, dim, f"appended token {number}") for number, item in enumerate(appended))
-        moved: dict[int, tuple[float, ...]] = {}
-        for item in placed:
-            if not isinstance(item, list) or len(item) != 2:
-                raise TokenError("start.placed must hold pairs [index, position]")
-            index = _checks.count(item[0], "the index of a moved token", 0, count + len(behind) - 1)
-            moved[index] = _position(item[1], dim, f"token {index + 1}")
-        return Start(count, seed, moved, behind)
-
-    def to_dict(self) -> dict[str, Any]:
-        table: dict[str, Any] = {"tokens": self.tokens, "seed": self.seed}
-        if self.placed:
-            table["placed"] = [[index, list(position)] for index, position in self.placed.items()]
-        if self.appended:
-            table["appended"] = [list(position) for position in self.appended]
-        return table
-
-    @property
-    def total(self) -> int:
-        """Tokens in all."""
-        return self.tokens + len(self.appended)
-
-    def positions(self, dim: int) -> FloatArray:
-        """The tokens at depth 0, shape (tokens, dim)."""
-        x = sphere.uniform(self.tokens, dim=dim, seed=self.seed)
-        if self.appended:
-            x = np.concatenate([x, sphere.normalize(np.array(self.appended))])
-        for index, position in self.placed.items():
-            x[index] = sphere.normalize(np.array(position))
-        return x
-
-
-def _position(value: Any, dim: int, name: str) -> tuple[float, ...]:
-    """A direction given by hand: any non-zero vector."""
-    if not isinstance(value, list) or len(value) != dim:
-        raise TokenError(f"{name} must be a list of {dim} numbers")
-    vector = _checks.vector(value, name, dim, error=TokenError)
-    if not 1e-6 < np.abs(vector).max() < 1e6:
-        raise TokenError(f"{name} must be a direction, not (nearly) zero or huge: {value}")
-    return tuple(float(number) for number in vector)
 
 
 @dataclass(frozen=True)
@@ -192,11 +120,12 @@ class Setting:
     @cached_property
     def model(self) -> Attention:
         """The model, with the abbreviations written out."""
-        plain = dict(self.table)
-        for name in MATRICES:
-            if isinstance(plain.get(name), dict):
-                plain[name] = matrix_from(plain[name], int(plain["dim"]), name).tolist()
-        return Attention.from_dict({name: value for name, value in plain.items() if value is not None})
+        plain = _written_out(self.table, int(self.table["dim"]))
+        if isinstance(plain.get("heads"), list):
+            plain["heads"] = [
+                _written_out(head, int(plain["dim"])) if isinstance(head, dict) else head for head in plain["heads"]
+            ]
+        return Attention.from_dict(plain)
 
     @property
     def beta(self) -> float:
@@ -229,8 +158,9 @@ class Setting:
             return
         longest = limits.MAX_NOISE_STEPS * self.step
         if not self.step <= clock.until <= longest:
-            raise limits.LimitError(
-                f"with noise the explorer takes steps of {self.step:g} up to t = {longest:g}, not to t = {clock.until:g}"
+            raise limits.HorizonError(
+                f"with noise the explorer takes steps of {self.step:g} up to t = {longest:g}, not to t = {clock.until:g}",
+                min(max(clock.until, self.step), longest),
             )
 
     def key(self, clock: Clock) -> str:
@@ -247,6 +177,15 @@ class Setting:
         if self.step is None:
             return {"until": clock.until, "max_steps": allowed}
         return {"times": self.times(clock), "seed": self.start.seed, "max_steps": limits.MAX_NOISE_STEPS}
+
+
+def _written_out(table: Mapping[str, Any], dim: int) -> dict[str, Any]:
+    """A model or a head with whole matrices instead of abbreviations."""
+    plain = dict(table)
+    for name in MATRICES:
+        if isinstance(plain.get(name), dict):
+            plain[name] = matrix_from(plain[name], dim, name).tolist()
+    return {name: value for name, value in plain.items() if value is not None}
 
 
 def matrix_from(table: dict[str, Any], dim: int, name: str) -> FloatArray:

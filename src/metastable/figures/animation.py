@@ -31,6 +31,9 @@ MOMENTS = 300
 MOST_KEYS = 8
 """Clusters in the key."""
 
+BALL = "#f3f4f5"
+"""The ball in the middle of its shades: the colour of what is wholly behind it."""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -215,16 +218,22 @@ def _sphere_scene(
     times, projected, path = film.times, view.project(film.states), view.project(film.path)
     tokens = projected.shape[1]
     layers = {}
-    # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it.
-    for name, order, opacity in (("back", 1.0, 0.22), ("front", 3.0, 1.0)):
+    # What moves is drawn over the finished ball, so what is behind it is made as pale as the ball would veil it: by its colour, not by
+    # its opacity, for dots of a cluster lie upon each other and would be as dark as in front.
+    for name, order, opacity in (("back", 1.0, 0.35), ("front", 3.0, 1.0)):
         lines = LineCollection([], linewidths=1.2, zorder=order, capstyle="round")
         ax.add_collection(lines)
         dots = ax.scatter(
-            np.zeros(tokens), np.zeros(tokens), s=30, linewidths=0.6, edgecolors=style.PAPER, zorder=order + 0.3
+            np.zeros(tokens),
+            np.zeros(tokens),
+            s=30,
+            linewidths=0.6,
+            edgecolors=_veiled(style.PAPER, opacity),
+            zorder=order + 0.3,
         )
-        layers[name] = (lines, dots, opacity)
-    centers, tints = marks
-    rings = ax.scatter([], [], s=90, facecolors="none", linewidths=1.4, zorder=3.5)
+        rings = ax.scatter([], [], s=90, facecolors="none", linewidths=1.4, zorder=order + 0.5)
+        layers[name] = (lines, dots, rings, opacity)
+    centers, tints = marks[0], np.array(marks[1], dtype=object)
     clock = ax.text(0.02, 0.02, "", transform=ax.transAxes)
     style.panel(ax, "", _title(run, tokens))
     # Between saved states without dense output nobody knows the way: a trail has dots there.
@@ -235,19 +244,18 @@ def _sphere_scene(
     def update(frame: int) -> None:
         first, last = film.index[max(0, frame - memory)], film.index[frame]
         past, gap = path[first : last + 1], far[first:last]
-        for name, (lines, dots, opacity) in layers.items():
+        for name, (lines, dots, rings, opacity) in layers.items():
             sign = 1.0 if name == "front" else -1.0
-            _set_trails(lines, past, gap, colors, sign, opacity)
-            shown = sign * projected[frame, :, 2] >= 0
+            _set_trails(lines, past, gap, _veiled(colors, opacity), sign)
+            shown = (projected[frame, :, 2] >= 0) == (name == "front")
             dots.set_offsets(projected[frame, shown, :2])
-            dots.set_facecolor(np.column_stack([colors[shown, :3], np.full(shown.sum(), opacity)]))  # pyright: ignore
-        if len(centers):
-            visible = projected[frame, centers, 2] >= 0
-            rings.set_offsets(projected[frame, centers[visible], :2])
-            rings.set_edgecolor([tint for tint, seen in zip(tints, visible) if seen])
+            dots.set_facecolor(_veiled(colors[shown], opacity))  # pyright: ignore
+            there = shown[centers]
+            rings.set_offsets(projected[frame, centers[there], :2])
+            rings.set_edgecolor(_veiled(tints[there], opacity))  # pyright: ignore
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return Scene(page, (*layers["back"][:2], *layers["front"][:2], rings, clock), update)
+    return Scene(page, (*layers["back"][:3], *layers["front"][:3], clock), update)
 
 
 def _title(run: RunLike, tokens: int) -> str:
@@ -259,7 +267,16 @@ def _title(run: RunLike, tokens: int) -> str:
     )
 
 
-def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarray, sign: float, opacity: float) -> None:
+def _veiled(colors: Any, opacity: float) -> np.ndarray:
+    """Colours (m, 4) as they look through the ball, which lets `opacity` of them through."""
+    from matplotlib.colors import to_rgb, to_rgba_array
+
+    found = to_rgba_array(colors)
+    found[:, :3] = opacity * found[:, :3] + (1.0 - opacity) * np.array(to_rgb(BALL))
+    return found
+
+
+def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarray, sign: float) -> None:
     """Segments of the last moments `past` (m, tokens, 3) on one side of the ball, older ones paler.
 
     Where there is a `gap` (m - 1, tokens), a dot at the state before it.
@@ -270,7 +287,7 @@ def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarra
     segments = np.stack([past[:-1], np.where(gap[..., None], past[:-1], past[1:])], axis=2)
     shown = sign * segments[..., 2].mean(axis=2) >= 0
     tint = np.broadcast_to(colors, (*shown.shape, 4)).copy()
-    tint[..., 3] = opacity * np.linspace(0.1, 0.9, len(shown))[:, None]
+    tint[..., 3] = np.linspace(0.1, 0.9, len(shown))[:, None]
     lines.set_segments(segments[shown][:, :, :2])
     lines.set_color(tint[shown])
 

@@ -63,8 +63,12 @@ def stretches(flags: np.ndarray) -> list[tuple[int, int, bool]]:
     return [(int(a), int(b), bool(flags[a])) for a, b in pairwise(borders)]
 
 
-def note(count: int | None, far: bool) -> str:
-    """What a picture says of the `count` saved states that it is drawn from ("" where dense output has every moment)."""
+def note(count: int | None, far: bool, log: bool = False) -> str:
+    """What a picture says of the `count` saved states that it is drawn from ("" where dense output has every moment).
+
+    The first of them is at t = 0, which a logarithmic axis does not have.
+    """
     if count is None:
         return ""
-    return f"drawn from {count} saved states" + (" (dots), which dotted lines only join" if far else "")
+    told = f"{count - 1} saved states behind $t = 0$" if log else f"{count} saved states"
+    return f"drawn from {told}" + (" (dots), which dotted lines only join" if far else "")

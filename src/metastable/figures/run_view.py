@@ -104,7 +104,7 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
     gaps = saved_states(run) is not None
     draw_world_lines(axes[0], times, states, log=log, highlight={0: style.RED}, width=0.7, gaps=gaps)
     style.token_key(page, axes[0], tokens)
-    style.panel(axes[0], "", _and(f"{describe(run.model, tokens)} (first token red)", _source(run, states)))
+    style.panel(axes[0], "", _and(f"{describe(run.model, tokens)} (first token red)", _source(run, states, log)))
     draw_circle(axes[1], limit=1.8)
     draw_tokens(
         axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
@@ -130,8 +130,9 @@ def world_counts(ax: Any, run: RunLike, moments: int, log: bool | None) -> Any:
         times.append(t)
         counts.append(angle_counts(x, CELLS))
     saved = saved_states(run)
-    image = draw_world_counts(ax, times, counts, log=wants_log_time(run, log), gaps=saved is not None)
-    words = note(saved, False)
+    logged = wants_log_time(run, log)
+    image = draw_world_counts(ax, times, counts, log=logged, gaps=saved is not None)
+    words = note(saved, False, logged)
     style.panel(ax, "", _and(describe(run.model, len(run.start)), words and f"{words} (strips); hatched: not known"))
     return image
 
@@ -173,9 +174,9 @@ def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View
     return page
 
 
-def _source(run: RunLike, states: np.ndarray) -> str:
+def _source(run: RunLike, states: np.ndarray, log: bool = False) -> str:
     """What the picture says of the saved states that it is drawn from; "" where there is dense output."""
-    return note(saved_states(run), bool((angles_between(states) > STRIDE).any()))
+    return note(saved_states(run), bool((angles_between(states) > STRIDE).any()), log)
 
 
 def _and(title: str, words: str) -> str:

@@ -11,7 +11,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march, tsit5
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Members, Solution, one_by_one
+from metastable.integrate.solution import Chart, Members, Solution, one_by_one
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
 from metastable.model import require
@@ -44,6 +44,20 @@ def _torch(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     velocity = Velocity(plan.model, len(start), 0, plan.backend.threads, plan.backend.dtype)
     start = np.ascontiguousarray(start, dtype=np.float64)
     return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)
+
+
+def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.Movable, FloatArray, Chart]:
+    """The system that `solve` marches with engine "reference" or "cpu" from the packed state `start`, that state in the chart of the
+    system, and the chart. `depth`: where the time of the plan begins (in a `Schedule`: `scheduled`)."""
+    fused = _compiled(plan, len(start))
+    if fused is not None and (plan.model.norm.autonomous or depth == 0.0):
+        return fused.system_of(plan.model, start, plan.accuracy, plan.backend.interaction, plan.backend.threads)
+    rhs = select.right_hand_side(plan.model, len(start), plan.backend)
+
+    def later(t: float, y: FloatArray, out: FloatArray) -> None:
+        rhs(depth + t, y, out)
+
+    return tsit5.System(later if depth else rhs, np.array(start), plan.model.dim, 0, plan.accuracy), start, "ambient"
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:

@@ -149,6 +149,18 @@ class System(Protocol):
         ...
 
 
+class Movable(System, Protocol):
+    """A system that can be put anywhere and shows its stages: what a derivative needs (`integrate.adjoint`)."""
+
+    def place(self, state: FloatArray) -> None:
+        """Stand at `state`, in the recorder's chart; `begin` comes next."""
+        ...
+
+    def slopes(self) -> FloatArray:
+        """The stages of the step at hand (stages, tokens, width), until the next one."""
+        ...
+
+
 @dataclass
 class _March:
     """Where an integration is, how far it dares to step, and what it has cost."""

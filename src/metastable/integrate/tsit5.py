@@ -30,8 +30,8 @@ def retract(y: FloatArray, dim: int) -> None:
 
 
 @dataclass
-class _System:
-    """A packed state in NumPy arrays; a `march.System`."""
+class System:
+    """A packed state in NumPy arrays; a `march.Movable`."""
 
     rhs: RightHandSide
     y: FloatArray
@@ -49,6 +49,12 @@ class _System:
 
     def state(self) -> FloatArray:
         return self.y
+
+    def place(self, state: FloatArray) -> None:
+        self.y = np.array(state)
+
+    def slopes(self) -> FloatArray:
+        return self.stages
 
     def begin(self, t: float) -> None:
         self.rhs(t, self.y, self.stages[0])
@@ -100,7 +106,7 @@ def solve(
     """
     y, care = np.array(start), Accuracy(**accuracy)
     return march.integrate(
-        _System(rhs, y, dim, first, care),
+        System(rhs, y, dim, first, care),
         y,
         march.Recorder(dim, times),
         until,

@@ -82,6 +82,12 @@ def matrix_modes(model: Attention, tokens: int, tolerance: float, loss: float = 
     return modes + 1
 
 
+def mode_sums(tokens: np.ndarray, weights: np.ndarray, modes: int) -> np.ndarray:
+    """Sums over tokens (k, 2) of their weights times (cos, sin)(m th), (modes, 2), from m = 1 on."""
+    phase = np.outer(np.arange(1, modes + 1), np.arctan2(tokens[:, 1], tokens[:, 0]))
+    return np.stack([np.cos(phase) @ weights, np.sin(phase) @ weights], axis=1)
+
+
 # ------------------------------------------------------------------------------------------- sums over stretches
 
 

@@ -82,6 +82,22 @@ def sphere_series(
     return degree, np.array([1.0 / math.copysign(size, beta)]), np.concatenate(rise), np.concatenate(fall)
 
 
+def harmonic_sums(tokens: np.ndarray, weights: np.ndarray, rise: np.ndarray, fall: np.ndarray) -> np.ndarray:
+    """Sums over tokens (k, 3) of their weights times q_lm(z) (x + i y)^m, (harmonics, 2) in the order of the coefficients."""
+    degree = (math.isqrt(8 * rise.size + 1) - 3) // 2
+    result, place = np.empty((rise.size, 2)), 0
+    power = np.asarray(weights, dtype=complex)
+    for m in range(degree + 1):
+        value, old = np.zeros(len(tokens)), np.full(len(tokens), -1.0)
+        for _ in range(m, degree + 1):
+            value, old = rise[place] * tokens[:, 2] * value - fall[place] * old, value
+            total = np.sum(value * power)
+            result[place] = total.real, total.imag
+            place += 1
+        power = power * (tokens[:, 0] + 1j * tokens[:, 1])
+    return result
+
+
 @inlined
 def _token(x, i):
     """The three coordinates of token i in each lane."""

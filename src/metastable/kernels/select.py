@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import reference
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide
-from metastable.model import Attention, require
+from metastable.model import Attention, require, why_not
+
+if TYPE_CHECKING:
+    from metastable.kernels.pullback import Pullback
 
 Engine = Literal["reference", "cpu", "cuda", "torch"]
 ENGINES: tuple[str, ...] = ("auto", *get_args(Engine))
@@ -26,14 +29,17 @@ IMPLICIT = ("auto", "rodas")
 """Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
 when nothing simpler was found, see `integrate.planning`.)"""
 LONG_HORIZON = 1e3
-"""Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used."""
+"""Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used (noise hides
+forces that small at any time)."""
 
 
 PRODUCTS_FROM = 128
 """Dimension from which matrix products (torch, or NumPy in the reference engine) beat the compiled loops of engine="cpu": measured
 on one thread, cpu / torch is 0.5 to 0.7 at d = 64, 1 to 1.9 at d = 128, 4.4 at d = 384 with 12 heads, 4.7 at d = 576 with 9."""
-GPU_PRODUCTS_FROM = 64
-"""The same on a GPU, for single systems: torch took a sixth of the time of engine="cuda" at n = 4096, d = 64."""
+GPU_LOOPS_TO, GPU_LOOPS_LONG = 16, 8192
+"""The same on a GPU, for single systems: up to this dimension engine="cuda" wins, and up to its largest (32) for more tokens than
+this. Measured on an H200, cuda / torch: 1.4 to 2.3 at n = 4096, 0.5 to 0.85 at n = 16384 and 65536, for d = 20 to 32 in both
+precisions; in float64 1.3 to 4.6 at d = 48."""
 
 
 class Wins(NamedTuple):
@@ -80,8 +86,8 @@ def choose(
 ) -> Backend:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
-    `horizon` is the time to be reached; a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`. "auto"
-    means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
+    `horizon` is the time to be reached; without noise a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`.
+    "auto" means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
     `dtype="float32"` is for statistics on the GPU.
     """
     _checks.choice(engine, "engine", ENGINES)
@@ -108,8 +114,10 @@ def _choose_engine(model: Attention, tokens: int, engine: str, members: int, exp
         if engine == "torch":
             engine_module(engine).library()  # its own named error where it is not installed
         return engine
+    if explicit and members == 1 and _products_on_gpu(model, tokens):
+        return "torch"
     if explicit and engine_module("cuda").wins(model, tokens, members):
-        return "torch" if members == 1 and model.dim >= GPU_PRODUCTS_FROM and _torch_has_gpu(model, tokens) else "cuda"
+        return "cuda"
     compiled = engine_module("cpu").refusal(model, tokens) is None
     if compiled and (model.dim < PRODUCTS_FROM or members > 1):
         return "cpu"
@@ -129,9 +137,13 @@ def _torch_wins(model: Attention, tokens: int) -> bool:
     return module.installed() and module.refusal(model, tokens) is None
 
 
-def _torch_has_gpu(model: Attention, tokens: int) -> bool:
-    module = engine_module("torch")
-    return module.installed() and module.refusal(model, tokens) is None and module.library().cuda.is_available()
+def _products_on_gpu(model: Attention, tokens: int) -> bool:
+    """True when a GPU pays and its matrix products beat the loops of engine="cuda", or do what that cannot."""
+    cuda, torch = engine_module("cuda"), engine_module("torch")
+    short = tokens <= GPU_LOOPS_LONG or cuda.refusal(model, tokens) is not None
+    if model.dim <= GPU_LOOPS_TO or not short or not cuda.pays(model, tokens):
+        return False
+    return torch.installed() and torch.refusal(model, tokens) is None and torch.library().cuda.is_available()
 
 
 def _choose_interaction(model: Attention, tokens: int, engine: str, interaction: str, horizon: float) -> str:
@@ -156,7 +168,12 @@ def _choose_interaction(model: Attention, tokens: int, engine: str, interaction:
 
 
 def _time_scale(model: Attention) -> float:
-    """The unit of time of the fastest force: one for weights that are divided by their sum, else e^-|beta|."""
+    """The unit of time of the fastest force: one for weights that are divided by their sum, else e^-|beta|.
+
+    Noise drowns every force that rounding could hide: then no horizon is too long for a series.
+    """
+    if model.noise > 0:
+        return math.inf
     if model.weighting.kind != "unnormalized":
         return 1.0
     return math.exp(-min(700.0, max(abs(head.beta) for head in model.all_heads)))
@@ -170,6 +187,35 @@ def right_hand_side(model: Attention, tokens: int, choice: Backend, first: int =
     return engine_module(choice.engine).right_hand_side(
         model, tokens, first, interaction=choice.interaction, threads=choice.threads, **options
     )
+
+
+DIFFERENTIABLE: tuple[str, ...] = ("auto", "reference", "cpu")
+"""Engines with derivatives."""
+
+
+def choose_derivative(model: Attention, tokens: int, engine: str = "auto") -> str:
+    """The engine for derivatives of a model, or `UnsupportedError` with the reason why the named one has none."""
+    from metastable.kernels import pullback as readable
+
+    _checks.choice(engine, "engine", ENGINES)
+    if engine not in DIFFERENTIABLE:
+        raise UnsupportedError(f"engine={engine!r} has no derivatives; use engine='cpu' or 'reference'")
+    support = engine_module("cpu").DERIVATIVE
+    if engine == "cpu":
+        require(model, support, tokens)
+    elif engine == "reference" or model.dim >= PRODUCTS_FROM or why_not(model, support, tokens) is not None:
+        require(model, readable.SUPPORT, tokens)
+        return "reference"
+    return "cpu"
+
+
+def pullback(model: Attention, tokens: int, choice: Backend, chart: str = "ambient") -> Pullback:
+    """Derivatives of the velocity from the chosen engine, for states in `chart`."""
+    if choice.engine == "cpu":
+        return engine_module("cpu").make_pullback(model, tokens, chart, choice.threads)
+    from metastable.kernels import pullback as readable
+
+    return readable.make_pullback(model, tokens)
 
 
 def velocity(

@@ -19,7 +19,6 @@ from metastable.meanfield.making import (
     BLOCK,
     DEGREE,
     LARGEST_DEGREE,
-    TAIL,
     angles_of_shares,
     check_axis,
     check_degree,
@@ -29,6 +28,8 @@ from metastable.meanfield.making import (
     kind_of,
     out_of_frame,
     projected,
+    smeared,
+    smearing,
 )
 
 NEGATIVE = 1e-9
@@ -38,7 +39,7 @@ REJECTIONS = 10**8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Density:
+class Density(_checks.LockedArrays):
     """A law of tokens on the unit sphere of R^dim: its density against the uniform law (which is 1 everywhere), as a series.
 
     Fields
@@ -147,28 +148,7 @@ class Density:
         share = np.ones(n) if masses is None else _checks.vector(masses, "masses", n)
         if (share < 0).any() or not 0 < share.sum() < math.inf:
             raise InvalidInputError("masses must not be negative, and their sum must be positive and finite")
-        if degree is not None:
-            degree = check_degree(degree, kind)
-        reach = math.sqrt(-2.0 * math.log(TAIL))
-        if bandwidth is None:
-            bandwidth = 0.5 * n ** (-1.0 / (dim + 3)) if degree is None else reach / degree
-        bandwidth = _checks.number(bandwidth, "bandwidth", 0.0, strict=True)
-        if degree is None:
-            needed = max(4.0, reach / bandwidth)
-            if needed > LARGEST_DEGREE[kind]:
-                raise ResolutionError(
-                    f"a bandwidth of {bandwidth:g} needs {needed:.3g} modes, more than {LARGEST_DEGREE[kind]}; "
-                    f"use bandwidth={1.01 * reach / LARGEST_DEGREE[kind]:.2g} or more"
-                )
-            degree = math.ceil(needed)
-        basis = bases.make(kind, dim, degree)
-        coefficients = np.zeros(basis.size)
-        rows = max(1, BLOCK // (basis.size * (degree if kind is Sphere else 1)))
-        framed = in_frame(tokens, axis)
-        for first in range(0, n, rows):
-            part = slice(first, first + rows)
-            coefficients += share[part] @ basis.functions(framed[part])
-        coefficients *= np.exp(-0.5 * bandwidth**2 * basis.laplacian)
+        (coefficients,) = smeared(tokens, share[None], axis, *smearing(n, dim, kind, bandwidth, degree))
         return Density(dim, coefficients / coefficients[0], axis)
 
     # ------------------------------------------------------------------------------------------------------------ asked

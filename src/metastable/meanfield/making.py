@@ -123,6 +123,43 @@ def projected(
         degree *= 2
 
 
+def smearing(
+    count: float, dim: int, kind: type[Basis], bandwidth: float | None, degree: int | None
+) -> tuple[float, int]:
+    """The bandwidth at which so many tokens are smeared out, and the degree that shows it, where one or both are not given."""
+    if degree is not None:
+        degree = check_degree(degree, kind)
+    reach = math.sqrt(-2.0 * math.log(TAIL))
+    if bandwidth is None:
+        bandwidth = 0.5 * count ** (-1.0 / (dim + 3)) if degree is None else reach / degree
+    bandwidth = _checks.number(bandwidth, "bandwidth", 0.0, strict=True)
+    if degree is None:
+        needed = max(4.0, reach / bandwidth)
+        if needed > LARGEST_DEGREE[kind]:
+            raise ResolutionError(
+                f"a bandwidth of {bandwidth:g} needs {needed:.3g} modes, more than {LARGEST_DEGREE[kind]}; "
+                f"use bandwidth={1.01 * reach / LARGEST_DEGREE[kind]:.2g} or more"
+            )
+        degree = math.ceil(needed)
+    return bandwidth, degree
+
+
+def smeared(
+    tokens: FloatArray, shares: FloatArray, axis: FloatArray | None, bandwidth: float, degree: int
+) -> FloatArray:
+    """Series (m, size) of tokens (n, dim) under the heat kernel, with each line of `shares` (m, n) as weights."""
+    n, dim = tokens.shape
+    kind = kind_of(dim, axis)
+    basis = bases.make(kind, dim, degree)
+    coefficients = np.zeros((len(shares), basis.size))
+    rows = max(1, BLOCK // (basis.size * (degree if kind is Sphere else 1)))
+    framed = in_frame(tokens, axis)
+    for first in range(0, n, rows):
+        part = slice(first, first + rows)
+        coefficients += shares[:, part] @ basis.functions(framed[part])
+    return coefficients * np.exp(-0.5 * bandwidth**2 * basis.laplacian)
+
+
 def angles_of_shares(basis: Circle, coefficients: FloatArray, shares: FloatArray) -> FloatArray:
     """Angles t (m,) at which the law of each row (m or 1, size) has mass `shares` between 0 and t."""
     k = np.arange(1.0, basis.degree + 1.0)

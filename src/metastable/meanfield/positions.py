@@ -32,6 +32,8 @@ from metastable.meanfield.making import (
     kind_of,
     out_of_frame,
     projected,
+    smeared,
+    smearing,
 )
 
 POSITIONS = 12
@@ -74,6 +76,24 @@ def averages(count: int, u: FloatArray) -> FloatArray:
     return mean @ _analysis(count)
 
 
+@lru_cache(maxsize=32)
+def smoothing(count: int) -> FloatArray:
+    """Factors (count,) of the Legendre polynomials of degree 0..count-1 that make a kernel out of them which is positive and as
+    narrow as can be: sum_j factors_j (2 j + 1) P_j(t) is proportional to (P_m(t)/(t - z))^2, z the largest zero of P_m,
+    m = (count + 1)/2.
+
+    By the product formula of Legendre polynomials sum_j factors_j (2 j + 1) P_j(s) P_j(t) is positive for all s and t, too. The first
+    factor is 1, the second one z = 1 - O(count^-2).
+    """
+    m = (count + 1) // 2
+    zero = legendre.leggauss(m)[0][-1]
+    t, weights = legendre.leggauss(2 * m + 1)
+    known = legendre.legvander(t, max(m, count))
+    square = (known[:, m] / np.where(t == zero, 1.0, t - zero)) ** 2
+    factors = (weights * square) @ known[:, :count]
+    return factors / factors[0]
+
+
 def tail_of_positions(values: FloatArray) -> float:
     """Part of laws (positions, size) in the last quarter of their polynomials in u."""
     count = len(values)
@@ -90,7 +110,7 @@ def checked_position(u: Any) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CausalDensity:
+class CausalDensity(_checks.LockedArrays):
     """Laws of tokens by their position u in (0, 1] of a sequence.
 
     Fields
@@ -99,7 +119,7 @@ class CausalDensity:
     coefficients : (positions, size), those of `Density` at Gauss's nodes in u (`positions`).
     axis : None, or the axis of zonal laws.
 
-    Made by `CausalDensity.from_function` and `CausalDensity.alike`.
+    Made by `CausalDensity.from_function`, `CausalDensity.from_tokens` and `CausalDensity.alike`.
     """
 
     dim: int
@@ -158,6 +178,39 @@ class CausalDensity:
         if not (coefficients[:, 0] > 0).all():
             raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
         return CausalDensity(dim, coefficients / coefficients[:, :1], axis)
+
+    @staticmethod
+    def from_tokens(
+        x: Any,
+        positions: int = 2 * POSITIONS,
+        bandwidth: float | None = None,
+        degree: int | None = None,
+        axis: Any = None,
+    ) -> CausalDensity:
+        """The laws of tokens x (n, dim) in order, token k at position (k - 1/2)/n.
+
+        Tokens are smeared out along the sequence, too, by a polynomial in u that is positive (`smoothing`), so that there is a law at
+        every position; the average of all of them, `mean()`, is the law of all tokens. What varies along the sequence is
+        blurred by O(positions^-2). `bandwidth` is that of `Density.from_tokens`; None: that of n/positions tokens, or what
+        `degree` modes can show.
+        """
+        tokens = _checks.tokens(x, "x")
+        n, dim = tokens.shape
+        axis = check_axis(axis, dim)
+        count = _checks.count(positions, "positions", maximum=MOST_POSITIONS)
+        if n < count:
+            raise InvalidInputError(f"x has {n} tokens, fewer than positions={count}; use positions={n} or less")
+        _checks.room((2 * n, count), "the tokens by position")
+        spread = smearing(n / count, dim, kind_of(dim, axis), bandwidth, degree)
+        # Token k fills the interval from (k - 1)/n to k/n: (2 j + 1) times the integral of P_j(2 u - 1) over it, j = 0..count-1.
+        value = legendre.legvander(np.linspace(-1.0, 1.0, n + 1), count)
+        moments = np.empty((count, n))
+        moments[0] = 1.0 / n
+        for j in range(1, count):
+            moments[j] = 0.5 * np.diff(value[:, j + 1] - value[:, j - 1])
+        series = smeared(tokens, smoothing(count)[:, None] * moments, axis, *spread)
+        laws = _functions(nodes_of(count)[0], count) @ series
+        return CausalDensity(dim, laws / laws[:, :1], axis)
 
     @property
     def basis(self) -> Basis:

@@ -206,7 +206,7 @@ class Prefix(Masking):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mask(Masking):
+class Mask(_checks.LockedArrays, Masking):
     """Any boolean matrix: row k says whom token k sees. Or a rule for any length: a function (k, j) -> bool of two positions (0-based).
 
     Every token must see at least one token. A rule is asked once for every pair of a length; stores keep the matrix that it made.

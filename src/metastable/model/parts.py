@@ -16,8 +16,8 @@ Activation = Literal["relu", "gelu", "silu", "tanh", "identity"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
 
-class ArrayFields:
-    """Equality, hashing and a short form for frozen dataclasses that hold arrays."""
+class ArrayFields(_checks.LockedArrays):
+    """Equality, hashing, copies and a short form for frozen dataclasses that hold arrays."""
 
     def _key(self) -> tuple:
         values = (getattr(self, name) for name in self.__dataclass_fields__)  # type: ignore[attr-defined]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from metastable.run import Run
+
 Verdict = Literal["agrees", "agrees under a condition", "disagrees", "not available"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
@@ -78,6 +80,7 @@ class Recipe:
     hindsight : what of the item was chosen or changed after a result had been seen (empty: nothing); the report says it.
     options : what the command line needs to find the item, for example "--paper 2312.10794" (set by `Paper`).
     source : hash of the code of a paper outside the package, whose changes mean computing again (set by `load_paper`).
+    play : dataset -> runs by title, which the report offers as pages that play them (None: there is nothing that moves).
     """
 
     name: str
@@ -95,6 +98,7 @@ class Recipe:
     hindsight: str = ""
     options: str = ""
     source: str = ""
+    play: Callable[[xr.Dataset], Mapping[str, Run]] | None = None
 
     def small(self) -> Recipe:
         """The same item with the parameters of `quick`."""

@@ -115,7 +115,7 @@ def _section(result: Result) -> str:
 {chip(result.verdict)}</header>
 <p>{typeset(result.statement)}</p>
 {_image(result)}
-{_hindsight(result)}{body}
+{_players(result)}{_hindsight(result)}{body}
 <details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
 {_parameters(result)}</details></section>
 """
@@ -147,6 +147,15 @@ def _image(result: Result) -> str:
         return ""
     content = base64.b64encode(result.figure.read_bytes()).decode()
     return f'<figure class="scroll"><img alt="{plain(result.title)}" src="data:image/png;base64,{content}"></figure>'
+
+
+def _players(result: Result) -> str:
+    """Links to the pages beside the report that play the runs of the figure."""
+    links = [
+        f'<a href="{plain(page.parent.name)}/{plain(page.name)}">{typeset(title)}</a>'
+        for title, page in result.players.items()
+    ]
+    return f"<p>Watch it move: {', '.join(links)}.</p>\n" if links else ""
 
 
 def _parameters(result: Result) -> str:

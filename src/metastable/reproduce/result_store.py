@@ -7,13 +7,16 @@ killed therefore leaves finished items whole and unfinished ones absent.
     out/figure-3/data.zarr      everything that was measured (xarray)
     out/figure-3/*.csv          the same, one table per set of dimensions, where small enough to read
     out/figure-3/figure.png     and .pdf, .svg as asked
+    out/figure-2/play-*.html    runs of the figure as pages that play them, where the recipe has some
 """
 
 from __future__ import annotations
 
 import csv
+import html
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 MARKER = "result.json"
+PLAYER = "play-"
+"""How pages begin that play a run of the item."""
 CSV_LIMIT = 20_000
 """Tables with more cells than this are kept in zarr only."""
 
@@ -61,6 +66,17 @@ class Result:
     def figure(self) -> Path | None:
         """The PNG, if there is one."""
         return None if self.folder is None else self.folder / "figure.png"
+
+    @property
+    def players(self) -> dict[str, Path]:
+        """Pages that play a run of the item, by title."""
+        pages = [] if self.folder is None else sorted(self.folder.glob(f"{PLAYER}*.html"))
+        return {html.unescape(_title(page)): page for page in pages}
+
+
+def _title(page: Path) -> str:
+    found = re.search("<title>(.*?)</title>", page.read_text("utf-8"))
+    return page.stem if found is None else found[1]
 
 
 @contextmanager
@@ -154,6 +170,7 @@ def store(
     with explain_disk_errors(out), stores.new_folder(final, overwrite=True) as folder:
         write_data(dataset, folder)
         kinds = draw(recipe, dataset, folder, formats)
+        write_players(recipe, dataset, folder)
         result = _result(recipe, settings, recipe.judge(dataset), seconds, kinds)
         write_marker(result, folder)
     return replace(result, folder=final)
@@ -164,6 +181,12 @@ def draw(recipe: Recipe, dataset: xr.Dataset, folder: Path, formats: Sequence[st
     kinds = tuple(dict.fromkeys(("png", *formats)))
     style.save(recipe.draw(dataset), folder / "figure", kinds)
     return kinds
+
+
+def write_players(recipe: Recipe, dataset: xr.Dataset, folder: Path) -> None:
+    """The runs that a recipe offers, each as a page with a player."""
+    for number, (title, run) in enumerate({} if recipe.play is None else recipe.play(dataset).items(), start=1):
+        run.to_html(folder / f"{PLAYER}{number}.html", title=title, text=recipe.title)
 
 
 def _result(

@@ -176,6 +176,25 @@ class Run(Handle):
         moment = self.end if t is None else t
         return predict_merges(self.final if t is None else self.at(t), self.model_at(moment), moment, **options)
 
+    def to_html(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """The run as one page that plays it: a file for a browser, a mail or a web host, which needs nothing else and no network.
+
+        Parameters
+        ----------
+        path : where the page is written, "run.html".
+        title, text : what stands above the picture.
+        frames : moments that are shown, 361 unless said; runs that kept chosen times have no more than those.
+        log : logarithmic time; None for runs beyond t = 1000.
+        delta, radius : how far apart Renyi centers and how near tokens of one cluster are; None for 4 and 0.5 beta^(-1/2).
+
+        >>> import metastable as ms
+        >>> run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(8, dim=2, seed=0), until=5.0)
+        >>> run.to_html("run.html", title="Eight tokens")  # doctest: +SKIP
+        """
+        from metastable.explorer import export_run
+
+        export_run.write(self, path, **options)
+
     def append(self, tokens: Any, *, progress: bool | None = None) -> Run:
         """The run with more tokens behind the others: only the new ones are computed.
 

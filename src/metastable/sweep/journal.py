@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from metastable.errors import StoreError
 from metastable.stores.files import PARTIAL, move, write_file
 from metastable.sweep import records
 from metastable.sweep.records import Damage, Record
-from metastable.sweep.tasks import Variable
+from metastable.sweep.tasks import EARLY, Variable
 
 SUFFIX = ".segment"
 DAMAGED = "damaged"
@@ -47,6 +48,8 @@ class Entry:
     layout: Layout
     note: str = ""
     """Why members of a finished task failed, where functions of one's own raised."""
+    early: tuple[tuple[str, int], ...] = ()
+    """Members of a finished task that stopped early: (status, how many)."""
 
     def read(self) -> tuple[dict[str, Any], list[Variable]]:
         """Header and arrays, read and verified again."""
@@ -76,7 +79,16 @@ def entry(path: Path, record: Record) -> Entry:
         sys.intern(str(header.get("version", ""))),
         _interned(layout),
         str(header.get("note", "")),
+        tuple((sys.intern(str(name)), int(count)) for name, count in dict(header.get(EARLY, {})).items()),
     )
+
+
+def early_members(entries: Iterable[Entry]) -> dict[str, int]:
+    """Members of all finished tasks that stopped early, by status. (Records of earlier versions do not say.)"""
+    found: Counter[str] = Counter()
+    for item in entries:
+        found.update(dict(item.early))
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)

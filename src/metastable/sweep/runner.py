@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from metastable._progress import progress_bar
 from metastable.errors import MetastableError, SchedulerLostError, StoreError, SweepError
 from metastable.stores import locks
 from metastable.sweep import cluster as clusters
+from metastable.sweep import journal
 from metastable.sweep.executors import Executor, Here, Returned
 from metastable.sweep.specification import Sweep
 from metastable.sweep.store import Say, Store, open_results, prepare_folder
@@ -41,7 +42,10 @@ MEMORY = 0.7
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call of `run` left behind: tasks in the grid, with a result, failed, run by this call, and its seconds."""
+    """What a call of `run` left behind: tasks in the grid, with a result, failed, run by this call, and its seconds.
+
+    `early`: members of tasks with a result that stopped early or failed, how many by status ({"max_steps": 3}).
+    """
 
     folder: Path
     total: int
@@ -49,6 +53,7 @@ class Outcome:
     failed: int
     ran: int
     seconds: float
+    early: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -114,7 +119,8 @@ def run(
             executor = _executor(sweep, execute, workers, scheduler, cluster, cluster_options or {}, len(waiting), say)
             ran = _run(store, executor, waiting, progress)
         store.refresh()
-        return Outcome(folder, sweep.size, store.done, store.failed, ran, time.monotonic() - before)
+        early = journal.early_members(store.entries.values())
+        return Outcome(folder, sweep.size, store.done, store.failed, ran, time.monotonic() - before, early)
 
 
 def _silent(line: str) -> None:

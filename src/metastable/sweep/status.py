@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ class Status:
 
     `running`: numbers of tasks that are under way; `process`: pid and host of the process that works on it, or None; `rate`:
     tasks per second of that process, `left`: seconds until it will be done (None when nobody works); `slowest`: (grid point,
-    seconds) of the slowest tasks; `unfinished`: members of finished tasks that stopped early; `damaged`: segments with results that
-    cannot be read any more (they will be computed again); `notes`: (grid point, why) of finished tasks of which members failed
-    because a function of one's own raised, the first `OFFENDERS`.
+    seconds) of the slowest tasks; `unfinished`: members of finished tasks that stopped early, `early`: how many by status;
+    `damaged`: segments with results that cannot be read any more (they will be computed again); `notes`: (grid point, why) of finished
+    tasks of which members failed because a function of one's own raised, the first `OFFENDERS`.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class Status:
     damaged: tuple[str, ...]
     versions: tuple[str, ...]
     notes: tuple[tuple[str, str], ...] = ()
+    early: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
@@ -108,6 +110,7 @@ def status(folder: str | PathLike[str]) -> Status:
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
         notes=tuple((sweep.task(number).where, entries[number].note) for number in noted[:OFFENDERS]),
+        early=journal.early_members(entries.values()),
     )
 
 

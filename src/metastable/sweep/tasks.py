@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,8 @@ Execute = Callable[["Task"], "xr.Dataset"]
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
 UNFINISHED = "unfinished"
+EARLY = "early"
+"""Attribute of a result with how many members stopped early, by status, as JSON."""
 """The variable that counts the members of a task that stopped early."""
 
 
@@ -130,8 +133,9 @@ def load(path: str) -> Callable[..., Any]:
 def run_ensemble(task: Task) -> xr.Dataset:
     """The ensemble of a task, with the observables of its members over time (NaN from where a member failed).
 
-    The variable `unfinished` counts the members that stopped early. An ensemble that was interrupted has fewer members than it
-    should: it is no result. One of which no member reached the last time is a failure.
+    The variable `unfinished` counts the members that stopped early (the attribute `early`: by status).
+    An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member reached the last time
+    is a failure.
     """
     from metastable.ensembles import ensemble  # Numba and xarray, which only workers need
 
@@ -162,7 +166,8 @@ def run_ensemble(task: Task) -> xr.Dataset:
                 or "raise max_steps in [run] where that is the reason, or run one member with metastable.simulate to see why"
             )
         )
-    return result.assign({UNFINISHED: int((~finished).sum())})
+    early = Counter(map(str, statuses[~finished]))
+    return result.assign({UNFINISHED: early.total()}).assign_attrs({EARLY: json.dumps(dict(sorted(early.items())))})
 
 
 # ------------------------------------------------------------------------------------------- what is kept of a result

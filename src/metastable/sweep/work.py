@@ -12,7 +12,7 @@ from typing import Any
 
 from metastable.sweep import records
 from metastable.sweep.specification import Sweep
-from metastable.sweep.tasks import Execute, Task, load, variables
+from metastable.sweep.tasks import EARLY, Execute, Task, load, variables
 
 LONGEST_TRACEBACK = 20_000
 """Characters of a traceback that are kept, counted from its end."""
@@ -60,12 +60,13 @@ def run_task(task: Task, function: Execute) -> bytes:
     try:
         result = function(task)
         kept = variables(result, task.keep)
-        note = str(result.attrs.get("failure", ""))[:LONGEST_NOTE]
+        extra: dict[str, Any] = {"note": str(result.attrs.get("failure", ""))[:LONGEST_NOTE]}
+        extra[EARLY] = json.loads(result.attrs.get(EARLY, "{}"))
     except Exception as reason:
         text = "".join(traceback.format_exception(reason))[-LONGEST_TRACEBACK:]
         return failure(task, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
     header = _header(task, records.DONE, time.monotonic() - begin)
-    return records.encode(header | {"note": note} if note else header, kept)
+    return records.encode(header | {name: value for name, value in extra.items() if value}, kept)
 
 
 def failure(task: Task, error: str, text: str, seconds: float) -> bytes:

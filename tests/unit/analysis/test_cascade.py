@@ -8,11 +8,14 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import cluster_leaders, leaders
+from metastable.analysis import _paths, cascade, cluster_leaders, leaders
+from metastable.analysis._film import Film, RunFilm, refine
 from metastable.analysis.cascade import COPIES
-from metastable.analysis.followers import groups_of
+from metastable.analysis.clusters import link_bound
+from metastable.analysis.followers import PathFilm, groups_of, tree_of_groups
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
+from metastable.integrate.rodas.forces import plain_surroundings
 
 
 def on_circle(angles):
@@ -73,7 +76,7 @@ def test_groups_of_followers_keep_the_leader_alone():
     assert (np.bincount(groups)[groups[[0, 70]]] == 1).all()
     assert all(len(set(labels[groups == g])) == 1 for g in range(len(first)))
     assert len(first) < 20
-    np.testing.assert_array_equal(groups_of(labels[60:]), np.arange(40))
+    np.testing.assert_array_equal(groups_of(labels[64:76]), np.arange(12))
 
 
 def test_value_matrix_sets_the_pace():
@@ -178,7 +181,7 @@ def test_a_pair_falls_at_the_exact_time():
 def test_flow_of_leaders_equals_the_flow_of_their_tokens():
     """With all masses one the leaders are plain tokens: the states agree with `rodas` where times can be told apart."""
     x = sphere.uniform(6, dim=3, seed=1)
-    around = leaders.Surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
+    around = plain_surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
     path = leaders.solve(x, around, begin=0.0, until=300.0, tolerance=1e-9, max_steps=10_000)
     solved = rodas.solve(ms.Attention(dim=3, beta=9.0), x, until=300.0, rtol=1e-9, times=path.begin[1:])
     places = path.pieces[1:, 0]
@@ -265,3 +268,85 @@ def test_refuses_nonsense():
         ms.predict_merges(on_circle([0.0, 1.0]), ms.Attention(dim=2, beta=400.0))
     with pytest.raises(InvalidInputError, match="dim"):
         ms.predict_merges(np.eye(3), model)
+
+
+# ------------------------------------------------------------------------------------------------ reading paths of points
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainPath(Film):
+    """A path of points read by the slow way of runs: states by NumPy, bounds on the ways of all points."""
+
+    pieces: np.ndarray
+
+    def tokens(self, step, u):
+        x = sum(self.pieces[step, power] * u**power for power in range(5))
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    def look(self, step, u):
+        return ms.cluster_labels(self.tokens(step, u), self.radius)
+
+    def held(self, step, low, high):
+        return RunFilm.held(self, step, low, high)
+
+
+def random_path(seed, steps=3, points=7, dim=3):
+    """Points that wander: a cubic of random size in each step, joined end to end."""
+    generator = np.random.default_rng(seed)
+    x, pieces = sphere.uniform(points, dim=dim, seed=generator), []
+    for _ in range(steps):
+        later = 0.3 * generator.standard_normal((4, points, dim)) / np.array([1.0, 2.0, 3.0, 4.0])[:, None, None]
+        pieces.append(np.concatenate([x[None], later]))
+        x = pieces[-1].sum(axis=0)
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.array(pieces)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_held_parts_of_a_path_hold_at_every_moment(seed):
+    pieces, radius = random_path(seed), 0.6
+    plain = PlainPath(np.arange(3.0), np.ones(3), radius, pieces)
+    generator = np.random.default_rng(seed)
+    bound, parted = link_bound(radius), 0
+    for step in range(3):
+        for low, length in zip(0.8 * generator.random(20), 0.2 * generator.random(20)):
+            high = low + length
+            labels, change = _paths.held(pieces[step], low, high, bound)
+            looks = [plain.look(step, u) for u in np.linspace(low, high, 25)]
+            for look in looks:
+                assert refine(look, labels).max() == labels.max()
+            if change == 0.0:
+                assert all((look == labels).all() for look in looks)
+                parted += 1
+    assert parted > 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_last_parting_of_a_path_is_that_of_the_slow_way(seed):
+    pieces, radius = random_path(seed), 0.9
+    plain = PlainPath(np.arange(3.0), np.ones(3), radius, pieces)
+    fast = PathFilm(np.arange(3.0), np.ones(3), radius, pieces, link_bound(radius))
+    together, points = np.zeros(4, dtype=np.int64), np.array([0, 2, 3, 6])
+    for leaders_, labels in ((points, together), (np.arange(7), plain.look(2, 1.0))):
+        slow, quick = (film.last_parting(labels, leaders_, (0, 0.1), (2, 0.95), 1e-9) for film in (plain, fast))
+        assert (slow is None) == (quick is None)
+        if slow is not None:
+            assert quick[0][0] == slow[0][0]
+            np.testing.assert_allclose([m[1] for m in quick], [m[1] for m in slow], atol=3e-9)
+
+
+def test_a_march_of_followers_ends_when_all_are_gathered_for_good():
+    """What comes after is nothing: the merges are those of the march to the end of time."""
+    query, key = np.random.default_rng([2, 1]).normal(size=(2, 3, 3))
+    model = ms.Attention(dim=3, beta=4.0, query=query, key=key)
+    state = ms.simulate(model, sphere.uniform(30, dim=3, seed=5), until=100.0, progress=False).final
+    around = plain_surroundings(np.tril(np.ones((30, 30))), query.T @ key, 4.0, 2, 0.0)
+    options = {"begin": 0.0, "until": cascade.LATEST, "tolerance": 1e-6, "max_steps": 10_000}
+    short, whole = (leaders.solve(state, around, gathered=near, **options) for near in (1e-4, 0.0))
+    assert short.code == leaders.ONE_LEFT
+    assert len(short.begin) < len(whole.begin)
+    trees = [tree_of_groups(path, np.arange(30), 0.05, 1.0, 1e-9) for path in (short, whole)]
+    np.testing.assert_array_equal(trees[0].time, trees[1].time)
+    np.testing.assert_array_equal(trees[0].parent, trees[1].parent)
+    assert trees[1].complete
+    assert len(trees[1]) > 0

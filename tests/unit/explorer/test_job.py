@@ -83,9 +83,18 @@ def test_a_long_run_is_previewed():
     order = {"kind": "simulate", "panel": 0, "run": 3, "setting": {**CIRCLE, "start": {"tokens": 9, "seed": 5}}}
     kinds = [
         message["type"] if isinstance(message, dict) else "binary"
-        for message in job.perform({**order, "clock": {"until": 100.0, "log": True}})
+        for message in job.perform({**order, "clock": {"until": 1e5, "log": True}})
     ]
     assert kinds.index("binary") < kinds.index("view")
+
+
+def test_full_attention_climbs_its_energy_and_causal_attention_has_none():
+    words, _ = perform({**CIRCLE, "model": {**CIRCLE["model"], "mask": {"kind": "full"}}})
+    energy = np.array(words["curves"]["energy"])
+    assert (np.diff(energy) > -1e-12).all()
+    assert 0 < energy[0] < energy[-1] <= 1 + 1e-12
+    words, _ = perform(CIRCLE)
+    assert words["curves"]["energy"] is None
 
 
 def test_changes_are_told_apart_under_the_causal_mask():
@@ -98,6 +107,9 @@ def test_changes_are_told_apart_under_the_causal_mask():
     assert changed["elsewhere"] >= 1
     words, _ = perform({**CIRCLE, "start": {**CIRCLE["start"], "appended": [[0.0, 1.0]]}}, before=CIRCLE)
     assert words["end"]["changed"]["added"] == 1
+    words, _ = perform({**CIRCLE, "start": {**CIRCLE["start"], "removed": [10]}}, before=CIRCLE)
+    changed = words["end"]["changed"]
+    assert (changed["moved"], changed["removed"], changed["earlier"], changed["later"]) == ([], 1, 10, 13)
     assert words["end"]["changed"]["earlier_shift"] < 1e-4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -34,6 +35,13 @@ from metastable.explorer import limits, protocol
 def test_what_is_not_a_message_is_refused(text):
     with pytest.raises(protocol.MessageError):
         protocol.parse(text)
+
+
+@pytest.mark.parametrize("value", [2.0**53, 1e16, 1.2345678901234567e19, 9e20, 9.007199254740993e20, -1e16])
+def test_real_numbers_that_scripts_write_without_a_point_are_read(value):
+    """JSON.stringify(1e16) is 10000000000000000, and so on below 1e21."""
+    text = f"{int(Decimal(repr(value)))}"
+    assert protocol.parse(f'{{"a": {text}}}') == {"a": value}
 
 
 def test_a_message_is_read_exactly():

@@ -10,7 +10,9 @@ import pytest
 import metastable as ms
 from metastable.errors import InvalidInputError, ModelError, TokenError
 from metastable.explorer import limits, presets
+from metastable.explorer.python_code import python_code
 from metastable.explorer.setting import Clock, Setting, from_eigenvalues
+from metastable.explorer.starting import STARTS
 
 
 def setting(model=None, start=None, **rest):
@@ -37,6 +39,39 @@ def test_start_is_the_uniform_one_with_hand_made_changes():
     x = setting(None, {"seed": 7, "placed": [[0, [0.0, 3.0]]], "appended": [[2.0, 0.0]]}).positions
     np.testing.assert_array_equal(x[1:5], ms.sphere.uniform(5, dim=2, seed=7)[1:])
     np.testing.assert_allclose(x[[0, 5]], [[0.0, 1.0], [1.0, 0.0]], atol=1e-15)
+
+
+def test_tokens_are_taken_out_and_indices_stay():
+    """Indices of moved and removed tokens count all tokens, appended ones included, before any is taken out."""
+    start = {"seed": 7, "appended": [[1.0, 0.0], [0.0, 1.0]], "placed": [[6, [-1.0, 0.0]]], "removed": [5, 0]}
+    data = setting(None, start)
+    x = data.positions
+    assert len(x) == data.start.total == 5
+    np.testing.assert_array_equal(x[:4], ms.sphere.uniform(5, dim=2, seed=7)[1:])
+    np.testing.assert_allclose(x[4], [-1.0, 0.0], atol=1e-15)
+    assert Setting.from_dict(data.to_dict()) == data
+    with pytest.raises(TokenError, match="at least one must stay"):
+        setting(None, {"removed": [0, 1, 2, 3, 4]})
+
+
+@pytest.mark.parametrize("offered", STARTS, ids=lambda item: item["kind"])
+def test_every_start_is_the_one_of_the_package(offered):
+    numbers = {entry["name"]: entry["suggestion"] for entry in offered["fields"]}
+    data = setting(None, {"kind": offered["kind"], "seed": 3, **numbers})
+    make = ms.sphere.uniform if offered["kind"] == "uniform" else getattr(ms.starts, offered["kind"])
+    np.testing.assert_array_equal(data.positions, make(5, dim=2, seed=3, **numbers))
+    assert Setting.from_dict(json.loads(json.dumps(data.to_dict()))) == data
+    scope = {}
+    code = python_code([data], Clock(1.0)).split("run = ")[0]
+    exec(code, scope)
+    np.testing.assert_array_equal(scope["start"], data.positions)
+
+
+def test_matrices_of_heads_have_the_same_abbreviations():
+    heads = [{"beta": 2.0, "value": {"eigenvalues": [[1, 0], [-1, 0]]}}, {"beta": 3.0, "value": {"gaussian": 4}}]
+    model = setting({"beta": None, "heads": heads}).model
+    np.testing.assert_array_equal(model.heads[0].value, np.diag([1.0, -1.0]))
+    np.testing.assert_array_equal(model.heads[1].value, np.random.default_rng(4).standard_normal((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +157,9 @@ def test_noise_takes_whole_steps_and_has_a_limit():
     noisy = setting({"noise": 0.1})
     steps = noisy.times(Clock(5.0)) / noisy.step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-9)
-    with pytest.raises(limits.LimitError, match="with noise"):
+    with pytest.raises(limits.HorizonError, match="with noise") as caught:
         noisy.check_clock(Clock(1e6))
+    noisy.check_clock(Clock(caught.value.until))
 
 
 def test_steps_are_bounded_by_memory():

@@ -254,3 +254,35 @@ def test_a_film_of_many_tokens_invents_no_way_between_saved_states(coarse, monke
     axis = seen[0].axes[1]
     assert not lines_of(axis, dotted=True)
     assert "9 saved states (strips); hatched: not known" in axis.get_title(loc="left")
+
+
+def test_a_logarithmic_axis_says_that_it_leaves_out_the_start(monkeypatch):
+    """It said "4 saved states" and drew three."""
+    run = ms.simulate(ms.Attention(dim=2, beta=9.0), sphere.uniform(6, dim=2, seed=0), times=[0.0, 1.0, 10.0, 50.0])
+    monkeypatch.setattr("metastable.figures.run_view.MANY", 5)
+    told = {log: run.plot(log=log).axes[0].get_title(loc="left") for log in (False, True)}
+    assert "4 saved states (strips)" in told[False]
+    assert "3 saved states behind $t = 0$ (strips)" in told[True]
+
+
+def test_marks_behind_the_ball_are_pale_and_below_what_is_in_front(monkeypatch, tmp_path):
+    """Edges of dots behind the ball were as white as in front, and marks were drawn over everything or not at all."""
+    start = np.array([[1.0, 0, 0], [-1.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0], [0, 0, 1.0], [0, 0, -1.0]])
+    run = ms.simulate(ms.Attention(dim=3, beta=30.0), start, until=1.0, engine="reference")
+    seen = []
+
+    def look(scene, *_):
+        scene.update(0)
+        seen.append(scene)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(animation, "_pictures", look)
+    with pytest.raises(KeyboardInterrupt):
+        run.animate(tmp_path / "film.gif", seconds=1.0, delta=0.5)
+    _, back_dots, back_rings, _, front_dots, front_rings, _ = seen[0].moving
+    assert len(back_rings.get_offsets()) == len(front_rings.get_offsets()) == 3
+    for back, front in ((back_dots, front_dots), (back_rings, front_rings)):
+        assert (back.get_edgecolor()[:, 3] == 1.0).all()  # or a heap of them would be dark
+        assert back.get_zorder() < front.get_zorder()
+    assert back_rings.get_edgecolor()[:, :3].min() > 0.6 > front_rings.get_edgecolor()[:, :3].min()
+    assert back_dots.get_facecolor()[:, :3].min() > 0.6 > front_dots.get_facecolor()[:, :3].min()

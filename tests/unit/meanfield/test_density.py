@@ -6,6 +6,7 @@ from scipy import integrate, special
 
 import metastable as ms
 from metastable.errors import InvalidInputError, ResolutionError, TokenError, UnsupportedError
+from metastable.meanfield.positions import smoothing
 
 Density, CausalDensity = ms.meanfield.Density, ms.meanfield.CausalDensity
 
@@ -108,6 +109,39 @@ def test_laws_by_position():
     assert abs(density.sequence(2000, seed=1).mean() - density.mean().mean.mean()) < 0.1
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 95, 96])
+def test_laws_of_tokens_are_smoothed_by_a_positive_kernel(count):
+    """At every two positions, up to rounding; narrower with more of them."""
+    factors, t = smoothing(count), np.polynomial.legendre.legvander(np.linspace(-1, 1, 201), count - 1)
+    kernel = (t * (factors * (2 * np.arange(count) + 1))) @ t.T
+    assert kernel.min() > -1e-13 * kernel.max()
+    assert factors[0] == 1.0
+    if count > 2:
+        assert 1 - factors[1] < 12 / (count + 1) ** 2
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_laws_of_tokens_by_position(dim):
+    """The average of all laws is that of all tokens; there is a law everywhere; and it is near that which the tokens are of."""
+    x = ms.sphere.uniform(300, dim, 0)
+    density = CausalDensity.from_tokens(x, positions=9, bandwidth=0.4)
+    whole = Density.from_tokens(x, bandwidth=0.4)
+    np.testing.assert_allclose(density.mean().coefficients, whole.coefficients, atol=1e-12)
+    for u in np.linspace(0, 1, 7):
+        assert density.at(float(u)).mass == density.mean(float(u)).mass == 1.0
+    zonal = CausalDensity.from_tokens(x, positions=3, axis=np.eye(dim)[0])
+    assert zonal.axis is not None
+
+
+def test_laws_of_tokens_come_near_those_that_they_are_drawn_from():
+    known = CausalDensity.from_function(lambda u, x: np.exp(np.cos(np.arctan2(x[:, 1], x[:, 0]) - 3 * u)), 2)
+    errors = []
+    for tokens, positions in ((300, 6), (20_000, 24)):
+        found = CausalDensity.from_tokens(known.sequence(tokens), positions)
+        errors.append(max(np.abs(found.at(u).fourier(2) - known.at(u).fourier(2)).max() for u in (0.1, 0.5, 0.9)))
+    assert errors[1] < 0.03 < errors[0]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -120,6 +154,8 @@ def test_laws_by_position():
         (lambda: Density.from_tokens([[1.0, 0.0]], bandwidth=1e-6), ResolutionError, "bandwidth"),
         (lambda: Density.from_tokens([[1.0, 0.0]], bandwidth=0.01, degree=16), InvalidInputError, "bandwidth"),
         (lambda: Density.from_tokens([[1.0, 1.0]]), TokenError, "length"),
+        (lambda: CausalDensity.from_tokens([[1.0, 0.0]] * 5, positions=6), InvalidInputError, "positions=5 or less"),
+        (lambda: CausalDensity.from_tokens([[1.0, 0.0]] * 5, 2, bandwidth=1e-6), ResolutionError, "bandwidth"),
         (lambda: Density(2, [1.0, 0.0]), InvalidInputError, "full set"),
         (lambda: Density(2, [2.0, 0.0, 0.0]), InvalidInputError, "mass"),
         (lambda: Density.uniform(3).at_angle(0.0), UnsupportedError, "circle"),

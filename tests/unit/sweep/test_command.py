@@ -209,7 +209,8 @@ def test_members_that_stop_early_are_counted(folder):
     assert early > 0
     assert 0 < done.sum() < done.size
     assert (found.unfinished.values[done] == missing.values[done]).all()
-    assert f"{early} members stopped early" in text
+    assert f"{early} members stopped early ({early} max_steps)" in text
+    assert "raise max_steps in [run]" in text
     text = " ".join(call("status", "few", "--failures", cwd=folder).split())
     assert f"unfinished {early} members" in text
     assert "none of the 3 members reached t = 8 (3 max_steps)" in text

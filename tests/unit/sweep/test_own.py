@@ -160,6 +160,10 @@ def test_a_sweep_file_with_functions_beside_it(tmp_path):
     assert "task 1 at beta = 9: OwnFunctionError: the observable 'moody'" in text
     assert "raised KeyError for member 0" in text
     assert "some failed at beta = 1" in text
+    # It said to raise max_steps, whatever the reason was.
+    assert "members of finished tasks stopped early (" in text
+    assert "failed): their values are NaN" in text
+    assert "max_steps" not in text
     assert "ZeroDivisionError for member" in text
     code, text = shell("plot", tmp_path / "out", "--variable", "height", folder=elsewhere)
     assert code == 0, text

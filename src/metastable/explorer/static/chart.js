@@ -38,7 +38,12 @@ export class Chart {
       this.events.seek(Math.min(1, Math.max(0, (event.clientX - this.over.getBoundingClientRect().left - x) / width)));
     };
     this.over.addEventListener("pointerdown", (event) => { this.over.setPointerCapture(event.pointerId); this.down = true; seek(event); });
-    this.over.addEventListener("pointermove", (event) => { if (this.down) seek(event); });
+    this.over.addEventListener("pointermove", (event) => {
+      if (this.down) { seek(event); return; }
+      const box = this.over.getBoundingClientRect();
+      this.pointedAt?.(event.clientX - box.left, event.clientY - box.top);
+    });
+    this.over.addEventListener("pointerleave", () => { if (this.pointedAt) this.events.point(-1); });
     for (const name of ["pointerup", "pointercancel"]) this.over.addEventListener(name, () => { this.down = false; });
   }
 
@@ -65,7 +70,7 @@ export class Chart {
 
   timeAxis(run, clock, theme) {
     const { ctx } = this, { x, y, width, height } = this.inner;
-    ctx.strokeStyle = theme.faint; ctx.fillStyle = theme.muted; ctx.lineWidth = 1;
+    ctx.strokeStyle = theme.edge; ctx.fillStyle = theme.muted; ctx.lineWidth = 1;
     ctx.beginPath(); ctx.moveTo(x, y + height + 0.5); ctx.lineTo(x + width, y + height + 0.5); ctx.stroke();
     ctx.textBaseline = "top"; ctx.textAlign = "center";
     for (const { time, label } of timeTicks(run, clock, width)) {

@@ -1,4 +1,4 @@
-// Colours: one for every place on the sphere, so that a cluster wears the colour of where its first token began.
+// Colours. Clusters wear few colours that everybody can tell apart, those of their first tokens; by origin there is one for every place.
 
 function oklch(lightness, chroma, hue) {
   const a = chroma * Math.cos(hue), b = chroma * Math.sin(hue);
@@ -34,8 +34,61 @@ export function ramp(stops, u) {
   return stops[i].map((c, k) => Math.round(c + f * (stops[i + 1][k] - c)));
 }
 
-// The colour of each token for itself: by where it began, or by its place in the sequence.
+// Ten colours, found by search: any two differ by at least 13.8 (CIEDE2000) for normal eyes and for deuteranopia, protanopia and
+// tritanopia (Machado et al. 2009, severity 1), and by a contrast of at least 3:1 from the ball behind them.
+export const CLUSTERS = {
+  light: ["#008870", "#e85888", "#000040", "#888800", "#b870d0", "#700000", "#004058", "#885840", "#7058a0", "#280010"],
+  dark: ["#a0e8d0", "#b84070", "#d0e870", "#7058b8", "#e88888", "#008888", "#e8b8e8", "#a0a028", "#a088e8", "#707000"],
+};
+
+const LASTING = 0.06, STRIDE = 6;
+
+// Who leads a cluster: the first tokens of the last clusters, then those of clusters that last, and Renyi centers.
+function leadersOf(run) {
+  const { tokens, leaders } = run, many = run.labelled === run.frames ? Math.floor((run.frames - 1) / STRIDE) : 0;
+  const ending = new Set(many ? leaders.subarray((run.frames - 1) * tokens, run.frames * tokens) : []), led = new Uint16Array(tokens), size = new Uint16Array(tokens);
+  for (let f = 0; f < many; f++) {
+    size.fill(0);
+    for (let k = 0; k < tokens; k++) if (++size[leaders[f * STRIDE * tokens + k]] === 2) led[leaders[f * STRIDE * tokens + k]]++;
+  }
+  const others = new Set(run.facts.centers.filter((k) => k < tokens));
+  led.forEach((frames, k) => { if (frames > LASTING * many) others.add(k); });
+  const ordered = (set) => [...set].sort((a, b) => a - b);
+  return [...ordered(ending), ...ordered(others).filter((k) => !ending.has(k))];
+}
+
+// Token k prefers colour k (modulo ten), so that a leader keeps its colour when others come and go; one that is taken is replaced by a free
+// one, and when none is free by that whose bearers are farthest away. All others wear the colour of the nearest leader before them.
+function clusterColors(run, dark) {
+  const { tokens, components: c, positions } = run, colors = CLUSTERS[dark ? "dark" : "light"];
+  if (!run.facts) return new Array(tokens).fill(dark ? "#929ca9" : "#66707c");
+  const near = (i, j) => { let dot = 0; for (let a = 0; a < c; a++) dot += positions[i * c + a] * positions[j * c + a]; return dot; };
+  const chosen = new Map(), bearers = colors.map(() => []);
+  for (const k of leadersOf(run)) {
+    let pick = k % colors.length;
+    if (bearers[pick].length) {
+      const free = colors.findIndex((_, i) => !bearers[(pick + i) % colors.length].length);
+      if (free >= 0) pick = (pick + free) % colors.length;
+      else {
+        const closest = bearers.map((list) => Math.max(...list.map((j) => near(k, j))));
+        pick = closest.indexOf(Math.min(...closest));
+      }
+    }
+    bearers[pick].push(k);
+    chosen.set(k, colors[pick]);
+  }
+  const leaders = [...chosen.keys()].sort((a, b) => a - b);
+  return Array.from({ length: tokens }, (_, k) => {
+    if (chosen.has(k)) return chosen.get(k);
+    let best = leaders[0], most = -2;
+    for (const j of leaders) { if (j > k) break; const dot = near(k, j); if (dot > most) { most = dot; best = j; } }
+    return chosen.get(best) ?? colors[0];
+  });
+}
+
+// The colour of each token for itself: of its cluster, by where it began, or by its place in the sequence.
 export function tokenColors(run, mode, dark) {
+  if (mode === "cluster") return clusterColors(run, dark);
   const { tokens, components, positions } = run;
   const colors = new Array(tokens);
   for (let k = 0; k < tokens; k++) {
@@ -55,6 +108,6 @@ export function theme() {
   return {
     dark: document.documentElement.dataset.theme === "dark",
     paper: read("paper"), panel: read("panel"), ink: read("ink"), soft: read("soft"), muted: read("muted"), faint: read("faint"),
-    hair: read("hair"), accent: read("accent"), theory: read("theory"), strong: read("strong"), sans: read("sans"), serif: read("serif"),
+    edge: read("edge"), hair: read("hair"), accent: read("accent"), theory: read("theory"), strong: read("strong"), sans: read("sans"), serif: read("serif"),
   };
 }

@@ -1,6 +1,7 @@
 // The setting: every control writes into the state of the active panel, and shows what is there.
 
 import { el } from "./dom.js";
+import { byHand, clearHand, setTokens } from "./edit.js";
 import { choice, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
 import { active, activeSetting, change, store } from "./store.js";
 import { editable, kindOf, parseNumber, variants } from "./text.js";
@@ -21,10 +22,13 @@ const model = () => activeSetting()?.model ?? {};
 
 // --------------------------------------------------------------------------------------------- tokens and matrices
 
-export function setDim(setting, dim) {
+// Tokens placed by hand belong to their dimension: whoever loses some is told so.
+export function setDim(setting, dim, lost) {
   const { model: table, start } = setting;
+  if (dim !== table.dim && byHand(start)) { lost(table.dim); clearHand(start); }
   table.dim = dim;
-  delete start.placed; delete start.appended;
+  if (start.kind === "equally_spaced" && dim > 3) delete start.kind;
+  for (const head of table.heads ?? []) if (head.value?.eigenvalues) head.value = { eigenvalues: fitEigenvalues(head.value.eigenvalues, dim) };
   for (const name of ["query", "key"]) if (Array.isArray(table[name])) table[name] = identity(dim);
   if (Array.isArray(table.value)) table.value = identity(dim);
   if (table.value?.eigenvalues) table.value = { eigenvalues: fitEigenvalues(table.value.eigenvalues, dim) };
@@ -89,7 +93,7 @@ function eigenTable() {
 
 // A choice among the kinds of a family and a number for each of their fields, all as the package declares them.
 function variantFields(family) {
-  const offered = variants(family).filter(({ fields }) => fields !== null);
+  const offered = (variants(family) ?? []).filter(({ fields }) => fields !== null);
   const declared = (kind) => offered.find((entry) => entry.kind === kind)?.fields ?? [];
   const fresh = (kind) => Object.fromEntries([["kind", kind], ...declared(kind).map(({ name, suggestion }) => [name, suggestion])]);
   const put = (value) => edit((s, table) => { table[family] = family === "weights" && Object.keys(value).length === 1 ? value.kind : value; });
@@ -99,6 +103,48 @@ function variantFields(family) {
     ...[...names.values()].map(({ name, label, symbol }) => when(
       number(el("span", {}, `${label} `, italic(symbol)), `${family}-${name}`, () => model()[family]?.[name], (v) => put({ ...fresh(kindOf(model(), family)), ...(model()[family]?.kind ? model()[family] : {}), [name]: v })),
       () => declared(kindOf(model(), family)).some((item) => item.name === name))),
+  ];
+}
+
+// Where tokens begin, as the package offers it.
+function startFields() {
+  const offered = variants("start") ?? [], start = () => activeSetting()?.start ?? {}, kind = () => start().kind ?? "uniform";
+  if (offered.length < 2) return [];
+  const fieldsOf = (name) => offered.find((entry) => entry.kind === name)?.fields ?? [];
+  const names = new Map(offered.flatMap(({ kind: own, fields }) => fields.map((item) => [`${own}-${item.name}`, { own, ...item }])));
+  const put = (name) => edit((s) => {
+    for (const entry of offered) for (const item of entry.fields) delete s.start[item.name];
+    if (name === "uniform") delete s.start.kind; else Object.assign(s.start, { kind: name }, Object.fromEntries(fieldsOf(name).map((item) => [item.name, item.suggestion])));
+  });
+  return [
+    choice("start", "start", () => offered.filter(({ kind: own }) => own !== "equally_spaced" || model().dim <= 3).map(({ kind: own, label }) => [own, label]), kind, put),
+    ...[...names.values()].map(({ own, name, label, symbol }) => when(
+      number(el("span", {}, `${label} `, italic(symbol)), `start-${own}-${name}`, () => start()[name], (v) => edit((s) => { s.start[name] = v; })),
+      () => kind() === own)),
+  ];
+}
+
+// Several heads: each has its temperature and its value matrix, and their pulls are added.
+const MOST_HEADS = 4;
+function headFields() {
+  const heads = () => model().heads ?? null;
+  const put = (index, field, value) => edit((s, table) => { table.heads[index] = { ...table.heads[index], [field]: value }; });
+  const setCount = (count) => edit((s, table) => {
+    if (count < 2) { if (table.heads) { Object.assign(table, { beta: table.heads[0].beta, value: table.heads[0].value ?? null }); delete table.heads; } return; }
+    const first = { beta: table.beta ?? table.heads?.[0]?.beta ?? 1, ...(table.value ? { value: table.value } : {}) };
+    const now = table.heads ?? [first];
+    // A second head pulls another way: a Gaussian value matrix.
+    table.heads = Array.from({ length: count }, (_, k) => now[k] ?? { beta: first.beta, value: { gaussian: k } });
+    delete table.beta; delete table.value; delete table.query; delete table.key;
+  });
+  const kinds = [["identity", "V = I"], ["eigenvalues", "V = diag(1, …, −1)"], ["gaussian", "V Gaussian"]];
+  const make = { identity: () => null, gaussian: (k) => ({ gaussian: k }), eigenvalues: () => ({ eigenvalues: Array.from({ length: model().dim }, (_, i) => [i === model().dim - 1 ? -1 : 1, 0]) }) };
+  return [
+    choice("heads", "heads", Array.from({ length: MOST_HEADS }, (_, k) => [String(k + 1), k ? `${k + 1} heads` : "one head"]), () => String(heads()?.length ?? 1), (v) => setCount(Number(v))),
+    ...Array.from({ length: MOST_HEADS }, (_, k) => k).flatMap((k) => [
+      when(slider(el("span", {}, `head ${k + 1}: `, italic("β")), `head-${k}-beta`, scales.log(0.1, 1000, 3), () => heads()?.[k]?.beta, (v, final) => edit((s, table) => { table.heads[k].beta = v; }, { final })), () => Boolean(heads()?.[k])),
+      when(choice(el("span", { class: "sr" }, `head ${k + 1}: V`), `head-${k}-value`, kinds, () => matrixKind(heads()?.[k]?.value), (kind) => put(k, "value", make[kind](k))), () => Boolean(heads()?.[k])),
+    ]),
   ];
 }
 
@@ -112,39 +158,43 @@ export function buildForm(form, limits, actions) {
     when(matrix(`${label} as a matrix`, `${name}-matrix`, () => model()[name], (rows) => edit((s, table) => { table[name] = rows; })), () => matrixKind(model()[name]) === "matrix"),
   ];
   const tokens = () => activeSetting()?.start.tokens;
+  const automatic = (name) => ({ is: () => activeSetting()?.[name] === undefined || activeSetting()[name] === null, set: () => edit((s) => { delete s[name]; }) });
   const beta = (value, final) => edit((s, table) => { table.beta = value; }, { final });
 
   const buttons = el("div", { class: "buttons" },
     el("button", { type: "button", id: "append", onclick: (event) => actions.append(event.detail === 0) }, "Append a token"),
-    el("button", { type: "button", id: "another", onclick: () => edit((s) => { s.start.seed = (s.start.seed ?? 0) + 1; delete s.start.placed; delete s.start.appended; }) }, "Another draw"),
-    el("button", { type: "button", id: "undo-hand", onclick: () => edit((s) => { delete s.start.placed; delete s.start.appended; }) }, "Undo my moves"));
-  const byHand = () => Boolean(activeSetting()?.start.placed?.length || activeSetting()?.start.appended?.length);
+    el("button", { type: "button", id: "another", onclick: () => edit((s) => { s.start.seed = (s.start.seed ?? 0) + 1; }) }, "Another draw"),
+    el("button", { type: "button", id: "undo-hand", onclick: () => edit((s) => clearHand(s.start)) }, "Without my changes"));
+  const lost = (dim) => actions.notice(`The tokens that you placed belong to d = ${dim} and are gone; Undo brings them back.`, "", 6);
 
   const fields = [
     group("Tokens",
-      slider(el("span", {}, "tokens ", italic("n")), "tokens", scales.log(2, limits.tokens, 0), tokens, (v, final) => edit((s) => { s.start.tokens = v; delete s.start.appended; s.start.placed = s.start.placed?.filter(([k]) => k < v); }, { final }), { whole: true, low: 1, high: limits.tokens }),
-      slider(el("span", {}, "dimension ", italic("d")), "dim", scales.linear(2, limits.dim, 1), () => model().dim, (v, final) => edit((s) => setDim(s, v), { final }), { whole: true, low: 2, high: limits.dim }),
+      slider(el("span", {}, "tokens ", italic("n")), "tokens", scales.log(2, limits.tokens, 0), tokens, (v, final) => edit((s) => setTokens(s.start, v), { final }), { whole: true, low: 1, high: limits.tokens }),
+      slider(el("span", {}, "dimension ", italic("d")), "dim", scales.linear(2, limits.dim, 1), () => model().dim, (v, final) => edit((s) => setDim(s, v, lost), { final }), { whole: true, low: 2, high: limits.dim }),
       number("seed", "seed", () => activeSetting()?.start.seed ?? 0, (v) => edit((s) => { s.start.seed = v; })),
-      { node: buttons, sync: () => { buttons.querySelector("#undo-hand").hidden = !byHand(); } }),
+      ...startFields(),
+      { node: buttons, sync: () => { buttons.querySelector("#undo-hand").hidden = !byHand(activeSetting()?.start); } }),
     group("Attention",
-      slider(el("span", {}, "inverse ", italic("β")), "beta", scales.log(0.1, 1000, 3), () => model().beta ?? 1, beta),
+      when(slider(el("span", { title: "inverse temperature: how sharply tokens attend to what is near" }, "inv. temp. ", italic("β")), "beta", scales.log(0.1, 1000, 3), () => model().beta ?? 1, beta), () => !model().heads),
+      ...headFields(),
       ...variantFields("mask"), ...variantFields("weights"), ...variantFields("norm"),
       slider(el("span", {}, "noise ", italic("σ")), "noise", scales.linear(0, 0.5, 0.005), () => model().noise ?? 0, (v, final) => edit((s, table) => { if (v > 0) table.noise = v; else delete table.noise; }, { final })),
       when(slider("frozen", "frozen", scales.linear(0, 12, 1), () => model().frozen?.tokens.length ?? 0, (v, final) => edit((s, table) => frozenCount(table, v, table.frozen?.weights?.[0] ?? 4), { final }), { whole: true, low: 0, high: 12 }), () => model().dim <= 3),
       when(number("weight", "frozen-weight", () => model().frozen?.weights?.[0], (v) => edit((s, table) => { table.frozen = { ...table.frozen, weights: table.frozen.tokens.map(() => v) }; })), () => Boolean(model().frozen))),
-    group("Value matrix V",
+    when(group("Value matrix V",
       choice(italic("V"), "value", [["identity", "identity"], ["eigenvalues", "by its eigenvalues"], ["matrix", "matrix"], ["gaussian", "Gaussian"]], () => matrixKind(model().value), (kind) => edit((s, table) => { table.value = makeMatrix(kind, table.dim, table.value, actions.spectrum()); })),
       when(eigenTable(), () => matrixKind(model().value) === "eigenvalues" && model().dim <= TABLE),
       when(number("seed", "value-seed", () => model().value?.gaussian, (v) => edit((s, table) => { table.value = { gaussian: v }; })), () => matrixKind(model().value) === "gaussian"),
-      when(matrix("V as a matrix", "value-matrix", () => model().value, (rows) => edit((s, table) => { table.value = rows; })), () => matrixKind(model().value) === "matrix")),
-    group("Query and key", ...matrixFields("query", "Q"), ...matrixFields("key", "K")),
+      when(matrix("V as a matrix", "value-matrix", () => model().value, (rows) => edit((s, table) => { table.value = rows; })), () => matrixKind(model().value) === "matrix")), () => !model().heads),
+    when(group("Query and key", ...matrixFields("query", "Q"), ...matrixFields("key", "K")), () => !model().heads),
     group("Look",
-      slider(el("span", {}, "centers ", italic("δ")), "delta", scales.linear(0.02, 3.1, 0.01), () => activeSetting()?.delta ?? actions.delta(), (v, final) => edit((s) => { s.delta = v; }, { final })),
-      slider(el("span", {}, "clusters ", italic("r")), "radius", scales.log(0.005, 1.5, 3), () => activeSetting()?.radius ?? actions.radius(), (v, final) => edit((s) => { s.radius = v; }, { final })),
+      slider(el("span", { title: "Rényi centers are at least this far apart" }, "centers ", italic("δ")), "delta", scales.linear(0.02, 3.1, 0.01), () => activeSetting()?.delta ?? actions.delta(), (v, final) => edit((s) => { s.delta = v; }, { final }), { auto: automatic("delta") }),
+      slider(el("span", { title: "Tokens linked closer than this are one cluster" }, "clusters ", italic("r")), "radius", scales.log(0.005, 1.5, 3), () => activeSetting()?.radius ?? actions.radius(), (v, final) => edit((s) => { s.radius = v; }, { final }), { auto: automatic("radius") }),
       choice("colour", "color", [["cluster", "by cluster"], ["order", "by order"], ["origin", "by origin"]], ...look("color")),
       when(choice("projection", "projection", [["auto", "best"], ["leading", "leading space L"], ["principal", "principal axes"], ["coordinates", "coordinates 1–3"]], () => activeSetting()?.projection ?? "auto", (v) => edit((s) => { if (v === "auto") delete s.projection; else s.projection = v; })), () => model().dim > 3),
       toggle("Trails", "trails", ...look("trails")),
-      toggle("Rényi centers", "centers", ...look("centers"))),
+      toggle("Rényi centers", "centers", ...look("centers")),
+      toggle("Numbers of clusters", "numbers", ...look("numbers"))),
   ];
   form.replaceChildren(...fields.map((field) => field.node));
   form.addEventListener("submit", (event) => event.preventDefault());

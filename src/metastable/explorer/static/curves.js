@@ -1,4 +1,4 @@
-// Clusters against time with the law N(t) and the expected counts; and the share of tokens captured by centers.
+// Clusters against time with the law N(t) and the expected counts; the share of tokens captured by centers; the energy of full attention.
 
 import { Chart } from "./chart.js";
 import { plain } from "./text.js";
@@ -39,7 +39,14 @@ export class Clusters extends Chart {
       if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
     });
-    this.figure.querySelector(".key").textContent = law ? "orange: N(t)" : "";
+    this.figure.querySelector(".key").textContent = `r = ${plain(shown[0].radius, 3)}`;
+    if (law) this.name("N(t)", theme);
+  }
+
+  name(law, theme) {
+    const { ctx } = this, { x, y, width } = this.inner;
+    ctx.fillStyle = theme.theory; ctx.textAlign = "right"; ctx.textBaseline = "top";
+    ctx.fillText(`law ${law}`, x + width, y + 2);
   }
 
   expected(expected, place, theme, top) {
@@ -72,5 +79,20 @@ export class Capture extends Chart {
       trace(this, run, run.curves.strong, place, theme.strong, DASHES[panel]);
     });
     this.figure.querySelector(".key").textContent = shown[0].facts ? `δ = ${plain(shown[0].delta, 3)}` : "";
+  }
+}
+
+// Under full attention with Q^T K = V symmetric all tokens climb one energy, in steps: a plateau for every metastable state.
+export class Energy extends Chart {
+  draw(runs, clock, theme) {
+    const shown = runs.filter((run) => run?.curves?.energy);
+    this.figure.hidden = !shown.length;
+    if (!shown.length || !this.size[0]) return;
+    this.clear(theme);
+    const all = shown.flatMap((run) => run.curves.energy.filter((v) => v !== null)), low = Math.min(0, ...all), high = Math.max(...all, low + 1e-9);
+    const { y, height } = this.inner, place = (value) => y + height * (1 - (value - low) / (1.04 * (high - low)));
+    this.valueAxis([low, high].map((v) => [v, plain(v, 2)]), place, theme);
+    this.timeAxis(shown[0], clock, theme);
+    runs.forEach((run, panel) => { if (run?.curves?.energy) trace(this, run, run.curves.energy, place, theme.accent, DASHES[panel]); });
   }
 }

@@ -1,12 +1,14 @@
 // Any chart, large and interactive: zoom, hover, choose lines, save. Plotly draws it, from the installed Python package, in a frame of its
 // own (frame.js): it needs inline styles, which this page does not allow. It is fetched when a chart is enlarged; the page never waits for it.
 
+import { hasServer } from "./socket.js";
 import { $, el } from "./dom.js";
 import { heat } from "./colors.js";
 import { HEIGHTS, heightsFor, heightOf } from "./lines.js";
 
 const MOST_POINTS = 60_000; // of world lines; with more, moments are left out evenly
 const DASHES = ["solid", "dash"];
+const COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
 const side = (runs, panel) => (runs.filter(Boolean).length > 1 ? [" (left)", " (right)"][panel] : "");
@@ -54,7 +56,7 @@ function clusters(runs, theme) {
     if (expected.renyi) traces.push(line(`Rényi centers expected${where}`, ends, [expected.renyi, expected.renyi], theme.soft, 1));
     if (expected.strong) traces.push(line(`strong centers expected${where}`, ends, [expected.strong, expected.strong], theme.strong, 1));
   });
-  return { traces, layout: { yaxis: { title: { text: "clusters" }, type: "log", dtick: "D2", hoverformat: ".4~g" } } };
+  return { traces, layout: { yaxis: { title: { text: "clusters" }, type: "log", tickmode: "array", tickvals: COUNTS, ticktext: COUNTS.map(String), hoverformat: ".4~g" } } };
 }
 
 function capture(runs, theme) {
@@ -63,6 +65,11 @@ function capture(runs, theme) {
     line(`strong centers${side(runs, panel)}`, run.times, run.curves.strong, theme.strong, panel),
   ] : []));
   return { traces, layout: { yaxis: { title: { text: "share of tokens near a center" }, range: [-0.02, 1.02], tickformat: ".0%" } } };
+}
+
+function energy(runs, theme) {
+  const traces = runs.flatMap((run, panel) => (run?.curves?.energy ? [line(`energy${side(runs, panel)}`, run.times, run.curves.energy, theme.accent, panel)] : []));
+  return { traces, layout: { yaxis: { title: { text: "energy (1: all in one place)" } } } };
 }
 
 function attention({ data }, theme) {
@@ -98,10 +105,19 @@ function styled(layout, clock, theme, time) {
 function build(id, { runs, palettes, charts, view, clock, theme }) {
   const makers = {
     lines: () => worldLines(runs[0], palettes[0], view), "lines-b": () => worldLines(runs[1], palettes[1], view),
-    clusters: () => clusters(runs, theme), capture: () => capture(runs, theme), attention: () => attention(charts.attention, theme), spectrum: () => spectrum(runs, theme),
+    clusters: () => clusters(runs, theme), capture: () => capture(runs, theme), energy: () => energy(runs, theme), attention: () => attention(charts.attention, theme), spectrum: () => spectrum(runs, theme),
   };
   const { traces, layout, time = true } = makers[id]();
   return { traces, layout: styled(layout, clock, theme, time) };
+}
+
+// A page without a server has no Plotly: the chart itself is drawn large until the dialog is closed.
+function borrow(figure, place, dialog) {
+  const plot = figure.querySelector(".plot"), gap = el("div", { class: "plot" });
+  plot.replaceWith(gap);
+  place.replaceChildren(plot);
+  dialog.addEventListener("close", () => gap.replaceWith(plot), { once: true });
+  dialog.showModal();
 }
 
 export function startEnlarge(scene, notice) {
@@ -110,8 +126,9 @@ export function startEnlarge(scene, notice) {
   const open = (figure) => {
     const now = scene();
     if (!now.runs[figure.id === "lines-b" ? 1 : 0]?.curves) { notice("The run is not finished yet; try again in a moment.", "", 3); return; }
-    order = { ...build(figure.id, now), config: CONFIG };
     $("#large-title").textContent = figure.querySelector("figcaption span").textContent;
+    if (!hasServer()) { borrow(figure, place, dialog); return; }
+    order = { ...build(figure.id, now), config: CONFIG };
     place.replaceChildren(el("iframe", { src: "/static/frame.html", title: "Interactive chart" }));
     dialog.showModal();
   };

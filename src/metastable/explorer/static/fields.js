@@ -20,6 +20,9 @@ export function slider(label, name, scale, get, set, limits = {}) {
   const range = el("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": title, name: `${name}-slider` });
   const box = el("input", { type: "text", inputmode: "decimal", "aria-label": `${title}, exact`, name, spellcheck: "false" });
   const node = el("div", { class: "field" }, el("span", {}, label), range, box);
+  // A value that follows from others unless somebody sets it: a button leads back to that.
+  const auto = limits.auto && el("button", { type: "button", class: "auto", name: `${name}-auto`, title: "Follows from the inverse temperature; click to let it follow again", onclick: () => limits.auto.set() }, "auto");
+  if (auto) { node.classList.add("with-auto"); node.append(auto); }
   range.addEventListener("input", () => { const value = scale.from(range.value / STEPS); box.value = editable(value); range.setAttribute("aria-valuetext", box.value); set(value, false); });
   range.addEventListener("change", () => set(scale.from(range.value / STEPS), true));
   range.addEventListener("keydown", (event) => {
@@ -36,7 +39,8 @@ export function slider(label, name, scale, get, set, limits = {}) {
   });
   const sync = () => {
     const value = get();
-    if (value === undefined || value === null) return;
+    if (auto) auto.setAttribute("aria-pressed", String(limits.auto.is()));
+    if (value === undefined || value === null) { if (document.activeElement !== box) box.value = ""; return; }
     if (document.activeElement !== box) box.value = editable(value);
     range.value = Math.round(STEPS * Math.min(1, Math.max(0, scale.to(value))));
     range.setAttribute("aria-valuetext", editable(value));

@@ -4,6 +4,7 @@ import { $ } from "./dom.js";
 import { active, store } from "./store.js";
 import { tokenDirection } from "./picture.js";
 
+const OF_SLIDERS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"]);
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 export function startKeys(actions) {
@@ -13,28 +14,42 @@ export function startKeys(actions) {
     const stage = actions.stages.find((item) => item.canvas === document.activeElement);
     if (stage && onStage(event, stage, actions)) { event.preventDefault(); return; }
     if (event.target.closest("input:not([type=range]), select, textarea, [role=menu]")) return;
-    if (event.metaKey || event.altKey || (event.target.matches("input[type=range]") && event.key in ARROWS && event.target.id !== "scrub")) return;
-    if (general(event, actions)) event.preventDefault();
+    if (event.altKey || (event.target.matches("input[type=range]:not(#scrub)") && OF_SLIDERS.has(event.key))) return;
+    if (history(event, actions) || (!event.metaKey && general(event, actions))) event.preventDefault();
   });
 }
 
+// Ctrl-Z and its opposite (with Cmd on a Mac).
+function history(event, actions) {
+  if (!event.ctrlKey && !event.metaKey) return false;
+  const key = event.key.toLowerCase();
+  if (key === "z") (event.shiftKey ? actions.redo : actions.undo)();
+  else if (key === "y") actions.redo();
+  else return false;
+  return true;
+}
+
 function general(event, actions) {
-  const { view } = store.state, step = (event.ctrlKey ? 10 : 1) / 360;
+  const { clock } = actions, { view } = store.state, step = (event.ctrlKey ? 10 : 1) / 360;
   if (event.key === " ") {
     if (event.target.closest("button, a, input[type=checkbox]") && event.target.id !== "play") return false;
-    actions.togglePlay();
+    clock.toggle();
     return true;
   }
   const run = {
-    ArrowLeft: () => actions.seek(view.at - step),
-    ArrowRight: () => actions.seek(view.at + step),
-    Home: () => actions.seek(0),
-    End: () => actions.seek(1),
+    ArrowLeft: () => clock.seek(view.at - step),
+    ArrowRight: () => clock.seek(view.at + step),
+    Home: () => clock.seek(0),
+    End: () => clock.seek(1),
   }[event.key] ?? (event.ctrlKey ? null : {
     t: actions.toggleLog,
     c: () => actions.setCompare(store.state.panels.length < 2),
     l: () => $("#theme").click(),
-    a: () => actions.startAppend(true),
+    a: () => actions.editor.startAppend(true),
+    e: () => actions.editor.toggle(),
+    f: () => $("#fullscreen").click(),
+    Delete: () => actions.editor.remove(),
+    Backspace: () => actions.editor.remove(),
     "?": () => $("#about").showModal(),
   }[event.key]);
   if (!run) return false;
@@ -48,7 +63,9 @@ function onStage(event, stage, actions) {
   if (event.key === "," || event.key === ".") {
     const next = stage.selected + (event.key === "." ? 1 : -1);
     stage.events.selected((next + run.tokens) % run.tokens);
-    stage.events.tip({ token: stage.selected, x: stage.screen[3 * stage.selected], y: stage.screen[3 * stage.selected + 1] });
+    stage.hover = -1;
+    actions.page.tip = { panel, token: stage.selected };
+    stage.events.redraw();
     return true;
   }
   const arrow = ARROWS[event.key];
@@ -60,15 +77,16 @@ function onStage(event, stage, actions) {
     return true;
   }
   if (event.altKey && stage.selected >= 0) {
-    actions.moveToken(panel, stage.selected, tokenDirection(stage, run, stage.selected, arrow));
-    actions.page.held = null;
+    actions.editor.nudge(panel, stage.selected, tokenDirection(stage, stage.selected, arrow));
     return true;
   }
   return false;
 }
 
 function leave(actions) {
-  for (const stage of actions.stages) { stage.placing = false; stage.canvas.classList.remove("place"); }
+  for (const stage of actions.stages) stage.stopPlacing();
   actions.notice("");
+  actions.hideTip();
+  if (actions.editor.on) actions.editor.toggle(false);
   if (actions.stages[active()].selected >= 0) actions.stages[active()].events.selected(-1);
 }

@@ -23,6 +23,7 @@ export function heightOf(kind, run, frame, token) {
   return run.positions[at * c + Number(kind[1]) - 1];
 }
 
+const REACH = 12; // pixels from a line that mean it
 const SLICE = 5; // milliseconds of painting per frame
 
 export class Lines extends Chart {
@@ -33,10 +34,10 @@ export class Lines extends Chart {
   }
 
   // A new painting begins on a canvas of its own and is shown when it is complete: the old one stays until then.
-  begin(run, ghost, colors, view, theme, clock, selected) {
+  begin(run, ghost, colors, view, theme, clock) {
     const kinds = heightsFor(run.components);
     this.kind = kinds.includes(view.height) ? view.height : kinds[0];
-    this.job = { run, colors, color: view.color, theme, clock, selected, token: run.tokens - 1, ghost, ghostToken: ghost ? ghost.tokens - 1 : -1 };
+    this.job = { run, colors, color: view.color, theme, clock, token: run.tokens - 1, ghost, ghostToken: ghost ? ghost.tokens - 1 : -1 };
     this.buffer.width = this.canvas.width; this.buffer.height = this.canvas.height;
     this.ctx = this.buffer.getContext("2d");
     this.ctx.setTransform(this.front.getTransform());
@@ -64,7 +65,6 @@ export class Lines extends Chart {
       const k = job.token--;
       this.line(job.run, k, paletteOf, k === 0 ? thin + 1 : thin, k === 0 ? 1 : 0.85, job.color !== "cluster");
     }
-    if (job.token < 0 && job.selected >= 0) this.line(job.run, job.selected, () => job.theme.accent, 2.4, 1);
     ctx.restore();
     const busy = job.token >= 0;
     if (!busy) {
@@ -72,8 +72,32 @@ export class Lines extends Chart {
       this.front.save(); this.front.resetTransform(); this.front.clearRect(0, 0, this.canvas.width, this.canvas.height);
       this.front.drawImage(this.buffer, 0, 0);
       this.front.restore();
+      this.drawn = job.run;
     }
     return busy;
+  }
+
+  // The line of one token, over all others.
+  light(run, token, theme) {
+    if (token < 0 || run !== this.drawn || !this.y) return;
+    const own = this.ctx;
+    this.ctx = this.over.getContext("2d");
+    this.line(run, token, () => theme.panel, 5, 0.9);
+    this.line(run, token, () => theme.accent, 2.2, 1);
+    this.ctx = own;
+  }
+
+  // Whose line is under the pointer?
+  pointedAt(px, py) {
+    const run = this.drawn, { x, width } = this.inner;
+    if (!run) return;
+    const frame = Math.round(Math.min(1, Math.max(0, (px - x) / width)) * (run.frames - 1));
+    let best = -1, nearest = REACH;
+    for (let k = 0; frame < run.have && k < run.tokens; k++) {
+      const away = Math.abs(this.y(heightOf(this.kind, run, frame, k)) - py);
+      if (away < nearest) { nearest = away; best = k; }
+    }
+    this.events.point(best);
   }
 
   line(run, token, paletteOf, lineWidth, alpha, own = false) {

@@ -4,27 +4,29 @@ import { Attention } from "./attention.js";
 import { Camera } from "./camera.js";
 import { theme as readTheme } from "./colors.js";
 import { fractionOf } from "./chart.js";
+import { Clock } from "./clock.js";
 import { buildForm } from "./controls.js";
-import { Capture, Clusters } from "./curves.js";
+import { Capture, Clusters, Energy } from "./curves.js";
 import { $, el, options, reducedMotion } from "./dom.js";
+import { Editor } from "./edit.js";
 import { startEnlarge } from "./enlarge.js";
+import { Heartbeat } from "./heartbeat.js";
 import { startKeys } from "./keys.js";
 import { HEIGHTS, Lines, heightsFor } from "./lines.js";
 import { Panels } from "./panels.js";
-import { picture } from "./picture.js";
+import { startPictures } from "./picture.js";
 import { Connection } from "./socket.js";
 import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
-import { active, activeSetting, change, decode, fromPreset, isOwnHash, saveSoon, store, watch } from "./store.js";
+import { active, activeSetting, canRedo, canUndo, change, decode, fromPreset, redo, saveSoon, store, undo, watch, watchHistory } from "./store.js";
 import { declare, describe, editable, parseNumber, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
 import { drawVerdict } from "./verdict.js";
 
-const DURATION = 14; // seconds from start to end at speed 1
 const LATE = 24; // merges that are marked under the slider
 const DRIFT = 0.045; // radians per second, while playing
 
-const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), held: null };
+const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null, longer: null };
 const camera = new Camera();
 const redraw = () => { page.dirty = true; };
 const stale = (...names) => { for (const name of names) page.stale.add(name); page.dirty = true; };
@@ -33,40 +35,58 @@ const ALL = ["lines", "curves", "attention", "spectrum", "verdict"];
 // ------------------------------------------------------------------------------------------------------- pictures
 
 const panels = new Panels({
-  asked: (panel) => { stageOf(panel).figure.removeAttribute("data-done"); },
-  arrived: (panel, what) => {
-    const run = panels.arriving[panel];
-    if (what === "error") showProblem(panel);
+  redraw,
+  ready: (panel, run) => clock.ready(run),
+  waiting: (panel) => { const { dataset } = stageOf(panel).figure; delete dataset.done; dataset.busy = ""; },
+  seen: (panel) => { const { dataset } = stageOf(panel).figure; if (!panels.busy(panel)) delete dataset.busy; dataset.seen = 1 + Number(dataset.seen ?? 0); },
+  settled: (panel, run) => { const { dataset } = stageOf(panel).figure; delete dataset.busy; if (run.end) dataset.done = run.id; },
+  shown: (panel, run, old) => { clock.shown(run, old); stageOf(panel).handle = null; stale(...ALL); },
+  shorten,
+  arrived: (panel, what, run) => {
+    if (what === "error") { showProblem(panel); delete stageOf(panel).figure.dataset.busy; }
     if (what === "begin") { showProblem(panel); page.syncForm(); }
-    if (what === "facts") { stale("curves", "spectrum", "verdict"); if (page.warming) { page.warming = false; notice(""); } }
+    if (what === "facts" && page.warming && !run.facts.browser) { page.warming = false; notice(""); }
+    if (run && run !== panels.runs[panel]) return;
+    if (what === "facts") stale("lines", "curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
-    if (what === "positions" && run.have < run.frames && run.have > 1) stale("lines");
-    if (what === "end") { stale("lines", ...ALL); stageOf(panel).figure.dataset.done = run.id; describeStage(panel); }
-    if (what === "begin") stale("verdict");
+    if (what === "positions") { clock.arrived(); if (run.have < run.frames && run.have > 1) stale("lines"); }
+    if (what === "end") { clock.arrived(); stale(...ALL); if (!panels.wishes[panel]) stageOf(panel).figure.dataset.done = run.id; describeStage(panel); if (!store.state.view.playing) announce(`Reached: ${run.end.reached.text}`); }
     redraw();
   },
-  attention: (message) => { if (message.panel === active()) charts.attention.show(message, page.theme); },
+  attention: (message) => { if (message.panel === active()) charts.attention.show(message, page.theme, lit(message.panel)); },
+});
+const clock = new Clock({
+  panels, redraw,
+  moved: (at) => { scrub.value = at; },
+  paused: () => { const [run] = clock.runs; if (run) announce(`Paused at t = ${scientific(clock.placeOf(run).time)}, ${plural(run.clusters(clock.placeOf(run).nearest) ?? 0, "cluster")}`); },
+  drift: (seconds) => { if (!reducedMotion() && !store.state.view.camera && clock.runs.some((run) => run.components === 3)) camera.drift(DRIFT * seconds); },
 });
 
-const seek = (at) => { pause(); setAt(at); };
-const chartEvents = (name) => ({ seek, stale: () => stale(name) });
+// Said to whoever does not see the picture, and only when it stands still.
+const announce = (text) => { $("#announce").textContent = text; };
+const lit = (panel) => { const stage = stageOf(panel); return stage.lit < (panels.runs[panel]?.tokens ?? 0) ? stage.lit : -1; };
+const point = (panel) => (token) => { const stage = stageOf(panel); if (stage.run && token !== stage.hover) stage.setHover(token); };
+const chartEvents = (name, panel = null) => ({ seek: (at) => clock.seek(at), stale: () => stale(name), point: (token) => point(panel ?? active())(token) });
 const charts = {
-  lines: [new Lines($("#lines"), chartEvents("lines")), new Lines($("#lines-b"), chartEvents("lines"))],
+  lines: [new Lines($("#lines"), chartEvents("lines", 0)), new Lines($("#lines-b"), chartEvents("lines", 1))],
   clusters: new Clusters($("#clusters"), chartEvents("curves")),
   capture: new Capture($("#capture"), chartEvents("curves")),
+  energy: new Energy($("#energy"), chartEvents("curves")),
   attention: new Attention($("#attention"), chartEvents("attention")),
   spectrum: new Spectrum($("#spectrum"), { ...chartEvents("spectrum"), moved: moveEigenvalues }),
 };
 const stages = [...document.querySelectorAll(".stage")].map((figure, panel) => new Stage(figure, camera, {
   redraw,
   turned: () => { store.state.view.camera = [...camera.quaternion]; saveSoon(); redraw(); },
-  tip: (what) => showTip(panel, what),
-  selected: (token) => { stages.forEach((stage) => { stage.selected = token < (stage.run?.tokens ?? 0) ? token : -1; }); stale("lines"); },
-  dragged: (token, direction) => moveToken(panel, token, direction),
-  dropped: () => { page.held = null; },
-  placed: (direction) => appendToken(panel, direction),
+  hovered: (token) => { page.tip = token < 0 ? null : { panel, token }; stale("attention"); },
+  selected: (token) => { stages.forEach((stage) => { stage.selected = token < (stage.run?.tokens ?? 0) ? token : -1; }); syncEdit(); stale("attention"); },
+  grabbed: (token, from) => editor.grab(panel, token, from),
+  dragged: (direction) => editor.drag(direction),
+  dropped: () => editor.drop(),
+  placed: (direction) => editor.append(panel, direction),
 }));
 const stageOf = (panel) => stages[panel];
+const editor = new Editor({ panels, stages, notice, redraw, pause: () => clock.pause() });
 
 function showProblem(panel) {
   const node = stageOf(panel).figure.querySelector(".problem"), text = panels.problems[panel];
@@ -74,18 +94,20 @@ function showProblem(panel) {
   node.replaceChildren(...(text ? [el("b", {}, "This cannot be shown"), text] : []));
 }
 
-function showTip(panel, what) {
-  const tip = $("#tip"), run = panels.runs[panel];
-  tip.hidden = !what;
-  if (!what || !run) return;
-  const { nearest } = run.place(store.state.view.at, store.state.clock.log), leader = run.leader(nearest, what.token);
+// The tip stays with its token, and goes when the token does.
+function drawTip() {
+  const tip = $("#tip"), { panel, token } = page.tip ?? {}, stage = page.tip && stageOf(panel), run = stage?.run;
+  const shown = Boolean(run && token < run.tokens && !stage.held?.moved && stage.screen[3 * token + 2] >= 0);
+  tip.hidden = !shown;
+  if (!shown) return;
+  const { nearest } = clock.placeOf(run), leader = run.leader(nearest, token);
   let size = 0;
   for (let k = 0; k < run.tokens; k++) if (run.leader(nearest, k) === leader) size++;
-  tip.textContent = `token ${what.token}` + (size > 1 ? `, in a cluster of ${size}${leader === what.token ? ", its first" : ` led by token ${leader}`}` : "");
-  const figure = stageOf(panel).figure;
-  tip.style.left = `${figure.offsetLeft + what.x}px`;
-  tip.style.top = `${figure.offsetTop + what.y}px`;
+  tip.textContent = `token ${token}` + (size > 1 ? `, in a cluster of ${size}${leader === token ? ", its first" : ` led by token ${leader}`}` : "");
+  tip.style.left = `${stage.figure.offsetLeft + stage.screen[3 * token]}px`;
+  tip.style.top = `${stage.figure.offsetTop + stage.screen[3 * token + 1]}px`;
 }
+function hideTip() { page.tip = null; stages.forEach((stage) => { stage.hover = -1; }); redraw(); }
 
 function describeStage(panel) {
   const run = panels.runs[panel], canvas = stageOf(panel).canvas;
@@ -93,61 +115,11 @@ function describeStage(panel) {
   canvas.setAttribute("aria-label", `${plural(run.tokens, "token")} on the ${run.components === 2 ? "circle" : "sphere"}, ${plural(run.curves.clusters.at(-1), "cluster")} at the end. ${run.end.reached.text}`);
 }
 
-// ------------------------------------------------------------------------------------------- tokens and eigenvalues
-
-function moveToken(panel, token, direction) {
-  const setting = store.state.panels[panel], run = panels.runs[panel];
-  if (setting.model.dim > 3 || !run) return;
-  if (!page.held) {
-    page.held = { panel, token };
-    panels.before[panel] = structuredClone(setting);
-    panels.ghosts[panel] = run;
-    pause();
-  }
-  store.state.view.at = 0;
-  const position = direction.slice(0, setting.model.dim).map((c) => Number(c.toFixed(5)));
-  run.positions.set(position, token * run.components);
-  change("panel", (state) => {
-    const start = state.panels[panel].start;
-    start.placed = [...(start.placed ?? []).filter(([k]) => k !== token), [token, position]];
-    state.view.preset = null;
-  }, { panel, hand: true });
-}
-
-function appendToken(panel, direction) {
-  const setting = store.state.panels[panel], dim = setting.model.dim;
-  stages.forEach((stage) => { stage.placing = false; stage.canvas.classList.remove("place"); });
-  notice("");
-  panels.before[panel] = structuredClone(setting);
-  panels.ghosts[panel] = panels.runs[panel];
-  change("panel", (state) => {
-    const start = state.panels[panel].start;
-    if (dim > 3) start.tokens += 1;
-    else start.appended = [...(start.appended ?? []), direction.slice(0, dim).map((c) => Number(c.toFixed(5)))];
-    state.view.preset = null;
-  }, { panel, hand: true });
-}
-
-// With the keyboard the token goes to the middle of the picture (or to a new angle); with a pointer one shows where.
-function startAppend(byKeyboard) {
-  const panel = active(), setting = activeSetting();
-  if (setting.model.dim > 3) { appendToken(panel, null); return; }
-  if (byKeyboard) {
-    const angle = 2.4 * (1 + (setting.start.appended?.length ?? 0));
-    appendToken(panel, setting.model.dim === 2 ? [Math.cos(angle), Math.sin(angle)] : camera.inverse(0.3 * Math.cos(angle), 0.3 * Math.sin(angle), 0.95));
-    return;
-  }
-  pause();
-  stageOf(panel).placing = true;
-  stageOf(panel).canvas.classList.add("place");
-  notice("Click where the new token begins. Escape leaves it.");
-}
-
-function moveEigenvalues(list) {
+function moveEigenvalues(list, final) {
   change("panel", (state) => {
     state.panels[active()].model.value = { eigenvalues: list };
     state.view.preset = null;
-  }, { panel: active() });
+  }, { panel: active(), final });
 }
 
 // The eigenvalues as the state has them, or as the server found them: [re, im >= 0].
@@ -158,42 +130,29 @@ function eigenvalues() {
   return found.filter(([, im]) => im >= -1e-9).map(([re, im]) => [Number(re.toFixed(6)), Number(Math.max(0, im).toFixed(6))]);
 }
 
-// ----------------------------------------------------------------------------------------------------------- clock
+// A horizon that is too long for the model (noise) is shortened, said, and restored when the reason is gone.
+function shorten(until) {
+  if (until >= store.state.clock.until) return false;
+  page.longer ??= { until: store.state.clock.until };
+  page.longer.short = until;
+  change("panel", (state) => { state.clock.until = until; }, { amend: true });
+  notice(`With noise runs go up to t = ${scientific(until)} here, so the horizon was shortened.`, "", 6);
+  return true;
+}
+function lengthen() {
+  const { clock: now, panels: settings } = store.state;
+  if (!page.longer || settings.some((setting) => setting.model.noise)) return;
+  if (now.until === page.longer.short) now.until = page.longer.until;
+  page.longer = null;
+}
 
-const playButton = $("#play"), scrub = $("#scrub");
-const shownRuns = () => store.state.panels.map((_, panel) => panels.runs[panel]).filter(Boolean);
-const furthest = () => Math.min(1, ...shownRuns().map((run) => run.last / (run.frames - 1)));
-const finished = () => shownRuns().every((run) => run.end);
-
-function setAt(at) {
-  store.state.view.at = Math.min(1, Math.max(0, at));
-  scrub.value = store.state.view.at;
-  saveSoon(); redraw();
-}
-function pause() { if (store.state.view.playing) change("view", (state) => { state.view.playing = false; }); }
-function togglePlay() {
-  change("view", (state) => {
-    state.view.playing = !state.view.playing;
-    if (state.view.playing && state.view.at >= furthest() - 1e-6 && finished()) state.view.at = 0;
-  });
-}
-function advance(seconds) {
-  const { view } = store.state;
-  const end = furthest(), next = view.at + (seconds * view.speed) / DURATION;
-  if (next < end) view.at = next;
-  else {
-    view.at = Math.min(Math.max(view.at, end), 1);
-    if (finished() && shownRuns().length) pause();
-  }
-  if (!reducedMotion() && !view.camera && shownRuns().some((run) => run.components === 3)) camera.drift(DRIFT * seconds);
-  redraw();
-}
+// ------------------------------------------------------------------------------------------------------------ draw
 
 let last = performance.now();
 function tick(now) {
   const seconds = Math.min(0.1, (now - last) / 1000);
   last = now;
-  if (store.state.view.playing && shownRuns().length) advance(seconds);
+  if (store.state.view.playing && clock.runs.length) clock.advance(seconds);
   if (!reducedMotion() && !stages.some((stage) => stage.held) && camera.coast(seconds)) { store.state.view.camera = [...camera.quaternion]; saveSoon(); redraw(); }
   if (page.dirty) { page.dirty = false; draw(); }
   charts.lines.forEach((chart) => { if (chart.paint()) redraw(); });
@@ -208,23 +167,23 @@ function measure(now) {
   page.drawn = 0; page.drawnSince = now;
 }
 
-// ------------------------------------------------------------------------------------------------------------ draw
-
 function draw() {
-  const { view, clock, panels: settings } = store.state, theme = page.theme;
+  const { view, panels: settings } = store.state, theme = page.theme;
   const runs = settings.map((_, panel) => panels.runs[panel]);
   let drawn = false;
   runs.forEach((run, panel) => {
     if (!run) return;
-    const stage = stageOf(panel), place = run.place(view.at, clock.log);
-    stage.use(run);
+    const stage = stageOf(panel), place = clock.placeOf(run), count = run.clusters(place.nearest);
+    stage.use(run, panels.ghosts[panel]);
     drawn = stage.draw(place, view, theme) || drawn;
     stage.figure.querySelector(".now").textContent = `t = ${scientific(place.time)}`;
-    stage.figure.querySelector(".count").textContent = run.curves ? plural(run.curves.clusters[Math.min(place.nearest, run.curves.clusters.length - 1)], "cluster") : "";
+    stage.figure.querySelector(".count").textContent = count === null ? "" : plural(count, "cluster");
     if (panel === active() && charts.attention.visible) panels.askAttention(panel, place.nearest);
+    panels.painted(panel);
   });
-  drawClock(runs[0], view, clock);
-  drawCharts(runs.filter(Boolean).length ? runs : [], view, clock, theme);
+  drawClock(runs[0], view);
+  drawCharts(runs.filter(Boolean).length ? runs : [], view, theme);
+  drawTip();
   if (drawn) { page.drawn++; firstPicture(); }
 }
 
@@ -234,31 +193,31 @@ function firstPicture() {
   document.documentElement.dataset.firstFrame = performance.now().toFixed(0);
 }
 
-function drawClock(run, view, clock) {
+const playButton = $("#play"), scrub = $("#scrub");
+function drawClock(run, view) {
   scrub.value = view.at;
   playButton.setAttribute("aria-label", view.playing ? "Pause" : "Play");
   if (!run) return;
-  const { time } = run.place(view.at, clock.log);
-  $("#clock").textContent = `t = ${scientific(time)}`;
-  scrub.setAttribute("aria-valuetext", `t = ${scientific(time)}`);
+  const text = `t = ${scientific(clock.placeOf(run).time)}`;
+  $("#clock").textContent = text;
+  if (!view.playing) scrub.setAttribute("aria-valuetext", text); // a slider that speaks thirty times a second says nothing
 }
 
-function drawCharts(runs, view, clock, theme) {
+function drawCharts(runs, view, theme) {
   if (!runs.length) return;
-  const names = page.stale;
+  const names = page.stale, now = runs.find(Boolean).clock;
   page.stale = new Set();
   const complete = runs.every((run) => run?.end);
   if (names.has("lines")) runs.forEach((run, panel) => {
-    if (run) charts.lines[panel].begin(run, panels.ghosts[panel], stageOf(panel).palette(view, theme), view, theme, clock, stageOf(panel).selected);
+    if (run) { stageOf(panel).use(run, panels.ghosts[panel]); charts.lines[panel].begin(run, panels.ghosts[panel], stageOf(panel).palette(view, theme), view, theme, now); }
   });
-  if (names.has("curves")) { charts.clusters.draw(runs, clock, theme); charts.capture.draw(runs, clock, theme); }
-  if (names.has("attention")) charts.attention.draw(theme);
+  if (names.has("curves")) for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.draw(runs, now, theme);
+  if (names.has("attention")) charts.attention.draw(theme, lit(active()));
   if (names.has("spectrum")) drawSpectrum(runs[active()], theme);
   if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs); drawMarks(runs[0], theme); }
-  const at = Math.min(view.at, furthest());
-  charts.lines.forEach((chart, panel) => { if (runs[panel]) chart.cursor(at, theme, complete); });
-  charts.clusters.cursor(at, theme, false);
-  charts.capture.cursor(at, theme, false);
+  const at = Math.min(view.at, clock.furthest);
+  charts.lines.forEach((chart, panel) => { if (runs[panel]) { chart.cursor(at, theme, complete); chart.light(runs[panel], lit(panel), theme); } });
+  for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.cursor(at, theme, false);
 }
 
 function drawSpectrum(run, theme) {
@@ -269,12 +228,13 @@ function drawSpectrum(run, theme) {
 
 function drawLegend(runs) {
   $("#legend-frozen").hidden = !runs.some((run) => run?.view?.frozen);
+  $("#legend-ghost").hidden = !panels.ghosts.some(Boolean);
   const leading = runs.find((run) => run?.view?.leading?.length && run.view.leading.length < run.components)?.view.leading;
   $("#legend-leading").hidden = !leading;
   if (leading) $("#legend-leading span").textContent = leading.length === 1 ? "leading eigenvector ±ξ" : "leading plane L";
+  // What is on show, which is not always what was asked for.
   runs.forEach((run, panel) => {
-    const what = stageOf(panel).figure.querySelector(".what");
-    what.textContent = describe(store.state.panels[panel]) + (run?.dim > 3 && run.view ? ` · shown: ${run.view.name}` : "");
+    if (run) stageOf(panel).figure.querySelector(".what").textContent = describe(run.setting) + (run.dim > 3 && run.view ? ` · shown: ${run.view.name}` : "");
   });
 }
 
@@ -284,13 +244,13 @@ function drawMarks(run, theme) {
   canvas.width = Math.round(2 * box.width); canvas.height = Math.round(2 * box.height);
   ctx.scale(2, 2);
   ctx.fillStyle = theme.muted;
-  for (const { time } of (run?.curves?.merges ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, store.state.clock.log) - 0.75, 0, 1.5, 5);
+  for (const { time } of (run?.curves?.merges ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, run.clock.log) - 0.75, 0, 1.5, 5);
 }
 
 // ------------------------------------------------------------------------------------------------------------ wiring
 
 function syncAll() {
-  const { panels: settings, clock, view } = store.state, pair = settings.length > 1;
+  const { panels: settings, clock: now, view } = store.state, pair = settings.length > 1;
   document.body.classList.toggle("pair", pair);
   stages[1].figure.hidden = !pair;
   $("#lines-b").hidden = !pair;
@@ -298,32 +258,66 @@ function syncAll() {
   $("#which").hidden = !pair;
   for (const tab of document.querySelectorAll("#which button")) tab.setAttribute("aria-selected", String(Number(tab.dataset.panel) === active()));
   $("#compare").setAttribute("aria-pressed", String(pair));
-  $("#log").setAttribute("aria-pressed", String(clock.log));
-  if (document.activeElement !== $("#until")) $("#until").value = editable(clock.until);
+  $("#log").setAttribute("aria-pressed", String(Boolean(now.log)));
+  if (document.activeElement !== $("#until")) $("#until").value = editable(now.until);
   $("#speed").value = String(view.speed);
-  const preset = page.presets.find((item) => item.name === view.preset);
+  const preset = page.presets.find((item) => item.name === view.preset), origin = page.presets.find((item) => item.name === view.origin);
   $("#preset").value = preset?.name ?? "";
-  $("#caption").textContent = preset?.text ?? "";
+  $("#caption").textContent = preset?.text ?? (origin ? `Changed from “${origin.title}”.` : "");
+  $("#reset").hidden = Boolean(preset) || !origin;
   const kinds = heightsFor(Math.min(3, settings[0].model.dim));
   options($("#height"), kinds.map((kind) => [kind, HEIGHTS[kind].name]), kinds.includes(view.height) ? view.height : kinds[0]);
-  settings.forEach((setting, panel) => { stageOf(panel).figure.querySelector(".what").textContent = describe(setting); });
   page.syncForm();
+  syncEdit();
+}
+
+function syncEdit() {
+  stages.forEach((stage) => stage.figure.classList.toggle("chosen", stage.selected >= 0));
+  $("#undo").disabled = !canUndo();
+  $("#redo").disabled = !canRedo();
+  $("#delete").disabled = !(stages[active()]?.selected >= 0);
 }
 
 watch((what, details) => {
   if (!store.state.panels.length) return; // the server has not spoken yet
   if (what === "panel") {
-    if (!details.hand) { panels.ghosts = [null, null]; panels.before = [null, null]; }
-    if (details.panel === undefined) panels.requestAll(); else panels.request(details.panel);
+    lengthen();
+    clock.hold();
+    if (!details.hand && !details.amend) { panels.ghosts = [null, null]; panels.before = [null, null]; }
+    if (details.panel === undefined) panels.requestAll(details.final ?? true); else panels.request(details.panel, details.final ?? true);
     stale("spectrum");
   } else stale("lines", "spectrum");
   syncAll();
+  queueMicrotask(syncEdit); // the history has its entry by then
 });
 
 function load(state) {
-  [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; showProblem(panel); });
+  [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(panel); });
   camera.reset(state.view.camera ?? undefined);
+  page.longer = null;
+  clock.time = 0;
+  clock.fresh = state.view.at === 0;
   change("panel", (current) => { Object.assign(current, state); });
+}
+
+// Back and forward: another setting, looked at as before.
+function restore(state) {
+  const { view } = store.state;
+  if (state.panels.length < store.state.panels.length) panels.drop(1);
+  clock.hold();
+  page.longer = null;
+  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, active: Math.min(view.active, state.panels.length - 1) } });
+  panels.ghosts = [null, null]; panels.before = [null, null];
+  stages.forEach((stage) => { stage.handle = null; });
+  panels.requestAll();
+  stale("spectrum");
+  syncAll();
+}
+
+function follow(hash) {
+  const { state, problem } = decode(hash, page.presets);
+  if (state) load(state);
+  else if (problem) notice(`${problem}.`, "bad", 8);
 }
 
 function setCompare(on) {
@@ -337,9 +331,12 @@ const toggleLog = () => change("panel", (state) => { state.clock.log = !state.cl
 
 function start() {
   $("#preset").addEventListener("change", (event) => load(fromPreset(page.presets.find((item) => item.name === event.target.value))));
+  $("#reset").addEventListener("click", () => load(fromPreset(page.presets.find((item) => item.name === store.state.view.origin))));
+  $("#undo").addEventListener("click", undo);
+  $("#redo").addEventListener("click", redo);
   $("#compare").addEventListener("click", () => setCompare(store.state.panels.length < 2));
-  playButton.addEventListener("click", togglePlay);
-  scrub.addEventListener("input", () => seek(Number(scrub.value)));
+  playButton.addEventListener("click", () => clock.toggle());
+  scrub.addEventListener("input", () => clock.seek(Number(scrub.value)));
   $("#speed").addEventListener("change", (event) => change("view", (state) => { state.view.speed = Number(event.target.value); }));
   $("#log").addEventListener("click", toggleLog);
   $("#height").addEventListener("change", (event) => change("view", (state) => { state.view.height = event.target.value; }));
@@ -349,34 +346,43 @@ function start() {
     else change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; });
   });
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
-  window.addEventListener("hashchange", () => { if (!isOwnHash(location.hash)) { const state = decode(location.hash, page.presets); if (state) load(state); } });
-  startTools({ picture: () => picture(stages, store.state, page.theme, describe), redraw: () => { page.theme = readTheme(); stages.forEach((stage) => { stage.colors = null; }); stale(...ALL); } });
+  watchHistory(restore, follow);
+  new ResizeObserver(() => stale("verdict")).observe($("#marks"));
+  // Scrolled away on a phone, the picture stays as a small one.
+  new IntersectionObserver((entries) => { document.body.classList.toggle("mini", !entries.at(-1).isIntersecting); }).observe($("#stages"));
+  startTools({ redraw: () => { page.theme = readTheme(); stages.forEach((stage) => { stage.colors = null; }); stale(...ALL); } });
+  startPictures({ stages, clock, camera, notice, describe, theme: () => page.theme });
   startEnlarge(() => {
-    const { view, clock, panels: settings } = store.state, runs = settings.map((_, panel) => panels.runs[panel]);
-    return { runs, palettes: runs.map((run, panel) => run && stageOf(panel).palette(view, page.theme)), charts, view, clock, theme: page.theme };
+    const { view, panels: settings } = store.state, runs = settings.map((_, panel) => panels.runs[panel]);
+    return { runs, palettes: runs.map((run, panel) => run && stageOf(panel).palette(view, page.theme)), charts, view, clock: runs.find(Boolean)?.clock ?? store.state.clock, theme: page.theme };
   }, notice);
-  startKeys({ togglePlay, seek, pause, setAt, toggleLog, setCompare, startAppend, moveToken, stages, panels, camera, redraw, page, notice, load });
-  panels.connection = new Connection({
+  startKeys({ clock, editor, toggleLog, setCompare, stages, panels, camera, redraw, page, notice, hideTip, undo, redo });
+  const heart = new Heartbeat(() => panels.connection, () => store.state.panels.some((_, panel) => panels.busy(panel)), (yes) => notice(yes ? "The server is not answering. What you see is the last picture it sent." : "", yes ? "bad" : ""));
+  panels.connection = new Connection(heart.listenIn({
     ...panels.handlers(),
     hello: welcome,
+    pong: () => {},
     warming: (message) => { page.warming = true; notice(message.message); },
     lost: () => notice("The server is not answering. Trying again …", "bad"),
     full: (message) => notice(message.message, "bad"),
-  });
+  }));
   requestAnimationFrame(tick);
 }
 
 function welcome(message) {
   notice("");
   $("#version").textContent = `metastable ${message.version}`;
-  if (page.presets.length) { panels.requestAll(); return; }
+  for (const node of document.querySelectorAll(".where")) node.textContent = message.where;
+  if (page.presets.length) { panels.restart(); return; }
   declare(message.variants);
   page.presets = message.presets.items;
   fillPresets($("#preset"), page.presets);
-  page.syncForm = buildForm($("#form"), message.limits, { append: startAppend, spectrum: eigenvalues, delta: () => Number(plain(panels.runs[active()]?.delta ?? 0.5, 4)), radius: () => Number(plain(panels.runs[active()]?.radius ?? 0.1, 4)) });
-  const first = page.presets.find((item) => item.name === message.presets.first);
-  load(decode(location.hash, page.presets) ?? fromPreset(first));
-  if (reducedMotion() && store.state.view.at === 0) pause();
+  const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 3)); };
+  page.syncForm = buildForm($("#form"), message.limits, { append: (byKeyboard) => editor.startAppend(byKeyboard), spectrum: eigenvalues, delta: auto("delta"), radius: auto("radius"), notice });
+  const first = page.presets.find((item) => item.name === message.presets.first), { state, problem } = decode(location.hash, page.presets);
+  load(state ?? fromPreset(first));
+  if (problem) notice(`${problem}, so this is “${first.title}” instead.`, "bad", 12);
+  if (reducedMotion() && store.state.view.at === 0) clock.pause();
 }
 
 start();

@@ -1,98 +1,163 @@
-// The runs on show: asks the server for them when a setting changes, takes in what arrives, forgets what was overtaken.
+// The runs on show: asks for them when a setting changes, takes in what arrives, forgets what was overtaken.
+//
+// One request of a panel is on its way at a time, and it is not overtaken before it has been seen: a picture at the moment that is looked
+// at, with its clusters. The latest wish waits; wishes between are forgotten. Until then the old picture stays. Only what a hand has let
+// go of may overtake a run that keeps everybody waiting, and never two runs in a row.
 
 import { Run } from "./run.js";
 import { store } from "./store.js";
 
-const QUIET = 70; // milliseconds between requests while something is being dragged
+const PATIENCE = 2000; // milliseconds that a wish waits for a run that has shown nothing
+const ASK_AGAIN = 4000; // milliseconds after which an attention matrix is asked for again
 
 export class Panels {
   constructor(events) {
     this.events = events;
     this.connection = null;
-    this.runs = [null, null];
-    this.arriving = [null, null];
+    this.runs = [null, null]; // what is on show
+    this.flights = [null, null]; // what was asked for: { id, text, setting, clock, run, seen, ended, failed, overtook, since }
+    this.wishes = [null, null]; // what will be asked for next: { final }
     this.ghosts = [null, null];
     this.problems = [null, null];
     this.before = [null, null];
     this.serial = 1;
-    this.asked = [0, 0];
-    this.sent = [null, null];
     this.timers = [0, 0];
-    this.sentAt = [0, 0];
-    this.attention = { busy: false, key: "" };
+    this.attention = { busy: false, key: "", since: 0 };
   }
 
-  // Ask for the run of a panel, at once or as soon as the last request is a moment ago.
-  request(panel) {
+  // Ask for the run of a panel as soon as its turn has come. `final`: the hand has let go.
+  request(panel, final = true) {
+    this.wishes[panel] = { final: final || Boolean(this.wishes[panel]?.final) };
+    this.next(panel);
+  }
+
+  requestAll(final = true) { store.state.panels.forEach((_, panel) => this.request(panel, final)); }
+
+  // After a new connection nothing is on its way any more.
+  restart() { this.flights = [null, null]; this.attention.busy = false; this.requestAll(); }
+
+  next(panel) {
     clearTimeout(this.timers[panel]);
-    const wait = Math.max(0, this.sentAt[panel] + QUIET - performance.now());
-    this.timers[panel] = setTimeout(() => this.ask(panel), wait);
+    const wish = this.wishes[panel], flight = this.flights[panel];
+    if (!wish) return;
+    if (flight && !flight.failed && flight.text === this.text(panel)) {
+      // It is on its way, or here, already.
+      this.wishes[panel] = null;
+      if (flight.seen) this.events.settled(panel, flight.run);
+      return;
+    }
+    let overtook = false;
+    if (flight && !flight.seen && !flight.failed) {
+      const wait = flight.since + PATIENCE - performance.now();
+      if (flight.overtook || !wish.final || wait > 0) {
+        if (wish.final && !flight.overtook) this.timers[panel] = setTimeout(() => this.next(panel), wait + 1);
+        this.events.waiting(panel);
+        return;
+      }
+      overtook = true;
+    }
+    this.ask(panel, overtook);
   }
 
-  requestAll() { store.state.panels.forEach((_, panel) => this.request(panel)); }
+  // What a request of this panel would say.
+  text(panel) { return JSON.stringify([store.state.panels[panel], store.state.clock, this.before[panel]]); }
 
-  ask(panel) {
+  ask(panel, overtook) {
     const { panels, clock } = store.state;
-    if (!panels[panel]) return;
+    if (!panels[panel]) { this.wishes[panel] = null; return; }
     const message = { type: "simulate", panel, run: ++this.serial, setting: panels[panel], clock };
     if (this.before[panel]) message.before = this.before[panel];
     if (!this.connection?.send(message)) return;
-    this.asked[panel] = message.run;
-    this.sent[panel] = structuredClone({ setting: panels[panel], clock });
-    this.sentAt[panel] = performance.now();
-    this.events.asked(panel);
+    this.wishes[panel] = null;
+    this.flights[panel] = { id: message.run, text: this.text(panel), ...structuredClone({ setting: panels[panel], clock }), run: null, seen: false, ended: false, failed: false, overtook, since: performance.now() };
+    this.events.waiting(panel);
   }
 
   drop(panel) {
-    this.connection?.send({ type: "cancel", panel, run: this.asked[panel] });
-    this.runs[panel] = this.arriving[panel] = this.ghosts[panel] = this.problems[panel] = this.before[panel] = null;
-    this.asked[panel] = 0;
+    if (this.flights[panel]) this.connection?.send({ type: "cancel", panel, run: this.flights[panel].id });
+    clearTimeout(this.timers[panel]);
+    this.runs[panel] = this.flights[panel] = this.wishes[panel] = this.ghosts[panel] = this.problems[panel] = this.before[panel] = null;
   }
 
-  current(message) { return message.run === this.asked[message.panel]; }
+  // What is on show is not what was asked for.
+  busy(panel) {
+    const flight = this.flights[panel];
+    return Boolean(this.wishes[panel] || (flight && !flight.seen && !flight.ended));
+  }
+
+  // The run that arrives or is on show, whichever is newer.
+  newest(panel) { return this.flights[panel]?.run ?? this.runs[panel]; }
+
+  // The picture of a panel has been drawn.
+  painted(panel) {
+    const flight = this.flights[panel];
+    if (!flight || flight.seen || flight.run !== this.runs[panel] || !this.events.ready(panel, flight.run)) return;
+    flight.seen = true;
+    this.events.seen(panel);
+    this.next(panel);
+  }
+
+  // Show the run that arrives once it has the moment that is looked at. Without an old picture anything is better than nothing.
+  consider(panel) {
+    const run = this.flights[panel]?.run;
+    if (!run || run === this.runs[panel] || !run.have) return;
+    if (this.runs[panel] && !this.events.ready(panel, run)) return;
+    const old = this.runs[panel];
+    this.runs[panel] = run;
+    this.events.shown(panel, run, old);
+  }
 
   // The handlers of the connection.
   handlers() {
-    const arriving = (message) => (this.current(message) ? this.arriving[message.panel] : null);
-    const keep = (name) => (message) => { const run = arriving(message); if (run) { run[name] = message; this.events.arrived(message.panel, name); } };
+    const arriving = ({ panel, run }) => (this.flights[panel]?.id === run ? this.flights[panel].run : null);
+    const keep = (name) => (message) => { const run = arriving(message); if (run) { run[name] = message; this.events.arrived(message.panel, name, run); } };
+    const taken = (add, name) => (message) => {
+      const run = arriving(message);
+      if (!run) return;
+      run[add](message);
+      this.consider(message.panel);
+      this.events.arrived(message.panel, name, run);
+    };
     return {
       begin: (message) => {
-        if (!this.current(message)) return;
+        const flight = this.flights[message.panel];
+        if (flight?.id !== message.run) return;
         this.problems[message.panel] = null;
-        this.arriving[message.panel] = new Run(message);
-        this.events.arrived(message.panel, "begin");
+        flight.run = new Run(message, flight);
+        this.events.arrived(message.panel, "begin", flight.run);
       },
-      positions: (message) => {
-        const run = arriving(message);
-        if (!run) return;
-        run.addPositions(message);
-        if (this.runs[message.panel] !== run) this.runs[message.panel] = run;
-        this.events.arrived(message.panel, "positions");
-      },
-      leaders: (message) => { arriving(message)?.addLeaders(message); },
+      positions: taken("addPositions", "positions"), leaders: taken("addLeaders", "leaders"),
       facts: keep("facts"), view: keep("view"), curves: keep("curves"),
       end: (message) => {
         const run = arriving(message);
         if (!run) return;
         run.end = message;
-        this.events.arrived(message.panel, "end");
+        this.flights[message.panel].ended = true;
+        this.consider(message.panel);
+        this.events.arrived(message.panel, "end", run);
       },
-      attention: (message) => { this.attention.busy = false; if (this.current(message)) this.events.attention(message); },
-      error: (message) => {
-        this.attention.busy = false;
-        if (message.about === "attention") return;
-        if (message.panel !== undefined && !this.current(message)) return;
-        this.problems[message.panel ?? 0] = message.message;
-        this.events.arrived(message.panel ?? 0, "error");
-      },
+      attention: (message) => { this.attention.busy = false; if (this.runs[message.panel]?.id === message.run) this.events.attention(message); this.events.redraw(); },
+      stalled: ({ panel, run }) => { if (this.flights[panel]?.id === run) { this.flights[panel].failed = true; this.request(panel); } },
+      error: (message) => this.fail(message),
     };
   }
 
-  // The attention matrix of a frame, one request at a time.
+  fail({ panel = 0, run, about, message, until }) {
+    if (about === "attention") { this.attention.busy = false; return; }
+    const flight = this.flights[panel];
+    if (run !== undefined && flight?.id !== run) return;
+    if (flight) flight.ended = flight.failed = true;
+    if (until !== undefined && (this.events.shorten(until) || this.wishes[panel])) { this.next(panel); return; }
+    this.problems[panel] = message;
+    this.events.arrived(panel, "error", null);
+    this.next(panel);
+  }
+
+  // The attention matrix of a frame of the run on show: one request at a time, and the latest frame is asked for when it has come.
   askAttention(panel, frame) {
-    const run = this.runs[panel], key = `${run?.id}/${frame}`;
-    if (!run?.end || this.attention.key === key || (this.attention.busy && performance.now() - this.attention.since < 4000)) return;
-    if (frame >= run.end.frames || !this.current({ panel, run: run.id })) return;
-    if (this.connection?.send({ type: "attention", panel, run: run.id, frame, ...this.sent[panel] })) this.attention = { busy: true, key, since: performance.now() };
+    const run = this.runs[panel], key = `${run?.id}/${frame}`, { busy, since } = this.attention;
+    if (!run?.end || this.attention.key === key || (busy && performance.now() - since < ASK_AGAIN)) return;
+    if (frame >= run.end.frames) return;
+    if (this.connection?.send({ type: "attention", panel, run: run.id, frame, setting: run.setting, clock: run.clock })) this.attention = { busy: true, key, since: performance.now() };
   }
 }

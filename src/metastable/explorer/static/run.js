@@ -1,8 +1,11 @@
 // The frames of one run, as they arrive. Arrays are made once per run; nothing is allocated while playing.
 
 export class Run {
-  constructor(begin) {
+  // `asked`: the setting and the clock that it was asked for with.
+  constructor(begin, asked) {
     this.id = begin.run;
+    this.setting = asked.setting;
+    this.clock = asked.clock;
     this.times = Float64Array.from(begin.times);
     this.frames = begin.times.length;
     this.tokens = begin.tokens;
@@ -41,8 +44,13 @@ export class Run {
 
   get last() { return Math.max(0, this.have - 1); }
 
+  // Positions and clusters of a frame are there (or will never be).
+  has(frame) { return Boolean(this.end) || (this.have > frame && this.labelled > frame); }
+
+  get frame() { return Math.max(1, this.frames - 1); }
+
   // Where the frame position `at` (0..1 of the whole clock) lies: frame, fraction, time.
-  place(at, log) {
+  place(at, log = this.clock.log) {
     const exact = Math.min(at * (this.frames - 1), this.last);
     const frame = Math.min(Math.floor(exact), Math.max(0, this.last - 1));
     const fraction = Math.min(1, exact - frame);
@@ -67,6 +75,43 @@ export class Run {
       }
       out[o] = x; out[o + 1] = y; out[o + 2] = z;
     }
+  }
+
+  // How many clusters there are in a frame.
+  clusters(frame) {
+    if (this.labelled <= frame) return null;
+    const seen = new Set();
+    for (let k = 0; k < this.tokens; k++) seen.add(this.leaders[frame * this.tokens + k]);
+    return seen.size;
+  }
+
+  // How far the tokens go from each frame to the next, as a share of the mean: what a film is paced by. Known when the run is complete.
+  get motion() {
+    if (this.pace?.have === this.have) return this.pace;
+    const { tokens, components: c, positions } = this, pace = new Float32Array(this.frames);
+    let total = 0;
+    for (let f = 0; f + 1 < this.have; f++) {
+      let sum = 0;
+      for (let i = f * tokens * c; i < (f + 1) * tokens * c; i++) sum += (positions[i + tokens * c] - positions[i]) ** 2;
+      pace[f] = Math.sqrt(sum / tokens);
+      total += pace[f];
+    }
+    const mean = total / Math.max(1, this.have - 1);
+    for (let f = 0; f < pace.length; f++) pace[f] = mean > 0 ? pace[f] / mean : 1;
+    pace.have = this.have;
+    pace.still = mean > 0 ? this.firstMotion() : 0;
+    this.pace = pace;
+    return pace;
+  }
+
+  // The last frame before anything visible has happened: some token is `seen` away from its start in the next one.
+  firstMotion(seen = 0.02) {
+    const { tokens, components: c, positions } = this, size = tokens * c;
+    for (let f = this.checked ?? 1; f < this.have; f++) {
+      for (let i = 0; i < size; i++) if (Math.abs(positions[f * size + i] - positions[i]) > seen) return f - 1;
+      this.checked = f;
+    }
+    return this.end ? 0 : this.last;
   }
 
   leader(frame, token) { return this.leaders[Math.min(frame, Math.max(0, this.labelled - 1)) * this.tokens + token]; }

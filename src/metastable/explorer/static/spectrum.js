@@ -42,7 +42,7 @@ export class Spectrum extends Chart {
     this.clear(theme);
     const [ox, oy] = this.place([0, 0]);
     ctx.fillStyle = theme.hair; ctx.globalAlpha = 0.75; ctx.fillRect(ox, y, x + width - ox, height); ctx.globalAlpha = 1;
-    ctx.strokeStyle = theme.faint; ctx.lineWidth = 1;
+    ctx.strokeStyle = theme.edge; ctx.lineWidth = 1;
     ctx.beginPath(); ctx.moveTo(x, oy + 0.5); ctx.lineTo(x + width, oy + 0.5); ctx.moveTo(ox + 0.5, y); ctx.lineTo(ox + 0.5, y + height); ctx.stroke();
     ctx.fillStyle = theme.muted; ctx.textBaseline = "top"; ctx.textAlign = "center";
     const unit = this.reach > 4 ? Math.round(this.reach / 2) : 1;

@@ -1,10 +1,12 @@
-// One moving picture: draws a run at a moment, and turns pointer movements into rotations and moved tokens.
+// One moving picture: draws a run at a moment, and turns pointer movements into rotations, chosen tokens and, where one edits, moved ones.
 
 import { tokenColors } from "./colors.js";
 import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
 import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
+import { drawCluster, drawGhosts, drawHandle, drawNumbers } from "./marks.js";
 
-const PICK = 15;
+const PICK = 15; // pixels around a token that mean it
+const SLIP = 4; // pixels that a click may move
 
 export class Stage {
   constructor(figure, camera, events) {
@@ -14,8 +16,11 @@ export class Stage {
     this.camera = camera;
     this.events = events;
     this.run = null;
+    this.ghost = null; // the run before a change by hand
+    this.handle = null; // where the start of a token is being put: { token, position }
     this.selected = -1;
     this.hover = -1;
+    this.editing = false;
     this.placing = false;
     this.held = null;
     this.size = [0, 0];
@@ -24,7 +29,7 @@ export class Stage {
   }
 
   resize() {
-    const box = this.figure.getBoundingClientRect(), ratio = Math.min(2, window.devicePixelRatio || 1);
+    const box = this.figure.getBoundingClientRect(), ratio = Math.min(3, window.devicePixelRatio || 1);
     if (!box.width || !box.height) return;
     this.size = [box.width, box.height];
     this.ratio = ratio;
@@ -34,6 +39,8 @@ export class Stage {
   }
 
   get flat() { return this.run?.components === 2; }
+  // The token that other views show too.
+  get lit() { return this.hover >= 0 ? this.hover : this.selected; }
 
   geometry(theme) {
     const [width, height] = this.size;
@@ -41,7 +48,9 @@ export class Stage {
     return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
   }
 
-  use(run) {
+  use(run, ghost) {
+    this.ghost = ghost;
+    this.figure.classList.toggle("flat", run?.components === 2);
     if (run === this.run) return;
     const resized = run?.tokens !== this.run?.tokens;
     this.run = run;
@@ -53,10 +62,11 @@ export class Stage {
     this.order = Int32Array.from({ length: run.tokens }, (_, k) => k);
     this.pile = new Pile(run.tokens);
     if (this.selected >= run.tokens) this.selected = -1;
+    if (this.hover >= run.tokens) this.hover = -1;
   }
 
   palette(view, theme) {
-    const key = `${view.color}/${theme.dark}/${this.run.have > 0}`;
+    const key = `${view.color}/${theme.dark}/${this.run.have > 0}/${Boolean(this.run.facts)}/${this.run.labelled === this.run.frames}`;
     if (!this.colors || this.colors.key !== key) {
       this.colors = tokenColors(this.run, view.color, theme.dark);
       this.colors.key = key;
@@ -69,17 +79,31 @@ export class Stage {
     if (!run || !run.have || !this.size[0]) return false;
     ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     ctx.clearRect(0, 0, ...this.size);
+    this.paint(place, view, theme);
+    return true;
+  }
+
+  // The same picture on another canvas (or on something that writes down what is drawn), `width` x `height` large.
+  drawOn(ctx, [width, height], place, view, theme) {
+    const { ctx: own, size, hover } = this;
+    Object.assign(this, { ctx, size: [width, height], hover: -1 });
+    try { this.paint(place, view, theme); } finally { Object.assign(this, { ctx: own, size, hover }); }
+    this.events.redraw();
+  }
+
+  paint(place, view, theme) {
+    const { run } = this;
     run.interpolate(place, this.points);
     const palette = this.palette(view, theme);
     const base = Math.min(place.nearest, Math.max(0, run.labelled - 1)) * run.tokens;
     const colorOf = view.color === "cluster" ? (k) => palette[run.leaders[base + k]] : (k) => palette[k];
+    this.leaderOf = (k) => run.leaders[base + k];
     this.sizes.fill(0);
     for (let k = 0; k < run.tokens; k++) this.sizes[run.leaders[base + k]]++;
     for (let k = 0; k < run.tokens; k++) if (!this.sizes[k]) this.sizes[k] = 1;
     const geometry = this.geometry(theme);
     (this.flat ? this.drawCircle : this.drawSphere).call(this, geometry, place, view, colorOf);
     this.drawMarks(geometry, view);
-    return true;
   }
 
   drawSphere(geometry, place, view, colorOf) {
@@ -112,15 +136,17 @@ export class Stage {
     this.drawAnchors(geometry, true);
   }
 
-  drawMarks({ R, theme }, view) {
-    const { run, radius } = this;
+  drawMarks(geometry, view) {
+    const { run, radius } = this, { R, theme } = geometry;
+    if (this.ghost) drawGhosts(this, geometry);
     if (view.centers && run.facts) {
       const strong = new Set(run.facts.strong);
       for (const k of run.facts.centers) this.mark(k, Math.max(3, Math.min(0.016 * R, radius * 1.25)), strong.has(k) ? theme.strong : "#16191d");
     }
     this.ring(0, theme.ink, radius + 5.5);
-    if (this.hover > 0) this.ring(this.hover, theme.muted, radius + 4);
-    if (this.selected >= 0) this.ring(this.selected, theme.accent, radius + 7);
+    if (view.numbers) drawNumbers(this, geometry);
+    if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, radius + 4); }
+    if (this.selected >= 0) { this.ring(this.selected, theme.accent, radius + 7); drawHandle(this, geometry); }
     this.ctx.globalAlpha = 1;
   }
 
@@ -155,6 +181,13 @@ export class Stage {
     ctx.globalAlpha = 1;
   }
 
+  // Where a point of the space is on the screen: x, y, and whether it is in front.
+  onScreen([x, y, z = 0]) {
+    const { cx, cy, R, camera: { matrix: m } } = this.geometry(null);
+    if (this.flat) return [cx + R * x, cy - R * y, true];
+    return [cx + R * (m[0] * x + m[1] * y + m[2] * z), cy - R * (m[3] * x + m[4] * y + m[5] * z), m[6] * x + m[7] * y + m[8] * z >= 0];
+  }
+
   // ---------------------------------------------------------------------------------------------------- pointer
 
   pick(x, y) {
@@ -178,6 +211,32 @@ export class Stage {
     return this.camera.inverse(u, v, Math.sqrt(Math.max(0, 1 - u * u - v * v)));
   }
 
+  onFigure(x, y) {
+    const { cx, cy, R } = this.geometry(null), r = Math.hypot(x - cx, y - cy) / R;
+    return this.flat ? r > 0.8 && r < 1.4 : r <= 1;
+  }
+
+  startOf(token) {
+    const c = this.run.components;
+    return this.handle?.token === token ? this.handle.position : Array.from(this.run.positions.subarray(token * c, (token + 1) * c));
+  }
+
+  // What a drag from here would move: { token, from }, or null where it rotates. A token has to be chosen first, or one edits; then it or the
+  // handle at its start can be taken.
+  grip(x, y, picked) {
+    if (!this.run || this.run.dim > 3) return null;
+    const { selected, screen } = this;
+    if (selected >= 0) {
+      const start = this.startOf(selected), [hx, hy, front] = this.onScreen(start);
+      if (front && Math.hypot(hx - x, hy - y) < PICK) return { token: selected, from: start };
+      if (screen[3 * selected + 2] >= 0 && Math.hypot(screen[3 * selected] - x, screen[3 * selected + 1] - y) < PICK) return { token: selected, from: this.direction(x, y) };
+    }
+    return this.editing && picked >= 0 ? { token: picked, from: this.direction(x, y) } : null;
+  }
+
+  startPlacing() { this.placing = true; this.canvas.classList.add("place"); }
+  stopPlacing() { this.placing = false; this.canvas.classList.remove("place"); }
+
   listen() {
     const { canvas } = this;
     const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
@@ -186,16 +245,20 @@ export class Stage {
       const [x, y] = at(event);
       canvas.setPointerCapture(event.pointerId);
       if (this.placing) { this.events.placed(this.direction(x, y)); return; }
-      const token = this.run?.dim <= 3 ? this.pick(x, y) : -1;
-      this.held = { token, x, y, startX: x, startY: y, time: event.timeStamp, moved: false };
+      const picked = this.pick(x, y);
+      this.held = { picked, grip: this.grip(x, y, picked), x, y, startX: x, startY: y, time: event.timeStamp, moved: false };
       this.camera.spin = [0, 0];
-      canvas.classList.add("held");
     });
     canvas.addEventListener("pointermove", (event) => {
-      const [x, y] = at(event);
-      if (!this.held) { this.pointAt(x, y); return; }
-      if (Math.hypot(x - this.held.startX, y - this.held.startY) > 4) this.held.moved = true;
-      if (this.held.moved) this.drag(x, y, event.timeStamp);
+      const [x, y] = at(event), held = this.held;
+      if (!held) { this.pointAt(x, y, event.pointerType === "touch"); return; }
+      if (!held.moved && Math.hypot(x - held.startX, y - held.startY) > SLIP) {
+        held.moved = true;
+        canvas.classList.add("held");
+        this.pointAt(-99, -99);
+        if (held.grip) this.events.grabbed(held.grip.token, held.grip.from);
+      }
+      if (held.moved) this.drag(x, y, event.timeStamp);
     });
     const release = (event) => {
       const held = this.held;
@@ -203,20 +266,23 @@ export class Stage {
       canvas.classList.remove("held");
       if (!held) return;
       if (event.timeStamp - held.time > 80) this.camera.spin = [0, 0];
-      if (held.token >= 0) {
-        if (held.moved) this.events.dropped(held.token);
-        else { this.selected = this.selected === held.token ? -1 : held.token; this.events.selected(this.selected); }
-      } else if (!held.moved) { this.selected = -1; this.events.selected(-1); }
+      if (held.moved && held.grip) this.events.dropped();
+      else if (!held.moved && event.type === "pointerup") this.click(held);
       this.events.redraw();
     };
     canvas.addEventListener("pointerup", release);
     canvas.addEventListener("pointercancel", release);
-    canvas.addEventListener("pointerleave", () => { if (!this.held && this.hover >= 0) { this.hover = -1; this.events.tip(null); this.events.redraw(); } });
+    canvas.addEventListener("pointerleave", () => { if (!this.held) this.pointAt(-99, -99); });
+  }
+
+  click({ picked, startX, startY }) {
+    if (picked < 0 && this.editing && this.run?.dim <= 3 && this.onFigure(startX, startY)) { this.events.placed(this.direction(startX, startY)); return; }
+    this.events.selected(picked >= 0 && picked !== this.selected ? picked : -1);
   }
 
   drag(x, y, time) {
     const held = this.held, [dx, dy] = [x - held.x, y - held.y];
-    if (held.token >= 0) this.events.dragged(held.token, this.direction(x, y));
+    if (held.grip) this.events.dragged(this.direction(x, y));
     else if (!this.flat) {
       const { R } = this.geometry(null), seconds = Math.max(0.004, (time - held.time) / 1000);
       this.camera.rotate(dx / R, dy / R);
@@ -226,13 +292,16 @@ export class Stage {
     held.x = x; held.y = y; held.time = time;
   }
 
-  pointAt(x, y) {
-    const token = this.pick(x, y);
-    if (token === this.hover) return;
-    this.hover = token;
+  pointAt(x, y, byTouch = false) {
+    const token = byTouch ? -1 : this.pick(x, y);
     this.canvas.classList.toggle("hand", token >= 0 && !this.placing);
-    this.canvas.classList.toggle("place", this.placing);
-    this.events.tip(token < 0 ? null : { token, x: this.screen[3 * token], y: this.screen[3 * token + 1] });
+    this.canvas.classList.toggle("movable", Boolean(this.run && this.grip(x, y, token)));
+    if (token !== this.hover) this.setHover(token);
+  }
+
+  setHover(token) {
+    this.hover = token;
+    this.events.hovered(token);
     this.events.redraw();
   }
 }

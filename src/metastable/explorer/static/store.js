@@ -1,10 +1,11 @@
-// The state of the page: everything that a link restores. One object, changed through `change`, watched by subscribers.
+// The state of the page: everything that a link restores. One object, changed through `change`, watched by subscribers. Every change of a
+// setting is an entry of the browser's history, so that Back undoes it.
 
 export const store = {
   state: {
     panels: [],
     clock: { until: 200, log: false },
-    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, height: "auto", active: 0, preset: null },
+    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null },
   },
   watchers: [],
 };
@@ -14,10 +15,15 @@ export const DEFAULT_VIEW = structuredClone(store.state.view);
 export function watch(callback) { store.watchers.push(callback); }
 
 // `what`: "panel" (a setting or the clock changed: runs must follow), "view" (only how it is looked at).
+// `details.final`: false while a hand still holds what it changes; the history has one entry for the whole movement. `details.amend`: a
+// correction of the last change, no change of its own.
 export function change(what, mutate, details = {}) {
+  if (what === "panel" && globalThis.METASTABLE?.player && store.state.panels.length) return; // one recorded run: there is no other
   mutate(store.state);
   for (const callback of store.watchers) callback(what, details);
-  saveSoon();
+  if (what === "panel" && details.amend) amend();
+  else if (what === "panel" && details.final !== false) commit();
+  else saveSoon();
 }
 
 export const active = () => Math.min(store.state.view.active, store.state.panels.length - 1);
@@ -37,49 +43,92 @@ export function encode() {
   return "#s=" + toBase64(JSON.stringify({ panels, clock, view: short }));
 }
 
-// The state in a link, the preset it names, or null. Whatever is in it is checked again by the server.
+const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isClock = (clock) => isTable(clock) && Number.isFinite(clock.until) && ["boolean", "undefined"].includes(typeof clock.log);
+const isSetting = (panel) => isTable(panel) && isTable(panel.model) && isTable(panel.start);
+
+// What a link asks for: `state`, or null with a `problem` where it asks for something that cannot be read. What can be read is checked
+// again by whoever computes.
 export function decode(hash, presets) {
-  const named = /^#preset=([\w-]+)$/.exec(hash);
+  const named = /^#preset=(.*)$/.exec(hash);
   if (named) {
-    const preset = presets.find((item) => item.name === named[1]);
-    return preset ? fromPreset(preset) : null;
+    const preset = presets.find((item) => item.name === decodeURIComponent(named[1]));
+    return preset ? { state: fromPreset(preset) } : { state: null, problem: `There is no preset “${named[1].slice(0, 40)}”` };
   }
-  if (!hash.startsWith("#s=")) return null;
+  if (!hash.startsWith("#s=")) return { state: null };
+  const unreadable = { state: null, problem: "This link cannot be read: it is incomplete, or was changed on its way" };
   try {
     const data = JSON.parse(fromBase64(hash.slice(3)));
-    if (!Array.isArray(data.panels) || data.panels.length < 1 || data.panels.length > 2) return null;
-    if (!data.panels.every((panel) => panel?.model && panel?.start) || typeof data.clock !== "object") return null;
+    if (!isTable(data) || !Array.isArray(data.panels) || data.panels.length < 1 || data.panels.length > 2) return unreadable;
+    if (!data.panels.every(isSetting) || !isClock(data.clock)) return unreadable;
     const view = { ...structuredClone(DEFAULT_VIEW) };
-    for (const name of Object.keys(view)) if (data.view && name in data.view && sound(name, data.view[name])) view[name] = data.view[name];
-    return { panels: data.panels, clock: data.clock, view };
+    for (const name of Object.keys(view)) if (isTable(data.view) && name in data.view && sound(name, data.view[name])) view[name] = data.view[name];
+    return { state: { panels: data.panels, clock: { log: false, ...data.clock }, view } };
   } catch {
-    return null;
+    return unreadable;
   }
 }
 
 function sound(name, value) {
   if (name === "camera") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5;
-  if (name === "preset") return value === null || typeof value === "string";
+  if (name === "preset" || name === "origin") return value === null || typeof value === "string";
   if (name === "at") return Number.isFinite(value) && value >= 0 && value <= 1;
+  if (typeof value === "number" && !Number.isFinite(value)) return false;
   return typeof value === typeof DEFAULT_VIEW[name];
 }
 
 export function fromPreset(preset) {
   const view = structuredClone(DEFAULT_VIEW);
-  view.preset = preset.name;
+  view.preset = view.origin = preset.name;
   return { ...structuredClone(preset.state), view };
 }
 
+// ----------------------------------------------------------------------------------------------------- history
+
 let timer = 0;
-let lastSaved = "";
+let committed = null; // the settings of the present entry
+let place = 0, top = 0; // of the present entry and of the last one
+const settings = () => JSON.stringify([store.state.panels, store.state.clock]);
+
 export function saveSoon() {
   clearTimeout(timer);
   timer = setTimeout(saveNow, 250);
 }
-export function saveNow() {
+// What a hand still holds is not written down: the entry before it must stay what it was.
+export function saveNow() { if (committed === null || committed === settings()) write("replaceState"); }
+
+function write(how) {
   clearTimeout(timer);
   if (!store.state.panels.length) return;
-  lastSaved = encode();
-  history.replaceState(null, "", lastSaved);
+  try { history[how]({ place }, "", encode()); } catch { /* a frame without a history of its own: links are still made */ }
 }
-export const isOwnHash = (hash) => hash === lastSaved;
+
+// The present entry was not quite what it should be.
+function amend() { committed = settings(); saveNow(); }
+
+// A new entry of the history where the settings differ from the present one's.
+function commit() {
+  const now = settings();
+  if (committed === null || committed === now) { committed = now; saveSoon(); return; }
+  committed = now;
+  place += 1; top = place;
+  write("pushState");
+}
+
+export const canUndo = () => place > 0;
+export const canRedo = () => place < top;
+export const undo = () => { if (canUndo()) { saveNow(); history.back(); } };
+export const redo = () => { if (canRedo()) { saveNow(); history.forward(); } };
+
+// Back and forward: `restore(state)` for an entry of ours, `follow(hash)` for an address that somebody typed.
+export function watchHistory(restore, follow) {
+  window.addEventListener("popstate", (event) => {
+    if (event.state?.place === undefined) { follow(location.hash); return; }
+    place = event.state.place;
+    top = Math.max(top, place);
+    const { state } = decode(location.hash, []);
+    if (!state) return;
+    committed = JSON.stringify([state.panels, state.clock]);
+    restore(state);
+  });
+}

@@ -45,10 +45,12 @@ const isDefault = (model, family) => kindOf(model, family) === families[family][
 
 export function describe(setting) {
   const { model, start } = setting;
-  const tokens = start.tokens + (start.appended?.length ?? 0);
+  const tokens = start.tokens + (start.appended?.length ?? 0) - (start.removed?.length ?? 0);
   const parts = [`n = ${tokens}`, `d = ${model.dim}`, model.heads ? plural(model.heads.length, "head") : `β = ${plain(model.beta)}`];
   parts.push(variantName(model, "mask"));
   for (const family of ["weights", "norm"]) if (!isDefault(model, family)) parts.push(variantName(model, family));
+  const begins = start.kind && (families.start ?? []).find(({ kind }) => kind === start.kind);
+  if (begins) parts.push(`start: ${begins.label.split(":")[0]}`);
   if (model.noise) parts.push(`σ = ${plain(model.noise)}`);
   if (model.frozen) parts.push(`${model.frozen.tokens.length} frozen`);
   return parts.join(" · ");

@@ -1,6 +1,7 @@
 // The buttons of the bar: Python, downloads, links, help, light and dark.
 
 import { $, el, saveFile } from "./dom.js";
+import { request } from "./socket.js";
 import { active, saveNow, store } from "./store.js";
 
 let noticeTimer = 0;
@@ -13,22 +14,10 @@ export function notice(text, kind = "", seconds = 0) {
   if (seconds) noticeTimer = setTimeout(() => { node.hidden = true; }, 1000 * seconds);
 }
 
-async function post(path, body) {
-  let response;
-  try {
-    response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-  } catch {
-    throw new Error("the server is not answering; is it still running?");
-  }
-  if (response.ok) return response;
-  const reason = await response.json().catch(() => ({}));
-  throw new Error(reason.message ?? `the server answered ${response.status}`);
-}
-
 async function showPython() {
   const { panels, clock } = store.state;
   try {
-    const text = await (await post("/python", { settings: panels, clock })).text();
+    const text = await (await request("python", { settings: panels, clock })).blob.text();
     $("#code code").textContent = text;
     $("#code").showModal();
   } catch (reason) { notice(reason.message, "bad", 6); }
@@ -45,19 +34,21 @@ function flash(button, text) {
   setTimeout(() => { button.textContent = before; }, 1400);
 }
 
-async function download(format, picture) {
+// What the page makes by itself: format -> a function that makes and saves it.
+export const makers = {};
+
+async function download(format) {
   const { panels, clock } = store.state;
-  if (format === "png") { saveFile(await picture(), "metastable.png"); return; }
+  if (makers[format]) { await makers[format](); return; }
   notice(format === "mp4" ? "Drawing the film; this takes a minute …" : "Preparing the file …");
   try {
-    const response = await post(`/download/${format}`, { setting: panels[active()], clock });
-    const name = /filename="([\w.-]+)"/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? `run.${format}`;
-    saveFile(await response.blob(), name);
+    const { name, blob } = await request(format, { setting: panels[active()], clock });
+    saveFile(blob, name);
     notice(`${name} was saved.`, "", 3);
   } catch (reason) { notice(reason.message, "bad", 8); }
 }
 
-function menu(picture) {
+function menu() {
   const button = $("#download"), list = $("#download-menu"), items = [...list.querySelectorAll("button")];
   const open = (shown) => { list.hidden = !shown; button.setAttribute("aria-expanded", String(shown)); if (shown) items[0].focus(); };
   button.addEventListener("click", () => open(list.hidden));
@@ -67,7 +58,7 @@ function menu(picture) {
     if (move) { items[(items.indexOf(document.activeElement) + move + items.length) % items.length].focus(); event.preventDefault(); event.stopPropagation(); }
     if (event.key === "Escape") { open(false); button.focus(); }
   });
-  for (const item of items) item.addEventListener("click", () => { open(false); download(item.dataset.format, picture); });
+  for (const item of items) item.addEventListener("click", () => { open(false); download(item.dataset.format); });
 }
 
 export function setTheme(name) {
@@ -86,11 +77,11 @@ function startTheme(redraw) {
   apply();
 }
 
-export function startTools({ picture, redraw }) {
+export function startTools({ redraw }) {
   startTheme(redraw);
-  menu(picture);
+  menu();
   $("#python").addEventListener("click", showPython);
-  $("#copy-code").addEventListener("click", (event) => copy($("#code code").textContent, event.target));
+  for (const button of document.querySelectorAll("dialog .copy")) button.addEventListener("click", () => copy(button.closest("dialog").querySelector("code").textContent, button));
   $("#help").addEventListener("click", () => $("#about").showModal());
   $("#link").addEventListener("click", (event) => { saveNow(); copy(location.href, event.target); });
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());

@@ -120,6 +120,20 @@ def solve_members(
     return batch.states, batch.statistics, batch.status
 
 
+def system_of(
+    model: Attention, start: FloatArray, care: Accuracy, interaction: Interaction = "direct", threads: int | None = None
+) -> tuple[march.Movable, FloatArray, Chart]:
+    """The system that stands at the tokens `start` (tokens, dim), its state and the chart that it is in."""
+    from metastable.integrate.fused.system import System
+    from metastable.kernels.cpu.problem import prepare
+    from metastable.kernels.cpu.threads import thread_count
+
+    chart, tokens = _chart(model), len(start)
+    problem = prepare(model, tokens, interaction=interaction, chart=chart)
+    begin = _to_chart(np.asarray(start, dtype=float)).reshape(tokens, -1)
+    return System(problem, begin, care.tolerance, thread_count(threads)), begin, chart
+
+
 def solve(
     model: Attention,
     start: FloatArray,
@@ -138,15 +152,10 @@ def solve(
     Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all). rtol, atol,
     max_steps: `plan.Accuracy`.
     """
-    from metastable.integrate.fused.system import System
-    from metastable.kernels.cpu.problem import prepare
-    from metastable.kernels.cpu.threads import thread_count
-
-    chart, tokens, care = _chart(model), len(start), Accuracy(**accuracy)
-    problem = prepare(model, tokens, interaction=interaction, chart=chart)
-    begin = _to_chart(np.asarray(start, dtype=float)).reshape(tokens, -1)
+    care = Accuracy(**accuracy)
+    system, begin, chart = system_of(model, start, care, interaction, threads)
     return march.integrate(
-        System(problem, begin, care.tolerance, thread_count(threads)),
+        system,
         begin,
         march.Recorder(model.dim, None if times is None else np.asarray(times, dtype=float), chart),
         float(until),

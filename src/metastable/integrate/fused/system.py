@@ -115,7 +115,7 @@ def keep_polynomial(memory, piece):
 
 @dataclass
 class System:
-    """A state in its chart, (tokens, components); a `march.System`."""
+    """A state in its chart, (tokens, components); a `march.Movable`."""
 
     problem: Problem
     start: FloatArray
@@ -147,6 +147,12 @@ class System:
 
     def state(self) -> FloatArray:
         return self.step.y[: self.start.size].reshape(self.start.shape)
+
+    def place(self, state: FloatArray) -> None:
+        self.step.y[: self.start.size] = state.reshape(-1)
+
+    def slopes(self) -> FloatArray:
+        return self.step.k[:, : self.start.size].reshape(-1, *self.start.shape)
 
     def begin(self, t: float) -> None:
         self._advance((t, t), (0, 1), 0.0, SPEED)

@@ -7,11 +7,13 @@ point with their mass at their mean. What is left is small, has no fast motion, 
 
 - *What joining costs.* Tokens at distance e of their mean are moved by e, less than the tolerance. Their mean drifts by
   O(beta e^3) per unit of time while they contract, which is nothing.
-- *Contracting* means that a token beside the point falls back: with p_kj the attention of the point, D_k its mean gap, the block
+- *Contracting* means that a token beside the point falls back: with p_kj the attention of the point, D_k its mean gap, and G_k what
+  moves it (`forces`), the block
 
-      J = -(1 + <x_k, D_k>) I + beta sum_j p_kj (x_j - x_k) (M (x_j - x_k) - M D_k)^T      on the tangent space
+      J = -(lambda + <x_k, G_k>) I + sum_heads beta V sum_j p_kj (x_j - x_k) (M (x_j - x_k) - M D_k)^T      on the tangent space
 
-  of the Jacobian of such a token has a negative symmetric part (its largest eigenvalue is `loosening`).
+  of the Jacobian of such a token has a negative symmetric part (its largest eigenvalue is `loosening`). For V = I lambda is 1 and
+  G_k = D_k.
 - *Release.* Each cluster remembers where its parts were when they met, and how much that can have grown or shrunk since: the integral
   of `loosening`. When the bound passes the tolerance (a heavy cluster nearby pulls a light one apart) the parts are points again.
 
@@ -28,16 +30,9 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control as steps
-from metastable.integrate.rodas.points import (
-    Surroundings,
-    attempt,
-    fastest,
-    keep,
-    linearise,
-    make_work,
-    set_frames,
-    write_piece,
-)
+from metastable.integrate.rodas.forces import Surroundings, linearise
+from metastable.integrate.rodas.points import attempt, fastest, keep, make_work, set_frames, write_piece
+from metastable.integrate.rodas.prepare import Frame, frame_of
 from metastable.kernels.cpu.compiled import compiled
 from metastable.model import Attention, Full
 
@@ -66,27 +61,52 @@ class Cluster(NamedTuple):
     spread: float
 
 
-class Field(NamedTuple):
-    """What moves points: M, beta, and the mass of a token's own that it does not see (0 or 1)."""
+@dataclass(frozen=True)
+class Field:
+    """What moves points: for each head M, beta and V (h, d, d), all in the coordinates of `frame`, in which R = V_sum - lambda I is
+    exact; lambda itself; and the mass of a token's own that it does not see (0 or 1)."""
 
-    form: FloatArray
-    beta: float
+    frame: Frame
+    forms: FloatArray
+    betas: FloatArray
+    values: FloatArray
+    contraction: float
     unseen: float
 
     @classmethod
     def of(cls, model: Attention) -> Field:
-        head = model.all_heads[0]
-        form = np.eye(model.dim) if head.bilinear is None else np.array(head.bilinear, dtype=float)
-        return cls(form, float(head.beta), 0.0 if isinstance(model.mask, Full) and model.mask.include_self else 1.0)
+        frame, identity = frame_of(model), np.eye(model.dim)
+        forms, values = (
+            np.array([identity if matrix is None else frame.matrix(np.array(matrix, dtype=float)) for matrix in part])
+            for part in zip(*((head.bilinear, head.value) for head in model.all_heads))
+        )
+        contraction = float(np.linalg.eigvals(values.sum(axis=0)).real.max())
+        unseen = 0.0 if isinstance(model.mask, Full) and model.mask.include_self else 1.0
+        return cls(frame, forms, np.array([float(head.beta) for head in model.all_heads]), values, contraction, unseen)
 
-    def masses(self, sizes: FloatArray) -> FloatArray:
-        """Who sees how much of whom (m, m)."""
-        return np.tile(sizes, (len(sizes), 1)) - self.unseen * np.eye(len(sizes))
+    @property
+    def at_rest_alone(self) -> bool:
+        """True when a single point has nowhere to go."""
+        return not self.frame.drift.any()
 
-    def attention(self, k: int, places: FloatArray, sizes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Of point k: p_kj (m,), the gaps x_j - x_k (m, d) and their mean D_k (d,)."""
+    def surroundings(self, sizes: FloatArray, reach: float) -> Surroundings:
+        """For points of these sizes, who are all solved together."""
+        dim = self.forms.shape[1]
+        scales = np.array([v[0, 0] if np.array_equal(v, v[0, 0] * np.eye(dim)) else 0.0 for v in self.values])
+        tilts = self.values - scales[:, None, None] * np.eye(dim)
+        tilted = bool(tilts.any()) or not self.at_rest_alone
+        together = len(sizes) * (dim - 1)
+        masses = np.tile(sizes, (len(sizes), 1)) - self.unseen * np.eye(len(sizes))
+        return Surroundings(
+            masses, self.forms, self.betas, scales, tilts, np.array(self.frame.drift), tilted, together, reach
+        )
+
+    def attention(
+        self, k: int, places: FloatArray, sizes: FloatArray, head: int
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of point k by one head: p_kj (m,), the gaps x_j - x_k (m, d) and their mean D_k (d,)."""
         gaps = places - places[k]
-        logits = self.beta * (gaps @ (self.form.T @ places[k]))
+        logits = self.betas[head] * (gaps @ (self.forms[head].T @ places[k]))
         seen = np.array(sizes, dtype=float)
         seen[k] -= self.unseen
         weights = seen * np.exp(logits - logits[seen > 0].max(initial=-math.inf))
@@ -98,22 +118,28 @@ def loosening(field: Field, places: FloatArray, sizes: FloatArray) -> FloatArray
     """Largest rate (m,) at which a token beside each point moves away from it; below zero it falls back."""
     result = np.empty(len(places))
     for k, x in enumerate(places):
-        p, gaps, mean = field.attention(k, places, sizes)
-        lever = p[:, None] * gaps
-        block = field.beta * (lever.T @ ((gaps - mean) @ field.form.T))
+        block, force = np.zeros((x.size, x.size)), field.frame.drift @ x
+        for head, (beta, form, value) in enumerate(zip(field.betas, field.forms, field.values)):
+            p, gaps, mean = field.attention(k, places, sizes, head)
+            lever = p[:, None] * gaps
+            block += beta * (value @ (lever.T @ ((gaps - mean) @ form.T)))
+            force = force + value @ mean
         tangent = np.eye(x.size) - np.outer(x, x)
         symmetric = tangent @ (0.5 * (block + block.T)) @ tangent
         # The direction along x is none of the tangent space: it must not be the largest.
         symmetric -= (1.0 + np.abs(symmetric).sum()) * np.outer(x, x)
-        result[k] = np.linalg.eigvalsh(symmetric)[-1] - (1.0 + x @ mean)
+        result[k] = np.linalg.eigvalsh(symmetric)[-1] - (field.contraction + x @ force)
     return result
 
 
 def hidden(field: Field, places: FloatArray, sizes: FloatArray) -> bool:
-    """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits."""
+    """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits.
+
+    (For one head with V = I, the models that are asked whether they rest.)
+    """
     for k, x in enumerate(places):
-        p, gaps, mean = field.attention(k, places, sizes)
-        doubt = 1.0 + field.beta * np.abs(gaps @ (field.form.T @ x))
+        p, gaps, mean = field.attention(k, places, sizes, 0)
+        doubt = 1.0 + field.betas[0] * np.abs(gaps @ (field.forms[0].T @ x))
         if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
             return False
     return True
@@ -281,11 +307,8 @@ class Flow:
         # Clusters that may come apart are looked at after every step.
         room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
         begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
-        together = m * (d - 1)
-        surroundings = Surroundings(
-            self.field.masses(self.sizes), self.field.form, self.field.beta, together, REACH * self.tolerance
-        )
-        work = make_work(self.places, together)
+        surroundings = self.field.surroundings(self.sizes, REACH * self.tolerance)
+        work = make_work(self.places, surroundings.together, len(self.field.betas))
         count, left, code = _march(
             surroundings,
             work,
@@ -300,7 +323,7 @@ class Flow:
         )
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)
-        tokens = pieces[:count][:, :, self.point_of]
+        tokens = self.field.frame.back(pieces[:count][:, :, self.point_of])
         self.places = work.x.copy()
         self._stretch(pieces[:count, 0], widths[:count])
         self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
@@ -323,7 +346,7 @@ class Flow:
 
     def state(self) -> FloatArray:
         """Tokens (tokens, d)."""
-        return self.places[self.point_of]
+        return self.field.frame.back(self.places[self.point_of])
 
     def resting(self, threshold: float) -> float:
         """When one point is left: how long it takes until its tokens are within `threshold` of it (they contract at rate one)."""
@@ -334,7 +357,8 @@ def make_flow(
     model: Attention, start: FloatArray, begin: float, first_step: float, tolerance: float, tries: int
 ) -> Flow:
     """Tokens at `start` at the time `begin`, joined where they have met."""
-    places, clusters = apart(start)
-    flow = Flow(Field.of(model), places, clusters, steps.first_control(begin, first_step), tolerance, len(start), tries)
+    field = Field.of(model)
+    places, clusters = apart(field.frame.into(start))
+    flow = Flow(field, places, clusters, steps.first_control(begin, first_step), tolerance, len(start), tries)
     flow.join()
     return flow

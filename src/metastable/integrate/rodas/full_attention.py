@@ -171,7 +171,7 @@ def _follow(
     code = clusters.FILLED
     notes: dict[str, float] = {}
     while True:
-        if len(flow.clusters) == 1 or code == clusters.STILL:
+        if (len(flow.clusters) == 1 and flow.field.at_rest_alone) or code == clusters.STILL:
             code = clusters.STILL
             break
         if goal.settle > 0.0 and clusters.hidden(flow.field, flow.places, flow.sizes):

@@ -1,15 +1,8 @@
-"""Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place.
+"""Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place. What moves them is in `forces`.
 
-Points move as
-
-    dx_k/dt = P_{x_k} D_k,     D_k = sum_j p_kj (x_j - x_k),     p_kj = m_kj exp(beta x_k^T M (x_j - x_k)) / Z_k,
-
-with M = Q^T K, V = I, and m_kj the mass that point k sees at point j (m_kk at its own place).
-
-The method is that of the other systems (gnomonic charts, G_k = D_k because V = I), written for few points with a matrix of
-masses. Linear systems are solved block by block: single points when the order of the points is that of their influence (no
-rounding error of a fast one reaches a slow one), all points at once otherwise. `clusters` follows tokens under full
-attention with it, `analysis.leaders` predicts merges.
+The method is that of the other systems (gnomonic charts), written for few points with a matrix of masses. Linear systems are
+solved block by block: single points when the order of the points is that of their influence (no rounding error of a fast one reaches a
+slow one), all points at once otherwise. `clusters` follows tokens under full attention with it, `analysis.leaders` predicts merges.
 """
 
 from __future__ import annotations
@@ -28,32 +21,19 @@ from metastable.integrate.rodas.charts import (
     solve_factored,
 )
 from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
+from metastable.integrate.rodas.forces import attend, to_chart
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
-from metastable.kernels.cpu.compiled import allocating, inner
+from metastable.kernels.cpu.compiled import allocating, inner, summing
 
 REFUSED = 2.0
 """Error (over the tolerance) that stands for a step which was not taken."""
-
-
-class Surroundings(NamedTuple):
-    """What moves the leaders: `masses` (m, m), `form` M (d, d), `beta`.
-
-    `together`: coordinates that are solved at once (d - 1, or all); `reach`: the distance (a chord) at which two are
-    one.
-    """
-
-    masses: FloatArray
-    form: FloatArray
-    beta: float
-    together: int
-    reach: float
 
 
 class Work(NamedTuple):
     """Memory of a march of m leaders in dimension d = n + 1."""
 
     x: FloatArray  # (m, d) where the leaders are at the start of a step
-    place: FloatArray  # (m, d) where they are at a stage
+    place: FloatArray  # (d, m) where they are at a stage, one coordinate after the other: sums over leaders are loops over vectors
     frames: FloatArray  # (m, d, n) tangent bases
     velocity: FloatArray  # (m, n) in the charts, at the start of a step
     jacobian: FloatArray  # (m n, m n) of it
@@ -63,19 +43,23 @@ class Work(NamedTuple):
     factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
     pivots: np.ndarray  # (m n,)
     block: FloatArray  # (together, together)
-    weights: FloatArray  # (m,) p_kj of one leader
-    vectors: FloatArray  # (6, d)
+    weights: FloatArray  # (heads, m) p_kj of one leader
+    queries: FloatArray  # (heads, d) beta M^T x_k of it
+    spreads: FloatArray  # (heads, d) D_k of it
+    others: FloatArray  # (heads,) the weight of the others
+    force: FloatArray  # (d,) G_k of it
+    vectors: FloatArray  # (5, d)
     result: FloatArray  # (1,)
     owner: np.ndarray  # (m,) the leader that each one is one with
     alone: np.ndarray  # (m,) True while a leader is its own owner
 
 
-def make_work(x: FloatArray, together: int) -> Work:
+def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
     m, d = x.shape
     n = d - 1
     return Work(
         x=np.array(x, dtype=float),
-        place=np.array(x, dtype=float),
+        place=np.array(x.T, dtype=float, order="C"),
         frames=np.zeros((m, d, n)),
         velocity=np.zeros((m, n)),
         jacobian=np.zeros((m * n, m * n)),
@@ -85,8 +69,12 @@ def make_work(x: FloatArray, together: int) -> Work:
         factors=np.zeros((m * n, together)),
         pivots=np.zeros(m * n, dtype=np.int64),
         block=np.zeros((together, together)),
-        weights=np.zeros(m),
-        vectors=np.zeros((6, d)),
+        weights=np.zeros((heads, m)),
+        queries=np.zeros((heads, d)),
+        spreads=np.zeros((heads, d)),
+        others=np.zeros(heads),
+        force=np.zeros(d),
+        vectors=np.zeros((5, d)),
         result=np.zeros(1),
         owner=np.arange(m),
         alone=np.ones(m, dtype=np.bool_),
@@ -110,104 +98,13 @@ def set_frames(work):
                 work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - 2.0 / square * mirror[a] * mirror[b + 1]
 
 
-@inner
-def attend(surroundings, work, k):
-    """Weights p_kj of leader k at its place, beta M^T x_k to `vectors[0]`, D_k to `vectors[1]`; returns sum_j p_kj, j != k."""
-    masses, form, beta, x, weights = surroundings.masses, surroundings.form, surroundings.beta, work.place, work.weights
-    m, d = x.shape
-    query, spread = work.vectors[0], work.vectors[1]
-    for b in range(d):
-        query[b] = 0.0
-        spread[b] = 0.0
-        for a in range(d):
-            query[b] += beta * x[k, a] * form[a, b]
-    largest = 0.0
-    for j in range(m):
-        weights[j] = 0.0
-        if j != k and masses[k, j] > 0.0:
-            for b in range(d):
-                weights[j] += query[b] * (x[j, b] - x[k, b])
-            largest = max(largest, weights[j])
-    total = masses[k, k] * math.exp(-largest)
-    for j in range(m):
-        if j != k and masses[k, j] > 0.0:
-            weights[j] = masses[k, j] * math.exp(weights[j] - largest)
-            total += weights[j]
-    others = 0.0
-    for j in range(m):
-        if j != k and weights[j] > 0.0:
-            weights[j] /= total
-            others += weights[j]
-            for b in range(d):
-                spread[b] += weights[j] * (x[j, b] - x[k, b])
-    return others
-
-
-@inner
-def _to_chart(work, k, r, out):
-    """Velocity (n,) in the chart of leader k at its chart point, from D_k; returns <x_k, D_k>."""
-    x, frames, spread = work.x, work.frames, work.vectors[1]
-    d = x.shape[1]
-    radial = 0.0
-    for a in range(d):
-        radial += x[k, a] * spread[a]
-    for b in range(d - 1):
-        along = 0.0
-        for a in range(d):
-            along += frames[k, a, b] * spread[a]
-        out[b] = r * (along - work.chart[k, b] * radial)
-    return radial
-
-
-@inner
-def linearise(surroundings, work):
-    """Chart velocities and Jacobian at the start of a step."""
-    x, frames, jacobian, weights = work.x, work.frames, work.jacobian, work.weights
-    form, beta = surroundings.form, surroundings.beta
-    m, d = x.shape
-    n = d - 1
-    query, spread, lever, turn, grip = (
-        work.vectors[0],
-        work.vectors[1],
-        work.vectors[2],
-        work.vectors[3],
-        work.vectors[4],
-    )
-    for row in range(m * n):
-        for column in range(m * n):
-            jacobian[row, column] = 0.0
-    for k in range(m):
-        for a in range(d):
-            work.place[k, a] = x[k, a]
-        for b in range(n):
-            work.chart[k, b] = 0.0
-            work.velocity[k, b] = 0.0
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        others = attend(surroundings, work, k)
-        radial = _to_chart(work, k, 1.0, work.velocity[k])
-        for b in range(n):
-            jacobian[k * n + b, k * n + b] -= others + radial
-        for j in range(m):
-            if j == k or weights[j] == 0.0:
-                continue
-            for b in range(n):
-                lever[b], turn[b], grip[b] = 0.0, 0.0, 0.0
-                for a in range(d):
-                    change = -query[a]
-                    for c in range(d):
-                        change += beta * form[a, c] * (x[j, c] - x[k, c])
-                    lever[b] += frames[k, a, b] * (x[j, a] - x[k, a] - spread[a])
-                    turn[b] += frames[k, a, b] * change
-                    grip[b] += frames[j, a, b] * query[a]
-            for a in range(n):
-                for b in range(n):
-                    side = 0.0
-                    for c in range(d):
-                        side += frames[k, c, a] * frames[j, c, b]
-                    jacobian[k * n + a, k * n + b] += weights[j] * lever[a] * turn[b]
-                    jacobian[k * n + a, j * n + b] = weights[j] * (side + lever[a] * grip[b])
+@summing
+def _product(row, column, count):
+    """Sum over the first `count` entries of row_j column_j."""
+    total = 0.0
+    for j in range(count):
+        total += row[j] * column[j]
+    return total
 
 
 @inner
@@ -259,10 +156,10 @@ def _place_stage(work, i):
             square += chart[k, b] * chart[k, b]
         chart[k, n] = math.sqrt(square)
         for a in range(d):
-            place[k, a] = x[k, a]
+            coordinate = x[k, a]
             for b in range(n):
-                place[k, a] += work.frames[k, a, b] * chart[k, b]
-            place[k, a] /= chart[k, n]
+                coordinate += work.frames[k, a, b] * chart[k, b]
+            place[a, k] = coordinate / chart[k, n]
 
 
 @inner
@@ -286,15 +183,16 @@ def take_step(surroundings, work, h):
                     part[b] = work.velocity[k, b]
             else:
                 attend(surroundings, work, k)
-                _to_chart(work, k, work.chart[k, n], part)
-            for j in range(i):
-                for b in range(n):
-                    part[b] += C[i, j] / h * stages[j, k, b]
+                to_chart(work, k, work.chart[k, n], part)
+            for b in range(n):
+                earlier = 0.0
+                for j in range(i):
+                    earlier += C[i, j] * stages[j, k, b]
+                part[b] += earlier / h
         for first in range(0, m * n, size):
             last = first + size
             for row in range(first, last):
-                for column in range(first):
-                    slope[row] += jacobian[row, column] * slope[column]
+                slope[row] += _product(jacobian[row], slope, first)
             solve_factored(work.factors[first:last], work.pivots[first:last], size, slope[first:last])
         for k in range(m):
             for b in range(n):
@@ -353,10 +251,12 @@ def write_piece(work, piece):
             piece[0, k, a] = work.x[own, a]
             for power in range(4):
                 piece[power + 1, k, a] = 0.0
-                for b in range(d - 1):
-                    y = 0.0
-                    for i in range(STAGES):
-                        y += POLYNOMIAL[power, i] * work.stages[i, own, b]
+        for power in range(4):
+            for b in range(d - 1):
+                y = 0.0
+                for i in range(STAGES):
+                    y += POLYNOMIAL[power, i] * work.stages[i, own, b]
+                for a in range(d):
                     piece[power + 1, k, a] += work.frames[own, a, b] * y
     for k in range(m):
         square = 0.0

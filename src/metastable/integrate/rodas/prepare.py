@@ -125,14 +125,14 @@ class Frame:
         return matrix if self.axes is None else self.axes.T @ matrix @ self.axes
 
 
-def _value_sum(model: Attention) -> FloatArray:
+def value_sum(model: Attention) -> FloatArray:
     """V_sum, the sum over the heads."""
     return np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
 
 
 def rotation(model: Attention) -> complex | None:
     """The leading eigenvalue of the sum of the value matrices when it is one of a complex pair, else None."""
-    values = np.linalg.eigvals(_value_sum(model))
+    values = np.linalg.eigvals(value_sum(model))
     top = values[np.argmax(values.real)]
     return complex(top) if abs(top.imag) > 1e-12 * abs(top) else None
 
@@ -140,7 +140,7 @@ def rotation(model: Attention) -> complex | None:
 def frame_of(model: Attention) -> Frame:
     """Coordinates in which the leading eigenspace of the sum of the value matrices is exact; a multiple of I leaves no drift."""
     identity = np.eye(model.dim)
-    total = _value_sum(model)
+    total = value_sum(model)
     if scalar_multiple(total) is not None:
         return Frame(None, np.zeros_like(total))
     found = leading_frame(total)

@@ -34,7 +34,9 @@ from metastable.integrate.rodas.prepare import (
     on_circle,
     prepare,
     renewal,
+    rotation,
     sphere_system,
+    value_sum,
 )
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
@@ -79,14 +81,33 @@ SUPPORT = Support(
     rules=(Rule("pace", _pace_rule), Rule("size", _size_rule, "use softmax under a causal mask, or method='tsit5'")),
 )
 
-JOINED = Support(
+RESTING = Support(
     "full attention beyond that",
     norms=frozenset({"post_ln"}),
     masks=frozenset({"full"}),
     weights=frozenset({"softmax"}),
     parts=frozenset({"bilinear", "blind"}),
 )
-"""Models whose tokens become points with masses once they have met: V = I, so that they stay together."""
+"""Models whose tokens become points with masses once they have met, and rest when one is left: V = I."""
+
+
+def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
+    """Tokens that have met fall back to one another at the rate of the leading eigenvalue."""
+    values = np.linalg.eigvals(value_sum(model))
+    top = values[np.argmax(values.real)]
+    if rotation(model) is not None:
+        return f"has no end of its motion: the leading eigenvalue of V is complex ({top:.3g}), so that tokens turn for ever"
+    if top.real > 0:
+        return None
+    return f"joins tokens that fall back to one another, but the leading eigenvalue of V is {top.real:.3g}"
+
+
+JOINED = replace(
+    RESTING,
+    parts=RESTING.parts | {"heads", "value"},
+    rules=(Rule("contraction", _contraction_rule),),
+)
+"""Models whose tokens become points with masses: under full attention those at one place stay together, whatever V is."""
 
 
 def refusal(model: Attention, tokens: int | None = None) -> str | None:
@@ -178,7 +199,7 @@ def solve(
     begin = float(begin if resume is None else resume.t)
     goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
     if dense_tokens(model, len(start)):
-        obstacle = why_not(model, JOINED, len(start))
+        obstacle = why_not(model, RESTING if settled else JOINED, len(start))
         if obstacle is None and (settled or horizon > DENSE_HORIZON):
             from metastable.integrate.rodas import full_attention
 

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metastable.kernels.cpu.support import refusal, series_refusal, series_wins
-from metastable.model import Attention
+from metastable.kernels.cpu.support import DERIVATIVE, refusal, series_refusal, series_wins
+from metastable.model import Attention, require
 
 if TYPE_CHECKING:
     from metastable._checks import FloatArray
     from metastable.kernels.protocol import Interaction, RightHandSide
+    from metastable.kernels.pullback import Pullback
 
-__all__ = ["refusal", "right_hand_side", "series_refusal", "series_wins"]
+__all__ = ["DERIVATIVE", "make_pullback", "refusal", "right_hand_side", "series_refusal", "series_wins"]
+
+
+def make_pullback(model: Attention, tokens: int, chart: str = "ambient", threads: int | None = None) -> Pullback:
+    """The pullback of direct sums, for states in `chart` ("angle": one angle to a token, on the circle)."""
+    from metastable.kernels.cpu.pullback import Compiled
+
+    require(model, DERIVATIVE, tokens)
+    return Compiled(model, tokens, chart, threads)
 
 
 def right_hand_side(

@@ -29,7 +29,7 @@ from metastable.kernels.cpu.problem import (
     Problem,
 )
 from metastable.kernels.cpu.series import Stretch, directions
-from metastable.kernels.cpu.vector import LANES, fill, load, store
+from metastable.kernels.cpu.vector import LANES, load, store
 
 
 class Scratch(NamedTuple):
@@ -78,7 +78,7 @@ def _matrix_series(problem, pace, y, scratch, out):
 @inner
 def _sphere_series(problem, pace, y, scratch, out):
     directions(problem, problem.tokens, y, False, scratch.stretch.x)
-    series.clear_sums(problem, scratch.stretch.sums)
+    series.start_sums(problem, scratch.stretch)
     series.sphere_walk(problem, load(pace, 0), scratch.stretch, out)
 
 
@@ -113,8 +113,7 @@ def _matrix_total(problem, pace, y, scratch, out):
 def _sphere_total(problem, pace, y, scratch, out):
     stretch = scratch.stretch
     directions(problem, problem.tokens, y, False, stretch.x)
-    series.clear_sums(problem, stretch.sums)
-    store(stretch.before, 0, fill(0.0))
+    series.start_sums(problem, stretch)
     _know_everybody(problem, stretch)
     harmonics.add_stretch(problem, stretch, problem.whole)
     series.sphere_total_walk(problem, load(pace, 0), stretch, problem.whole, out)

@@ -9,7 +9,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
 from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.cpu.support import refusal, series_refusal, total_error
+from metastable.kernels.cpu.support import prefix_loss, refusal, series_refusal, total_error
 from metastable.kernels.cpu.vector import LANES
 from metastable.kernels.protocol import Interaction
 from metastable.model import Attention, Full, Prefix
@@ -50,7 +50,8 @@ class Problem(NamedTuple):
     `rise` and `fall`, the coefficients of the recurrence (see `harmonics`); `sums` vectors of prefix sums are kept. The first `whole`
     tokens, of mass `whole_mass` together, see one another wholly. Weights are relative to e^|beta|: `own` is what a token's own
     weight, per mass, takes off its sum where it does not see itself (0 where it does), `shrink` = e^-|beta|. What is added is
-    multiplied by `mirror`, -1 where tokens repel.
+    multiplied by `mirror`, -1 where tokens repel. `frozen_sums`, one number for each vector of sums, and `frozen_mass` are what frozen
+    tokens add to everybody's.
     """
 
     kind: int
@@ -89,6 +90,8 @@ class Problem(NamedTuple):
     own: float
     shrink: float
     mirror: float
+    frozen_sums: FloatArray
+    frozen_mass: float
 
 
 def _kind(model: Attention, tokens: int, interaction: str) -> int:
@@ -131,7 +134,10 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
     empty = np.zeros(1)
     result: dict[str, Any] = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
     beta = model.all_heads[0].beta
-    loss = total_error(model, tokens)[0] if kind in TOTAL.values() and isinstance(model.mask, Full) else 1.0
+    if kind not in SERIES:
+        loss = 1.0
+    else:
+        loss = total_error(model, tokens)[0] if isinstance(model.mask, Full) else prefix_loss(model, tokens)
     if kind in (CIRCLE_SERIES, CIRCLE_TOTAL):
         from metastable.kernels.fourier import circle_series
 
@@ -171,9 +177,28 @@ def _totals(model: Attention, kind: int, tokens: int, masses: FloatArray) -> dic
     }
 
 
+def _frozen_sums(model: Attention, series: dict[str, Any], mirror: float) -> FloatArray:
+    """What frozen tokens add to the sums of a series, in their order (zero where there are none, or where sums are direct)."""
+    result = np.zeros(series["sums"])
+    if model.frozen is None or series["modes"] == 0:
+        return result
+    tokens, weights = mirror * np.asarray(model.frozen.tokens), np.asarray(model.frozen.weights, dtype=float)
+    if model.dim == 3:
+        from metastable.kernels.harmonics import harmonic_sums
+
+        found = harmonic_sums(tokens, weights, series["rise"], series["fall"])
+    else:
+        from metastable.kernels.fourier import mode_sums
+
+        found = series["weight"][1:, None] * mode_sums(tokens, weights, series["modes"])
+    result[: found.size] = found.ravel()
+    return result
+
+
 def width_of(dim: int) -> int:
     """The dimension in whole vectors (in pairs of vectors for `tiles`)."""
-    return LANES if dim <= SMALL_DIMENSION else -(-dim // (2 * LANES)) * 2 * LANES
+    step = LANES if dim <= SMALL_DIMENSION else 2 * LANES
+    return -(-dim // step) * step
 
 
 def _flat(matrices: np.ndarray) -> FloatArray:
@@ -253,6 +278,7 @@ def prepare(
     frozen = _frozen(model)
     mass = frozen["mass"]
     assert isinstance(mass, np.ndarray)
+    series, totals = _series(model, kind, tokens, mode_tolerance), _totals(model, kind, tokens, masses)
     return Problem(
         kind=kind,
         tokens=tokens,
@@ -268,8 +294,10 @@ def prepare(
         amplitude=float(law.amplitude),
         decay=float(law.decay),
         by_length=int(law.length_power == 1.0),
-        **_series(model, kind, tokens, mode_tolerance),  # type: ignore[arg-type]
-        **_totals(model, kind, tokens, masses),  # type: ignore[arg-type]
+        frozen_sums=_frozen_sums(model, series, totals["mirror"]),
+        frozen_mass=float(mass.sum()),
+        **series,  # type: ignore[arg-type]
+        **totals,  # type: ignore[arg-type]
         **_heads(model, tokens),  # type: ignore[arg-type]
         **frozen,  # type: ignore[arg-type]
     )

@@ -76,21 +76,9 @@ def clear_sums(problem, sums):
 @inner
 def start_sums(problem, stretch):
     """Sums of the frozen tokens (zero without any) in every lane, and their weight into `before`."""
-    sums = stretch.sums
-    clear_sums(problem, sums)
-    mass = 0.0
-    for j in range(problem.frozen_count):
-        mass += problem.mass[j]
-        x = problem.frozen[j] * problem.mirror
-        y = problem.frozen[problem.mass.size + j] * problem.mirror
-        c, s = x, y
-        for m in range(1, problem.modes + 1):
-            factor = problem.mass[j] * problem.weight[m]
-            place = 2 * LANES * (m - 1)
-            store(sums, place, load(sums, place) + factor * c)
-            store(sums, place + LANES, load(sums, place + LANES) + factor * s)
-            c, s = c * x - s * y, c * y + s * x
-    store(stretch.before, 0, fill(mass))
+    for i in range(problem.sums):
+        store(stretch.sums, i * LANES, fill(problem.frozen_sums[i]))
+    store(stretch.before, 0, fill(problem.frozen_mass))
 
 
 @inner

@@ -7,15 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from metastable.kernels.rounding import EPSILON, frozen_share, too_much
 from metastable.model import Attention, Full, Head, Prefix, Rule, Support, why_not
 from metastable.model.refusals import PROBE
 
-EPSILON = 2.0**-52
 LOG_MAX = 700.0
 """Unnormalised weights beyond exp of this are left to the reference engine, which says what overflowed."""
-
-SERIES_TOLERANCE = 1e-12
-"""Error of the velocity that a series with a general Q^T K must be able to reach."""
 
 CIRCLE_CROSSOVER = 1.6
 """On the circle a series wins from this many tokens per mode (measured; see docs/performance.md)."""
@@ -61,6 +58,9 @@ DIRECT = Support(
 FUSED = replace(DIRECT, who="the compiled integration")
 """Whole integrations in compiled code: a list of its own, the same today."""
 
+DERIVATIVE = replace(DIRECT, who="the derivative of engine='cpu'", parts=DIRECT.parts - {"noise"})
+"""Pullbacks (`pullback`) of direct sums."""
+
 
 def refusal(model: Attention, tokens: int) -> str | None:
     """Why the CPU engine cannot do the model, with the engine that can; None if it can."""
@@ -75,19 +75,19 @@ def misalignment(bilinear: np.ndarray) -> float:
     return float((np.sqrt((query * query).sum(axis=0)) - (query * x).sum(axis=0)).max())
 
 
-def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
-    """A series with a general Q^T K loses what a token's own logit lies below the largest possible one."""
-    head = model.all_heads[0]
+def prefix_loss(model: Attention, tokens: int) -> float:
+    """Prefix sums: how much smaller than the terms of the series the weights of a token can be. That is what its own logit lies below
+    the largest possible one, times what frozen tokens outweigh the others."""
+    head, loss = model.all_heads[0], frozen_share(model, tokens)
     if head.bilinear is None or model.dim != 2:
-        return None
-    loss = math.exp(min(LOG_MAX, head.beta * misalignment(head.bilinear)))
-    error = (tokens or 1) * EPSILON * loss
-    if loss <= 4.0 or error <= SERIES_TOLERANCE:
-        return None
-    return (
-        f"would lose accuracy: with this Q^T K the weights of a token can be {loss:.1e} times smaller than the terms of the "
-        f"series, which leaves an error of {error:.1e}"
-    )
+        return loss
+    return loss * math.exp(min(LOG_MAX, head.beta * misalignment(head.bilinear)))
+
+
+def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
+    """Prefix sums lose that much, for each token."""
+    loss = prefix_loss(model, tokens or PROBE)
+    return too_much(loss, (tokens or 1) * EPSILON * loss)
 
 
 SERIES_MASKS = frozenset({"causal", "full", "prefix"})
@@ -109,7 +109,7 @@ SPHERE_SERIES = replace(
     CIRCLE_SERIES,
     who="interaction='series' in dimension 3",
     norms=frozenset({"post_ln", "sqrt_scaling"}),
-    parts=frozenset({"noise", "depth"}),
+    parts=frozenset({"frozen", "noise", "depth"}),
 )
 """Spherical harmonics, by prefix sums."""
 
@@ -130,6 +130,7 @@ def total_error(model: Attention, tokens: int) -> tuple[float, float]:
         below = misalignment(math.copysign(1.0, head.beta) * head.bilinear)
     masses = np.ones(tokens) if model.masses is None else np.asarray(model.masses) / np.mean(model.masses)
     alone, everybody = math.exp(min(LOG_MAX, abs(head.beta) * below)), math.exp(min(LOG_MAX, 2.0 * logit_scale(head)))
+    alone *= frozen_share(model, tokens)
     if model.mask.sees_self(tokens):
         alone /= float(masses.min())
     else:
@@ -139,13 +140,7 @@ def total_error(model: Attention, tokens: int) -> tuple[float, float]:
 
 def _total_accuracy_rule(model: Attention, tokens: int | None) -> str | None:
     """A total loses what the weights that a token sees lie below the largest possible ones."""
-    loss, error = total_error(model, tokens or PROBE)
-    if loss <= 4.0 or error <= SERIES_TOLERANCE:
-        return None
-    return (
-        f"would lose accuracy: the weights that a token of this model sees can be {loss:.1e} times smaller than the terms "
-        f"of the series, which leaves an error of {error:.1e}"
-    )
+    return too_much(*total_error(model, tokens or PROBE))
 
 
 def _plain_rule(model: Attention, tokens: int | None) -> str | None:

@@ -1,6 +1,6 @@
 """The CUDA engine: right-hand sides and whole integrations on an NVIDIA GPU (Numba-CUDA).
 
-`refusal`, `series_refusal`, `series_wins` and `wins` say what it can do and when it pays; `right_hand_side` makes a velocity
+`refusal`, `series_refusal`, `series_wins`, `wins` and `pays` say what it can do and when it pays; `right_hand_side` makes a velocity
 for one system. `metastable.integrate.fused.cuda` keeps states on the device between stages, and integrates
 ensembles one thread block per member. Only this package imports `numba.cuda`, and only when a kernel is needed.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metastable.kernels.cuda.support import refusal, series_refusal, series_wins, wins
+from metastable.kernels.cuda.support import pays, refusal, series_refusal, series_wins, wins
 from metastable.model import Attention, require
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 
-__all__ = ["refusal", "right_hand_side", "series_refusal", "series_wins", "wins"]
+__all__ = ["pays", "refusal", "right_hand_side", "series_refusal", "series_wins", "wins"]
 
 
 def right_hand_side(

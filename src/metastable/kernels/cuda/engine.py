@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels.cuda import device, pairs, rows, series, support, tiles
+from metastable.kernels.cuda import device, pairs, rows, support, tables, tiles
 from metastable.kernels.cuda.device import THREADS, blocks
+from metastable.kernels.cuda.harmonics import Harmonics
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
+from metastable.kernels.cuda.series import Fourier
 from metastable.model import Attention
 
 PAIR_THREADS = 8 if device.SIMULATED else 128
@@ -22,9 +24,6 @@ UNITS_PER_MULTIPROCESSOR = {"small": 256, "large": 32}
 
 PARTIAL_BYTES = 2**31
 """Largest table of partial sums."""
-
-SEGMENT = 128
-"""Chunks per segment of the scan of `series.py`."""
 
 
 def rows_per_thread(dim: int, dtype: str) -> int:
@@ -101,10 +100,10 @@ class DirectSums(_Launcher):
 
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
         small = model.dim <= pairs.LARGEST_DIM
-        super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else tiles.padding(model.dim))
+        super().__init__(model, tokens, first, dtype, pairs.padding(model.dim) if small else support.LARGEST_DIM)
         self.threads = PAIR_THREADS if small else tiles.THREADS
         height = PAIR_THREADS * rows_per_thread(model.dim, dtype) if small else tiles.ROWS
-        column_step = PAIR_THREADS if small else tiles.shape_for(ARITHMETIC[dtype], model.dim).columns
+        column_step = PAIR_THREADS if small else tiles.columns_of(ARITHMETIC[dtype])
         ranges = model.mask.intervals(tokens)
         assert ranges is not None
         table = np.ascontiguousarray(ranges, dtype=np.int32)
@@ -161,40 +160,31 @@ def _asks_for_length(model: Attention) -> bool:
 
 
 class SeriesSums(_Launcher):
-    """Velocity on the circle by Fourier series: one total for those who see one another wholly, prefix sums between chunks of
-    tokens for the others."""
+    """Velocity by Fourier series on the circle, by harmonics on the sphere: one total for those who see one another wholly, prefix
+    sums between chunks of tokens for the others."""
 
     def __init__(self, model: Attention, tokens: int, first: int = 0, dtype: str = "float64") -> None:
-        super().__init__(model, tokens, first, dtype, 2)
-        beta, lengths = model.all_heads[0].beta, _asks_for_length(model)
-        terms = series.coefficients(beta)
-        self.modes = terms.shape[1] - 1
-        self.terms = cuda.to_device(terms.astype(self.real))
-        self.whole = support.whole(model, tokens)
+        self.series = series_of(model, dtype)
+        super().__init__(model, tokens, first, dtype, self.series.pad)
+        self.scan, self.collect = tables.make_scan(ARITHMETIC[dtype]), tables.make_collect(ARITHMETIC[dtype])
+        self.whole = np.int32(support.whole(model, tokens))
+        columns = self.series.columns
         if self.whole < tokens:
-            self.kernels = series.make_kernels(ARITHMETIC[dtype], lengths)
-            self.chunks = -(-tokens // series.CHUNK)
-            self.segments = -(-self.chunks // SEGMENT)
-            self.shift = self.real(support.LOG2E * beta)
-            self.table = cuda.device_array((self.chunks, 2 * self.modes), self.real)
-            self.offsets = cuda.device_array((self.segments, 2 * self.modes), self.real)
+            lines = -(-tokens // self.series.chunk)
+            self.table = cuda.device_array((lines, columns), self.real)
+            self.offsets = cuda.device_array((-(-lines // tables.SEGMENT), columns), self.real)
         if self.whole > first:
-            self._make_total(beta, lengths)
+            self.total_table = cuda.device_array((-(-int(self.whole) // self.series.block), columns), self.real)
+            self.total = cuda.device_array(columns, self.real)
+            self._add_frozen()
 
-    def _make_total(self, beta: float, lengths: bool) -> None:
-        """Memory and numbers of those who see one another wholly, frozen tokens among them."""
-        self.total_kernels = series.make_total(ARITHMETIC[self.dtype], lengths)
-        blocks_of_all = -(-self.whole // series.BLOCK)
-        self.total_table = cuda.device_array((blocks_of_all, 2 * self.modes), self.real)
-        self.total = cuda.device_array(2 * self.modes, self.real)
-        extra, count = np.zeros(2 * self.modes), float(self.whole)
-        frozen = self.model.frozen
+    def _add_frozen(self) -> None:
+        """What is in every total, and what it is divided by where that is not the sum of weights."""
+        extra, count, frozen = np.zeros(self.series.columns), float(self.whole), self.model.frozen
         if frozen is not None:
-            weights, angle = np.asarray(frozen.weights), np.arctan2(frozen.tokens[:, 1], frozen.tokens[:, 0])
-            phase = np.outer(np.arange(1, self.modes + 1), angle)
-            extra = np.stack([np.cos(phase) @ weights, np.sin(phase) @ weights], axis=1).ravel()
-            count += float(weights.sum())
-        fixed = count * math.exp(-beta) if self.model.weights == "unnormalized" else 0.0
+            weights = np.asarray(frozen.weights, dtype=float)
+            extra, count = self.series.constant(np.asarray(frozen.tokens), weights), count + float(weights.sum())
+        fixed = count * math.exp(-self.model.all_heads[0].beta) if self.model.weights == "unnormalized" else 0.0
         self.extra, self.count, self.fixed = cuda.to_device(extra.astype(self.real)), self.real(count), self.real(fixed)
 
     def attention(self) -> None:
@@ -204,29 +194,42 @@ class SeriesSums(_Launcher):
             self._one_total()
 
     def _prefix_sums(self) -> None:
-        sums, totals, offsets, prefix, evaluate = self.kernels
-        columns, first = blocks(2 * self.modes), np.int32(max(self.first, self.whole))
-        grid = (columns, self.segments)
-        sums[self.chunks, series.CHUNK](self.x, np.int32(self.modes), self.table)
-        totals[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
-        offsets[columns, THREADS](self.offsets)
-        prefix[grid, THREADS](self.table, np.int32(SEGMENT), self.offsets)
-        evaluate[self.chunks, series.CHUNK](self.x, self.table, self.terms, self.shift, first, self.drift)
+        table, segments, length = self.table, self.offsets, np.int32(tables.SEGMENT)
+        columns = blocks(self.series.columns)
+        grid = (columns, len(segments))
+        self.series.sums(self.x, table)
+        self.scan.totals[grid, THREADS](table, length, segments)
+        self.scan.offsets[columns, THREADS](segments)
+        self.scan.prefix[grid, THREADS](table, length, segments)
+        self.series.evaluate(self.x, table, max(self.first, self.whole), self.drift)
 
     def _one_total(self) -> None:
-        gather, collect, evaluate = self.total_kernels
-        last, grid = np.int32(self.whole), -(-(self.whole - int(self.first)) // series.BLOCK)
-        gather[len(self.total_table), series.CHUNK](self.x, last, np.int32(self.modes), self.total_table)
-        collect[2 * self.modes, series.CHUNK](self.total_table, self.extra, self.total)
-        evaluate[grid, series.CHUNK](
-            self.x, self.total, self.terms, self.count, self.fixed, self.first, last, self.drift
-        )
+        self.series.gather(self.x, self.whole, self.total_table)
+        self.collect[self.series.columns, tables.CHUNK](self.total_table, self.extra, self.total)
+        rows = self.first, self.whole
+        self.series.evaluate_total(self.x, self.total, self.count, self.fixed, rows, self.drift)
+
+
+def series_of(model: Attention, dtype: str) -> Fourier | Harmonics:
+    """The series of the interaction: on the circle or on the sphere."""
+    return (Fourier if model.dim == 2 else Harmonics)(model.all_heads[0].beta, dtype, _asks_for_length(model))
+
+
+def table_bytes(model: Attention, tokens: int, dtype: str) -> int:
+    """Device memory for the sums of a series (at most: a prefix has two tables, each for its part)."""
+    series = series_of(model, dtype)
+    whole = support.whole(model, tokens)
+    lines = (-(-tokens // series.chunk) if whole < tokens else 0) + -(-whole // series.block)
+    return lines * series.columns * np.dtype(dtype).itemsize
 
 
 def make(model: Attention, tokens: int, first: int, interaction: str, dtype: str) -> DirectSums | SeriesSums:
     """The right-hand side for a model, with its device memory allocated."""
-    width = max(model.width, 4) * np.dtype(np.float64).itemsize
+    kind = SeriesSums if interaction == "series" else DirectSums
+    wanted = 16 * tokens * max(model.width, 4) * np.dtype(np.float64).itemsize
+    if kind is SeriesSums:
+        wanted += table_bytes(model, tokens, dtype)
     fix = "use fewer tokens or engine='cpu'"
     purpose = f"a right-hand side for {tokens} tokens in dimension {model.dim}"
-    with device.allocating(16 * tokens * width, purpose, fix):
-        return (SeriesSums if interaction == "series" else DirectSums)(model, tokens, first, dtype)
+    with device.allocating(wanted, purpose, fix):
+        return kind(model, tokens, first, dtype)

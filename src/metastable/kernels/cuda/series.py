@@ -17,23 +17,16 @@ times the number of tokens, not relative to the force: see `select.LONG_HORIZON`
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
-from metastable.kernels.cuda.intrinsics import Arithmetic, cuda
-from metastable.kernels.fourier import modes_for
-
-CHUNK = 8 if SIMULATED else 64
-"""Tokens per chunk, and threads per block."""
-
-BATCH = 4 if SIMULATED else 16
-"""Modes that are summed at a time; two numbers each."""
-
-QUARTERS = 4
-"""Parts in which the threads of a block add up what they have put down."""
+from metastable.kernels.cuda.intrinsics import ARITHMETIC, Arithmetic, cuda
+from metastable.kernels.cuda.support import LOG2E
+from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
+from metastable.kernels.fourier import mode_sums, modes_for
 
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""
@@ -60,22 +53,19 @@ def coefficients(beta: float) -> FloatArray:
 
 @lru_cache(maxsize=8)
 def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
-    """The kernels of a velocity, in order; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
+    """The kernels before and after the scan; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
 
     - `sums(x, modes, table)`: over each chunk.
-    - `totals(table, length, segments)`, `offsets(segments)`, `prefix(table, length, segments)`: over the chunks before each one.
-      Segments of chunks are summed, the segments are scanned, and each segment is scanned from its offset.
     - `evaluate(x, table, series, shift, first, drift)`: the attention sum (tokens, 2), without its part along the token unless
       `lengths`. `series` (3, modes + 1) are the coefficients, `shift` is beta log2(e).
     """
     real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
-    values, line, quarters = 2 * BATCH, CHUNK + 1, QUARTERS
-    storage, share, pairs = values * line, CHUNK // quarters, 2 * CHUNK
+    fold, pairs = make_fold(arithmetic), 2 * CHUNK
 
     @cuda.jit
     def sums(x, modes, table):
-        shared = cuda.shared.array(storage, number)
-        pieces = cuda.shared.array((values, quarters), number)
+        shared = cuda.shared.array(STORAGE, number)
+        pieces = cuda.shared.array((VALUES, QUARTERS), number)
         thread = np.int32(cuda.threadIdx.x)
         chunk = np.int32(cuda.blockIdx.x)
         token = np.int32(chunk * np.int32(CHUNK) + thread)
@@ -87,54 +77,11 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
         while mode < modes:
             for b in range(BATCH):
                 c, s = c * c1 - s * s1, s * c1 + c * s1
-                shared[np.int32(2 * b * line) + thread] = c
-                shared[np.int32((2 * b + 1) * line) + thread] = s
+                shared[np.int32(2 * b * LINE) + thread] = c
+                shared[np.int32((2 * b + 1) * LINE) + thread] = s
             cuda.syncthreads()
-            item = thread
-            while item < values * quarters:
-                value, quarter = np.int32(item // quarters), np.int32(item % quarters)
-                total = real(0)
-                for i in range(share):
-                    total += shared[value * np.int32(line) + quarter * np.int32(share) + i]
-                pieces[value, quarter] = total
-                item += np.int32(CHUNK)
-            cuda.syncthreads()
-            item = thread
-            while item < values:
-                if 2 * mode + item < 2 * modes:
-                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
-                    table[chunk, 2 * mode + item] = early + late
-                item += np.int32(CHUNK)
+            fold(shared, pieces, thread, mode, modes, table[chunk])
             mode = np.int32(mode + np.int32(BATCH))
-
-    @cuda.jit
-    def totals(table, length, segments):
-        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
-        if column < table.shape[1]:
-            total = real(0)
-            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
-                total += table[chunk, column]
-            segments[segment, column] = total
-
-    @cuda.jit
-    def offsets(segments):
-        column = np.int32(cuda.grid(1))
-        if column < segments.shape[1]:
-            running = real(0)
-            for segment in range(segments.shape[0]):
-                total = segments[segment, column]
-                segments[segment, column] = running
-                running += total
-
-    @cuda.jit
-    def prefix(table, length, segments):
-        column, segment = np.int32(cuda.grid(1)), np.int32(cuda.blockIdx.y)
-        if column < table.shape[1]:
-            running = segments[segment, column]
-            for chunk in range(segment * length, min((segment + 1) * length, table.shape[0])):
-                total = table[chunk, column]
-                table[chunk, column] = running
-                running += total
 
     @cuda.jit
     def evaluate(x, table, series, shift, first, drift):
@@ -178,35 +125,25 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
             drift[token, 0] += along * c1
             drift[token, 1] += along * s1
 
-    return sums, totals, offsets, prefix, evaluate
-
-
-class Total(NamedTuple):
-    """Kernels of tokens that see one another wholly.
-
-    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
-    - `collect(table, extra, total)`: the sum over all blocks and of `extra` (2 modes,), the frozen tokens.
-    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
-      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
-    """
-
-    gather: Any
-    collect: Any
-    evaluate: Any
+    return sums, evaluate
 
 
 @lru_cache(maxsize=8)
-def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
-    """The kernels of a velocity with one total, in order. A thread holds `ROWS` tokens: they share loads, and are added up before
-    anything is written to shared memory."""
+def make_total(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
+    """The kernels before and after the total of tokens that see one another wholly. A thread holds `ROWS` tokens: they share
+    loads, and are added up before anything is written to shared memory.
+
+    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
+    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
+      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
+    """
     real, number = arithmetic.real, arithmetic.number
-    values, line = 2 * BATCH, CHUNK + 1
-    storage = values * line
+    fold = make_fold(arithmetic)
 
     @cuda.jit
     def gather(x, last, modes, table):
-        shared = cuda.shared.array(storage, number)
-        pieces = cuda.shared.array((values, QUARTERS), number)
+        shared = cuda.shared.array(STORAGE, number)
+        pieces = cuda.shared.array((VALUES, QUARTERS), number)
         c1, s1 = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
         c, s = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
         thread, block = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
@@ -225,45 +162,11 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
                     c[r] = turned
                     cosines += c[r]
                     sines += s[r]
-                shared[np.int32(2 * b * line) + thread] = cosines
-                shared[np.int32((2 * b + 1) * line) + thread] = sines
+                shared[np.int32(2 * b * LINE) + thread] = cosines
+                shared[np.int32((2 * b + 1) * LINE) + thread] = sines
             cuda.syncthreads()
-            item = thread
-            while item < values * QUARTERS:
-                value, quarter = np.int32(item // QUARTERS), np.int32(item % QUARTERS)
-                some = real(0)
-                for i in range(CHUNK // QUARTERS):
-                    some += shared[value * np.int32(line) + quarter * np.int32(CHUNK // QUARTERS) + i]
-                pieces[value, quarter] = some
-                item += np.int32(CHUNK)
-            cuda.syncthreads()
-            item = thread
-            while item < values:
-                if 2 * mode + item < 2 * modes:
-                    early, late = pieces[item, 0] + pieces[item, 1], pieces[item, 2] + pieces[item, 3]
-                    table[block, 2 * mode + item] = early + late
-                item += np.int32(CHUNK)
+            fold(shared, pieces, thread, mode, modes, table[block])
             mode = np.int32(mode + np.int32(BATCH))
-
-    @cuda.jit
-    def collect(table, extra, total):
-        shared = cuda.shared.array(CHUNK, number)
-        thread, column = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
-        some = real(0)
-        block = thread
-        while block < table.shape[0]:
-            some += table[block, column]
-            block += np.int32(CHUNK)
-        shared[thread] = some
-        cuda.syncthreads()
-        half = np.int32(CHUNK // 2)
-        while half > 0:
-            if thread < half:
-                shared[thread] += shared[thread + half]
-            cuda.syncthreads()
-            half = np.int32(half // np.int32(2))
-        if thread == 0:
-            total[column] = shared[0] + extra[column]
 
     @cuda.jit
     def evaluate(x, total, series, count, fixed, first, last, drift):
@@ -302,4 +205,40 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Total:
                     drift[token, 0] += along[r] / divisor * c1[r]
                     drift[token, 1] += along[r] / divisor * s1[r]
 
-    return Total(gather, collect, evaluate)
+    return gather, evaluate
+
+
+class Fourier:
+    """Series on the circle as `engine.SeriesSums` asks for them: `columns` numbers in a sum, `chunk` (`block`) tokens to a line of
+    the table of prefix sums (of a total)."""
+
+    pad, chunk, block = 2, CHUNK, BLOCK
+
+    def __init__(self, beta: float, dtype: str, lengths: bool) -> None:
+        terms = coefficients(beta)
+        self.arithmetic, self.lengths = ARITHMETIC[dtype], lengths
+        self.modes, self.columns = np.int32(terms.shape[1] - 1), 2 * (terms.shape[1] - 1)
+        self.terms = cuda.to_device(terms.astype(self.arithmetic.real))
+        self.shift = self.arithmetic.real(LOG2E * beta)
+
+    def constant(self, tokens: FloatArray, weights: FloatArray) -> FloatArray:
+        """What frozen tokens add to a total, (columns,)."""
+        return mode_sums(tokens, weights, int(self.modes)).ravel()
+
+    def sums(self, x: Any, table: Any) -> None:
+        """Sums over the chunks."""
+        make_kernels(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, self.modes, table)
+
+    def evaluate(self, x: Any, table: Any, first: np.int32, drift: Any) -> None:
+        """Attention sums of the tokens from `first` on, from sums over the chunks before each one."""
+        kernel = make_kernels(self.arithmetic, self.lengths)[1]
+        kernel[len(table), CHUNK](x, table, self.terms, self.shift, first, drift)
+
+    def gather(self, x: Any, last: np.int32, table: Any) -> None:
+        """Sums over blocks of the first `last` tokens."""
+        make_total(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, last, self.modes, table)
+
+    def evaluate_total(self, x: Any, total: Any, count: Any, fixed: Any, rows: tuple[Any, Any], drift: Any) -> None:
+        """Attention sums of the tokens rows[0]..rows[1]-1, who all see the total."""
+        kernel, (first, last) = make_total(self.arithmetic, self.lengths)[1], rows
+        kernel[-(-int(last - first) // BLOCK), CHUNK](x, total, self.terms, count, fixed, first, last, drift)

@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from metastable.kernels.cuda import device
+from metastable.kernels.rounding import EPSILON, frozen_share, too_much
 from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
+from metastable.model.refusals import PROBE
 
 LOG2E = math.log2(math.e)
 
@@ -18,6 +20,9 @@ LARGEST_GAP = {"float64": 900.0, "float32": 90.0}
 
 LOG_MAX = {"float64": 700.0, "float32": 80.0}
 """Unnormalised weights beyond exp of this are refused."""
+
+LARGEST_DIM = 32
+"""Largest dimension of direct sums: beyond, matrix products (engine="torch") are faster (see docs/performance-gpu.md)."""
 
 FUSED_DIM = 8
 """Largest dimension that is integrated inside a thread block."""
@@ -59,6 +64,10 @@ def _range_rule(dtype: str) -> Rule:
     return Rule("range", broken, "use engine='reference' or lower beta")
 
 
+def _beyond(model: Attention, tokens: int | None) -> str | None:
+    return f"goes up to dimension {LARGEST_DIM}, not {model.dim}" if model.dim > LARGEST_DIM else None
+
+
 DIRECT = {
     dtype: Support(
         "engine='cuda'",
@@ -68,7 +77,10 @@ DIRECT = {
         biases=frozenset({"alibi"}),
         parts=frozenset({"heads", "bilinear", "value", "frozen", "noise", "radius", "depth", "jumps"}),
         use="use engine='cpu' or 'reference'",
-        rules=(_range_rule(dtype),),
+        rules=(
+            Rule("dimension", _beyond, "use engine='torch', whose matrix products are faster there"),
+            _range_rule(dtype),
+        ),
     )
     for dtype in LOG_MAX
 }
@@ -80,16 +92,24 @@ SERIES = Support(
     masks=frozenset({"causal", "full", "prefix"}),
     weights=frozenset({"softmax"}),
     parts=frozenset({"noise", "radius", "depth", "jumps"}),
-    dims=frozenset({2}),
+    dims=frozenset({2, 3}),
     use="use interaction='direct' or engine='cpu'",
 )
-"""Fourier series on the circle, by prefix sums."""
+"""Fourier series on the circle and harmonics on the sphere, by prefix sums."""
+
+
+def _accuracy_rule(model: Attention, tokens: int | None) -> str | None:
+    """Sums are rounded to what is in them, frozen tokens among it."""
+    loss = frozen_share(model, tokens or PROBE)
+    return too_much(loss, (tokens or PROBE) * EPSILON * loss) if model.weights == "softmax" else None
+
 
 TOTAL = replace(
     SERIES,
     masks=frozenset({"full"}),
     weights=frozenset({"softmax", "unnormalized"}),
     parts=SERIES.parts | {"frozen"},
+    rules=(Rule("accuracy", _accuracy_rule),),
 )
 """The same under full attention: one total."""
 
@@ -183,14 +203,19 @@ def fused_refusal(model: Attention, tokens: int, dtype: str = "float64") -> str 
 
 
 def wins(model: Attention, tokens: int, members: int = 1) -> bool:
-    """True when a GPU is present, can do the model, and by the cost model beats all cores of this machine."""
-    if device.SIMULATED or why_not(model, DIRECT["float64"]) is not None:
+    """True when a GPU is present, these kernels can do the model, and by the cost model they beat all cores of this machine."""
+    return why_not(model, DIRECT["float64"]) is None and pays(model, tokens, members)
+
+
+def pays(model: Attention, tokens: int, members: int = 1) -> bool:
+    """True when a GPU is present and by the cost model beats all cores of this machine, whoever uses it."""
+    if device.SIMULATED:
         return False
     causal = isinstance(model.mask, Causal)
     pairs = members * tokens * tokens * (0.5 if causal else 1.0) * len(model.all_heads) * (2 + model.dim) / 4.0
     seconds = {engine: pairs / rate for engine, rate in PAIRS_PER_SECOND.items()}
     if series_refusal(model, tokens) is None:
-        modes = members * tokens * (8.0 + 7.4 * math.sqrt(model.all_heads[0].beta))
+        modes = members * tokens * expected_terms(model)
         seconds = {engine: min(seconds[engine], modes / rate) for engine, rate in MODES_PER_SECOND.items()}
     launches = members if members > 1 and fused_refusal(model, tokens) is not None else 1
     if seconds["cpu"] / (os.cpu_count() or 1) <= launches * CALL_SECONDS + seconds["cuda"]:
@@ -199,15 +224,35 @@ def wins(model: Attention, tokens: int, members: int = 1) -> bool:
 
 
 def series_refusal(model: Attention, tokens: int) -> str | None:
-    """Why the interaction cannot be summed as a Fourier series on the GPU; None if it can."""
+    """Why the interaction cannot be summed as a series on the GPU; None if it can."""
     return why_not(model, series_support(model), tokens)
 
 
+LARGEST_DEGREE = {"float64": 1500, "float32": 140}
+"""Degree up to which harmonics and their derivatives stay in range: they reach (1 + sqrt(2))^(l/2) l^2 at the poles."""
+
 SERIES_TOKENS = 10_000
-"""From here on the series beats direct sums on the GPU at beta = 64 (measured; see docs/performance-gpu.md)."""
+"""From here on the series beats direct sums on the GPU: on the circle at beta = 64 (measured; see docs/performance-gpu.md)."""
+
+SERIES_HARMONICS = 3000
+"""On the sphere this many harmonics are taken for as many tokens: below, launches are what a series costs; above, both sides of the
+comparison grow alike (15 operations for a harmonic, 19 for a pair)."""
+
+
+def expected_terms(model: Attention) -> float:
+    """Modes, or harmonics on the sphere, that a series of the model has, to about ten percent."""
+    degree = 8.0 + 7.4 * math.sqrt(model.all_heads[0].beta)
+    return degree if model.dim == 2 else 0.5 * degree * degree
 
 
 def series_wins(model: Attention, tokens: int) -> bool:
     """True when the series is possible and faster than direct sums."""
-    possible = series_refusal(model, tokens) is None
-    return possible and tokens > SERIES_TOKENS * math.sqrt(max(model.all_heads[0].beta, 1.0) / 64.0)
+    if series_refusal(model, tokens) is not None:
+        return False
+    beta = max(model.all_heads[0].beta, 1.0)
+    if model.dim == 2:
+        return tokens > SERIES_TOKENS * math.sqrt(beta / 64.0)
+    # Not where single precision would have to refuse: "auto" is decided before the precision is looked at.
+    harmonics = expected_terms(model)
+    within = 2.0 * harmonics < (0.9 * LARGEST_DEGREE["float32"]) ** 2
+    return within and tokens > SERIES_TOKENS * max(1.0, harmonics / SERIES_HARMONICS)

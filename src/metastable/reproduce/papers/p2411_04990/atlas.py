@@ -151,6 +151,19 @@ def _draw_figure(data: xr.Dataset) -> Figure:
     return figure_1.figure_1(panels)
 
 
+def _play_figure(data: xr.Dataset) -> dict[str, Run]:
+    """Every sphere; a rotation for as long as it is drawn, since it never ends."""
+    runs: dict[str, Run] = {}
+    for kind in data.kind.values:
+        one = data.sel(kind=kind)
+        model = Attention(dim=3, beta=float(data.attrs["beta"]), value=one["value"].values)
+        rotates = kind == "complex"
+        until = float(one.time[-1]) if rotates else PAPER_HORIZON
+        title = "A leading complex pair" if rotates else f"Row {kind} of Table 1"
+        runs[title] = simulate(model, one.x.values[0], until=until, progress=False)
+    return runs
+
+
 FIGURE_1 = Recipe(
     name="figure-1",
     title="Figure 1: trajectories and final positions for every kind of value matrix",
@@ -166,6 +179,7 @@ FIGURE_1 = Recipe(
     measure=_measure_figure,
     judge=_judge_figure,
     draw=_draw_figure,
+    play=_play_figure,
     uses=("seed",),
     seconds=12,
 )

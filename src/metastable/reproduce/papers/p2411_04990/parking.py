@@ -15,7 +15,7 @@ from metastable.model import Attention
 from metastable.reproduce.draws import each, part, seeds
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
 from metastable.reproduce.statistics import LEVEL, Mean, percent
-from metastable.run import simulate
+from metastable.run import Run, simulate
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -118,6 +118,13 @@ def _draw_figure_2(data: xr.Dataset) -> Figure:
     )
 
 
+def _play_figure_2(data: xr.Dataset) -> dict[str, Run]:
+    model = Attention(dim=2, beta=float(data.attrs["beta"]))
+    until = float(data.time[-1])
+    run = simulate(model, data.x.values[0], until=until, progress=False)
+    return {f"The circle to t = {until:g}": run}
+
+
 FIGURE_2 = Recipe(
     name="figure-2",
     title="Figure 2: snapshots of the circle with Rényi centers (black) and strong ones (red)",
@@ -134,6 +141,7 @@ FIGURE_2 = Recipe(
     measure=_measure_figure_2,
     judge=_judge_figure_2,
     draw=_draw_figure_2,
+    play=_play_figure_2,
     seconds=4,
 )
 

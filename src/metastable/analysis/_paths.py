@@ -1,0 +1,191 @@
+"""Compiled reading of paths of points: the polynomials (5, m, d) of the steps of `leaders`, in powers of the fraction of a step.
+
+Only ever imported inside functions: Numba takes half a second to load.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
+from __future__ import annotations
+
+import numpy as np
+
+from metastable.analysis._kernels import compiled, labels_few, refine
+
+LEBESGUE = 2.21
+"""As in `_film`: a polynomial of degree 4 exceeds the largest of its values at five equidistant nodes by at most this factor."""
+
+
+@compiled
+def places_at(piece, u):
+    """Unit points (m, d) at the fraction u of a step."""
+    m, d = piece.shape[1:]
+    x = np.empty((m, d))
+    for k in range(m):
+        square = 0.0
+        for a in range(d):
+            x[k, a] = piece[0, k, a] + u * (
+                piece[1, k, a] + u * (piece[2, k, a] + u * (piece[3, k, a] + u * piece[4, k, a]))
+            )
+            square += x[k, a] * x[k, a]
+        for a in range(d):
+            x[k, a] /= np.sqrt(square)
+    return x
+
+
+@compiled
+def labels_at(piece, u, bound):
+    """Clusters of points at the fraction u of a step."""
+    return labels_few(places_at(piece, u), bound)
+
+
+@compiled
+def last_parting(pieces, bound, later, step, high, resolution):
+    """The last moment before fraction `high` of `step` at which points that share a label of `later` were in
+    different clusters.
+
+    `pieces` (steps, 5, m, d) are the polynomials of all steps. Returns (step, low, high): apart at `low`, together
+    from `high` on; step -1 when they never were apart. A moment counts where the begin of a step, or the middle of a
+    stretch that ends apart, shows it.
+    """
+    groups = later.max()
+    while step >= 0:
+        if refine(labels_at(pieces[step], 0.0, bound), later).max() > groups:
+            low = 0.0
+            while high - low > resolution:
+                middle = 0.5 * (low + high)
+                if refine(labels_at(pieces[step], middle, bound), later).max() > groups:
+                    low = middle
+                else:
+                    high = middle
+            return step, low, high
+        step -= 1
+        high = 1.0
+    return -1, 0.0, 0.0
+
+
+@compiled
+def _grow(linked, label, labels, seed, queue):
+    """Give `label` to every point that chains of links connect with `seed`."""
+    labels[seed], queue[0] = label, seed
+    first, last = 0, 1
+    while first < last:
+        k = queue[first]
+        first += 1
+        for j in range(len(labels)):
+            if labels[j] < 0 and linked[k, j]:
+                labels[j], queue[last] = label, j
+                last += 1
+
+
+@compiled
+def held(piece, low, high, bound):
+    """Parts of clusters (m,) that hold together from fraction `low` of a step to `high`, and how far any pair that may open or close a
+    link in between changes its chord at most, from the middle on (0 when no link changes).
+
+    A difference of two points is never farther from its value in the middle than `LEBESGUE` times the farthest of five
+    nodes. Only differences count: a cluster that falls as one holds together.
+    """
+    m, d = piece.shape[1:]
+    states = np.empty((5, m, d))
+    for node in range(5):
+        states[node] = places_at(piece, low + (high - low) * 0.25 * node)
+    chord = np.sqrt(bound)
+    linked = np.zeros((m, m), np.bool_)
+    change = 0.0
+    for k in range(m):
+        for j in range(k):
+            apart, moved = 0.0, 0.0
+            for node in range(5):
+                square = 0.0
+                for a in range(d):
+                    middle = states[2, k, a] - states[2, j, a]
+                    part = middle if node == 2 else states[node, k, a] - states[node, j, a] - middle
+                    square += part * part
+                if node == 2:
+                    apart = np.sqrt(square)
+                else:
+                    moved = max(moved, square)
+            moved = LEBESGUE * np.sqrt(moved)
+            linked[k, j] = linked[j, k] = apart + moved <= chord
+            if not linked[k, j] and apart - moved <= chord:
+                change = max(change, moved)
+    labels, queue, count = np.full(m, -1, np.int64), np.empty(m, np.int64), 0
+    for k in range(m):
+        if labels[k] < 0:
+            _grow(linked, count, labels, k, queue)
+            count += 1
+    return labels, change
+
+
+@compiled
+def last_unsure(pieces, bound, partition, asked, step):
+    """The last step up to `step`, of those that are `asked` for, in which points that share a label of `partition` are not sure to hold
+    together; -1 when there is none."""
+    groups = partition.max()
+    while step >= 0 and not (asked[step] and _opens(pieces[step], 0.0, 1.0, bound, partition, groups)[0]):
+        step -= 1
+    return step
+
+
+@compiled
+def _opens(piece, low, high, bound, partition, groups):
+    """Whether points that share a label of `partition` (-1: does not matter) may part in a stretch of a step; and `held`'s change."""
+    labels, change = held(piece, low, high, bound)
+    return _parts(labels, partition, groups), change
+
+
+@compiled
+def _parts(labels, partition, groups):
+    """Whether points that share one of the labels 0 to `groups` of `partition` (-1: does not matter) differ in `labels`."""
+    first = np.full(groups + 1, -1, np.int64)
+    for k in range(len(labels)):
+        group = partition[k]
+        if group >= 0:
+            if first[group] < 0:
+                first[group] = labels[k]
+            elif first[group] != labels[k]:
+                return True
+    return False
+
+
+@compiled
+def _parting_in(piece, bound, together, low, high, shallow, resolution):
+    """`last_parting_of` in one step, between two of its fractions: (True, apart, together from then on), or (False, 0, 0)."""
+    groups = together.max()
+    lows, highs = np.empty(64), np.empty(64)
+    lows[0], highs[0], count = low, high, 1
+    while count > 0:
+        count -= 1
+        low, high = lows[count], highs[count]
+        opens, change = _opens(piece, low, high, bound, together, groups)
+        if not opens:
+            continue
+        if change > shallow and high - low > resolution and count < 62:
+            middle = 0.5 * (low + high)
+            lows[count], highs[count], lows[count + 1], highs[count + 1] = low, middle, middle, high
+            count += 2
+        elif _parts(labels_at(piece, low, bound), together, groups):
+            while high - low > resolution:
+                middle = 0.5 * (low + high)
+                if _parts(labels_at(piece, middle, bound), together, groups):
+                    low = middle
+                else:
+                    high = middle
+            return True, low, high
+    return False, 0.0, 0.0
+
+
+@compiled
+def last_parting_of(pieces, bound, together, begin, low, end, high, shallow, resolution):
+    """The last moment from fraction `low` of step `begin` to `high` of `end` at which points that share a label of `together` (m,)
+    were in different clusters (label -1: does not matter).
+
+    As `last_parting`, but it proves that nothing happens where it does not look: links that open by less than the
+    chord `shallow` and close again may go unseen. Returns (step, apart, together from then on); step -1 when there is none.
+    """
+    for step in range(end, begin - 1, -1):
+        first, last = low if step == begin else 0.0, high if step == end else 1.0
+        if first < last:
+            found, before, after = _parting_in(pieces[step], bound, together, first, last, shallow, resolution)
+            if found:
+                return step, before, after
+    return -1, 0.0, 0.0

@@ -1,0 +1,179 @@
+"""`Run.to_html`: any run as one page with the explorer's player, that needs nothing but a browser."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from metastable import __version__, _checks
+from metastable._checks import FloatArray
+from metastable.analysis import center_separation, cluster_radius
+from metastable.errors import InvalidInputError
+from metastable.explorer import export_frames, job, limits, measure, outcome
+from metastable.explorer.export_site import script
+from metastable.explorer.files import static_files
+from metastable.model import Attention
+from metastable.run import Run
+
+NAME = "run"
+"""What the page calls its only preset."""
+LONG = 1000.0
+"""Runs that go further are shown in logarithmic time unless told otherwise."""
+MOST_TOKENS = 2**16 - 1
+MOST_NUMBERS = 2 * 10**7
+"""Frames times tokens: some twenty megabytes of page."""
+LARGEST_MODEL = 200_000
+"""Characters of a model that travels with the page, so that the attention chart can be drawn."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run as `measure` and `outcome` look at settings: the attributes of a `Setting` that they read."""
+
+    model: Attention
+    positions: FloatArray
+    separation: float
+    cluster_radius: float
+    projection: str = "auto"
+
+    @property
+    def start(self) -> Any:
+        return SimpleNamespace(total=len(self.positions))
+
+    @property
+    def beta(self) -> float:
+        return max(head.beta for head in self.model.all_heads)
+
+
+def write(
+    run: Run,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    text: str = "",
+    frames: int = limits.FRAMES,
+    log: bool | None = None,
+    delta: float | None = None,
+    radius: float | None = None,
+) -> None:
+    """See `Run.to_html`."""
+    target = Path(_checks.path(path))
+    frames = _checks.count(frames, "frames", 2)
+    tokens = len(run.start)
+    if tokens > MOST_TOKENS or frames * tokens > MOST_NUMBERS:
+        raise InvalidInputError(
+            f"a page with {frames} frames of {tokens} tokens is too large; use frames={max(2, MOST_NUMBERS // tokens)}, or "
+            f"run.animate(path), which makes a film"
+            + ("" if tokens <= MOST_TOKENS else f" (pages show up to {MOST_TOKENS} tokens)")
+        )
+    if not run.end > 0:
+        raise InvalidInputError("this run has only its start; a page needs a run that moves")
+    log = run.end > LONG if log is None else _checks.flag(log, "log")
+    model = run.model_at(run.end)
+    shown = Shown(
+        model,
+        np.asarray(run.start),
+        center_separation(model) if delta is None else _checks.number(delta, "delta", 0.0, np.pi, strict=True),
+        cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, np.pi, strict=True),
+    )
+    times, states = _moments(run, frames, log)
+    recording = export_frames.recording(_begin(shown, times), _messages(shown, run, times, states))
+    page = _page(shown, run, recording, {"until": float(times[-1]), "log": bool(log)}, str(title), str(text))
+    target.write_text(page, "utf-8")
+
+
+def _moments(run: Run, frames: int, log: bool) -> tuple[FloatArray, FloatArray]:
+    """Times from 0 to the end, and the states then: from the dense output, or as many of the saved ones as are wanted."""
+    if run.dense is not None:
+        grid = np.linspace(0.0, run.end, frames)
+        if log:
+            grid = np.concatenate([[0.0], np.geomspace(min(0.01, run.end / 100), run.end, frames - 1)])
+            grid[-1] = run.end
+        return grid, np.stack([run.at(float(t)) for t in grid])
+    times, states = np.asarray(run.times), np.asarray(run.states)
+    if times[0] > 0:
+        times, states = np.concatenate([[0.0], times]), np.concatenate([run.start[None], states])
+    kept = np.unique(np.linspace(0, len(times) - 1, min(frames, len(times))).round().astype(int))
+    return times[kept], states[kept]
+
+
+def _begin(shown: Shown, times: FloatArray) -> dict[str, Any]:
+    dim = shown.model.dim
+    return {
+        "times": times.tolist(),
+        "tokens": len(shown.positions),
+        "dim": dim,
+        "components": min(dim, 3),
+        "delta": shown.separation,
+        "radius": shown.cluster_radius,
+    }
+
+
+def _messages(shown: Any, run: Run, times: FloatArray, states: FloatArray) -> Iterator[dict[str, Any] | bytes]:
+    """What the explorer's server would say about the run (`job`)."""
+    tag = {"panel": 0, "run": 0}
+    renyi, strong = measure.centers(shown)
+    yield {"type": "facts", **outcome.facts(shown, times, renyi, strong)}
+    view = measure.view_of(shown, states)
+    assert view is not None
+    anchors = None if shown.model.frozen is None else view(shown.model.frozen.tokens).tolist()
+    yield {"type": "view", "name": view.name, "frozen": anchors, **outcome.leading_shape(shown.model, view)}
+    yield from job.positions(states, view, tag, 0)
+    leaders = measure.leaders(states, shown.cluster_radius)
+    yield from job.leader_frames(leaders, tag)
+    merges = outcome.merges(shown, states, times)
+    yield {"type": "curves", **outcome.curves(shown, states, leaders, renyi, strong), "merges": merges}
+    ending = outcome.ending(shown, run, states, times, leaders)
+    yield {"type": "end", "frames": len(states), **ending, "seconds": None, "changed": None}
+
+
+def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: str, text: str) -> str:
+    """The page with everything inside."""
+    table = shown.model.for_tokens(len(shown.positions)).to_dict()
+    drawable = shown.model.dim <= 3 and len(json.dumps(table)) <= LARGEST_MODEL
+    if not drawable:  # enough to say what it is
+        table = {
+            name: item for name, item in table.items() if name in ("dim", "beta", "mask", "weights", "norm", "noise")
+        }
+    setting = {"model": {"beta": shown.beta, **table}, "start": {"tokens": len(shown.positions)}}
+    state = {"panels": [setting], "clock": clock}
+    words = ". ".join(part.rstrip(".") for part in (title, text) if part) + ("." if title or text else "")
+    preset = {"name": NAME, "group": "", "title": title or "A run", "text": words, "state": state}
+    where = f"A run of metastable {__version__}: {run.method} on {run.engine}. This page plays what was computed."
+    more = {"presets": {"first": NAME, "items": [preset]}, "where": where}
+    source = script([{"name": NAME, "panel": 0, "setting": setting, "clock": clock}], player=True, **more)
+    files = {name: body.decode() for name, (body, _) in static_files().items()}
+    classes = "player" if drawable else "player no-attention"
+    icon = base64.b64encode(files["favicon.svg"].encode()).decode()
+    recorded = f"globalThis.METASTABLE_RECORDED = {json.dumps({NAME: [recording]})};\n"
+    page = files["index.html"]
+    for pattern, replacement in (
+        (r"<title>.*?</title>", f"<title>{html.escape(title or 'A run of metastable')}</title>"),
+        (r'href="/static/favicon\.svg"', f'href="data:image/svg+xml;base64,{icon}"'),
+        (
+            r'<link rel="stylesheet" href="/static/style\.css">',
+            f"<style>\n{files['style.css']}{files['player.css']}</style>",
+        ),
+        (r'<script type="module" src="/static/main\.js"></script>\n', ""),
+        (r"<body>", f'<body class="{classes}">'),
+        (r"</body>", f"<script>\n{_inline(recorded + source)}</script>\n</body>"),
+    ):
+        page, count = re.subn(pattern, lambda _, words=replacement: words, page, count=1)
+        if count != 1:
+            raise InvalidInputError(f"index.html has no place for {pattern}")
+    return page
+
+
+def _inline(text: str) -> str:
+    """A script that may stand in a page: nothing in it ends the element early."""
+    return text.replace("</", "<\\/").replace("<!--", "<\\!--")

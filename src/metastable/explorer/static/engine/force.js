@@ -1,0 +1,234 @@
+// The right-hand side: whom each token looks at, and where that moves it. States are packed rows of `width` numbers, the direction
+// and, for norms that have one, a radius (`metastable.kernels.reference` says the same in NumPy).
+
+// exp from a table of 2^(j/1024), powers of two and four terms: three times as fast as Math.exp, to rounding.
+const STEPS = 1024, LOWEST = -708;
+const UNIT = Math.LN2 / STEPS, PER_UNIT = STEPS / Math.LN2;
+const FINE = Float64Array.from({ length: STEPS }, (_, j) => 2 ** (j / STEPS));
+const COARSE = Float64Array.from({ length: 1100 }, (_, j) => 2 ** (j - 1050));
+export function exponential(v) {
+  if (v < LOWEST) return 0;
+  if (v > 0) return Math.exp(v);
+  const k = (v * PER_UNIT - 0.5) | 0, r = v - k * UNIT;
+  return FINE[k & (STEPS - 1)] * COARSE[(k >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
+}
+
+const UNFELT = 1e-13;
+
+// The logit, below one's own, from which on a token is left out: all that are left out move nobody by more than `UNFELT` in the whole run.
+export const horizonOfSight = (tokens, until) => Math.max(LOWEST, Math.log(UNFELT / (tokens * Math.max(until, 1))));
+
+// Rows of x (unit, n x d) mapped by a matrix: out_k = M x_k, or M^T x_k.
+function mapRows(matrix, x, dim, out, transposed) {
+  for (let at = 0; at < x.length; at += dim) {
+    for (let i = 0; i < dim; i++) {
+      let sum = 0;
+      for (let j = 0; j < dim; j++) sum += (transposed ? matrix[j * dim + i] : matrix[i * dim + j]) * x[at + j];
+      out[at + i] = sum;
+    }
+  }
+}
+
+export class Force {
+  // `least`: see `horizonOfSight`.
+  constructor(model, tokens, least = LOWEST) {
+    this.model = model;
+    this.least = least;
+    this.tokens = tokens;
+    const { dim, frozen, heads, law } = model, anchors = frozen?.places ?? new Float64Array(0);
+    this.x = new Float64Array(tokens * dim);
+    this.sum = new Float64Array(tokens * dim);
+    this.queries = new Float64Array(tokens * dim);
+    this.values = new Float64Array(tokens * dim);
+    this.logits = new Float64Array(tokens);
+    this.fixedLogits = new Float64Array(frozen?.count ?? 0);
+    this.fixedValues = heads.map(({ value }) => {
+      if (!value) return anchors;
+      const mapped = new Float64Array(anchors.length);
+      mapRows(value, anchors, dim, mapped, false);
+      return mapped;
+    });
+    const [head] = heads, seesSelf = model.ranges.every((range, k) => range.some((_, i) => i % 2 === 0 && range[i] <= k && k < range[i + 1]));
+    // Q = K = V = I, softmax, everybody sees itself: no weight is larger than one's own.
+    this.plain = heads.length === 1 && !head.form && !head.value && head.beta >= 0 && seesSelf && law.score === "exponential" && law.total === "weights";
+    this.overflow = 0;
+  }
+
+  // Where tokens with directions x are drawn: A_k into `sum`, for plain models less x_k itself, which the projection removes.
+  attend() {
+    if (this.plain) { if (this.model.dim === 2) this.attendCircle(); else if (this.model.dim === 3) this.attendSphere(); else this.attendPlain(); return; }
+    this.sum.fill(0);
+    this.model.heads.forEach((head, number) => this.attendHead(head, number));
+  }
+
+  attendCircle() {
+    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    for (let k = 0; k < tokens; k++) {
+      const c = x[2 * k], s = x[2 * k + 1], range = ranges[k];
+      let z = 1, force = 0, along = 0;
+      for (let q = 0; q < range.length; q += 2) {
+        for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
+          if (j === k) continue;
+          const cj = x[2 * j], sj = x[2 * j + 1], cosine = c * cj + s * sj - 1, v = beta * cosine;
+          if (v < least) continue;
+          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
+          const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
+          z += w;
+          force += w * (c * sj - s * cj);
+          along += w * cosine;
+        }
+      }
+      if (frozen) for (let j = 0; j < frozen.count; j++) {
+        const cj = frozen.places[2 * j], sj = frozen.places[2 * j + 1], cosine = c * cj + s * sj - 1;
+        const w = frozen.weights[j] * exponential(beta * cosine);
+        z += w;
+        force += w * (c * sj - s * cj);
+        along += w * cosine;
+      }
+      force /= z; along /= z;
+      sum[2 * k] = along * c - force * s;
+      sum[2 * k + 1] = along * s + force * c;
+    }
+  }
+
+  attendSphere() {
+    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    for (let k = 0; k < tokens; k++) {
+      const a = x[3 * k], b = x[3 * k + 1], c = x[3 * k + 2], range = ranges[k];
+      let z = 1, sa = 0, sb = 0, sc = 0;
+      for (let q = 0; q < range.length; q += 2) {
+        for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
+          if (j === k) continue;
+          const aj = x[3 * j], bj = x[3 * j + 1], cj = x[3 * j + 2], v = beta * (a * aj + b * bj + c * cj - 1);
+          if (v < least) continue;
+          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
+          const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
+          z += w;
+          sa += w * (aj - a); sb += w * (bj - b); sc += w * (cj - c);
+        }
+      }
+      if (frozen) for (let j = 0; j < frozen.count; j++) {
+        const aj = frozen.places[3 * j], bj = frozen.places[3 * j + 1], cj = frozen.places[3 * j + 2];
+        const w = frozen.weights[j] * exponential(beta * (a * aj + b * bj + c * cj - 1));
+        z += w;
+        sa += w * (aj - a); sb += w * (bj - b); sc += w * (cj - c);
+      }
+      sum[3 * k] = sa / z; sum[3 * k + 1] = sb / z; sum[3 * k + 2] = sc / z;
+    }
+  }
+
+  attendPlain() {
+    const { x, sum, tokens, model } = this, { ranges, frozen, dim } = model, beta = model.heads[0].beta;
+    sum.fill(0);
+    const draw = (places, j, mass, at) => {
+      let dot = -1;
+      for (let a = 0; a < dim; a++) dot += x[at + a] * places[j + a];
+      const w = mass * exponential(beta * dot);
+      for (let a = 0; a < dim; a++) sum[at + a] += w * (places[j + a] - x[at + a]);
+      return w;
+    };
+    for (let k = 0; k < tokens; k++) {
+      const at = k * dim, range = ranges[k];
+      let z = 1;
+      for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) if (j !== k) z += draw(x, j * dim, 1, at);
+      if (frozen) for (let j = 0; j < frozen.count; j++) z += draw(frozen.places, j * dim, frozen.weights[j], at);
+      for (let a = 0; a < dim; a++) sum[at + a] /= z;
+    }
+  }
+
+  // Any head: logits of a row, their largest, then weights by the law that the model declares.
+  attendHead({ beta, form, value }, number) {
+    const { x, sum, tokens, model, queries, values } = this, { dim } = model;
+    if (form) mapRows(form, x, dim, queries, true); else queries.set(x);
+    if (value) mapRows(value, x, dim, values, false);
+    const shown = value ? values : x, fixed = this.fixedValues[number];
+    for (let k = 0; k < tokens; k++) {
+      const factor = this.weigh(k, beta), range = model.ranges[k], at = k * dim;
+      if (factor === 0) continue;
+      for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) {
+        const w = factor * this.logits[j];
+        if (w !== 0) for (let a = 0; a < dim; a++) sum[at + a] += w * shown[j * dim + a];
+      }
+      for (let j = 0; j < this.fixedLogits.length; j++) {
+        const w = factor * this.fixedLogits[j];
+        if (w !== 0) for (let a = 0; a < dim; a++) sum[at + a] += w * fixed[j * dim + a];
+      }
+    }
+  }
+
+  // Weights of token k into `logits` (of whom it sees) and `fixedLogits`, to be multiplied by what is returned.
+  weigh(k, beta) {
+    const { x, model, queries, logits, fixedLogits } = this, { dim, frozen, law, ranges } = model, range = ranges[k], at = k * dim;
+    const logit = (places, j) => { let dot = 0; for (let a = 0; a < dim; a++) dot += queries[at + a] * places[j + a]; return beta * dot; };
+    let top = -Infinity, visible = 0, total = 0;
+    for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) { const value = (logits[j] = logit(x, j * dim)); if (value > top) top = value; visible++; }
+    for (let j = 0; j < fixedLogits.length; j++) {
+      const mass = frozen.weights[j], value = (fixedLogits[j] = logit(frozen.places, j * dim));
+      if (mass > 0 && value > top) top = value;
+      visible += mass;
+    }
+    if (top === -Infinity) return 0;
+    const least = top - model.tie * Math.max(1, Math.abs(top)), score = law.score === "largest" ? (value) => (value >= least ? 1 : 0) : (value) => exponential(value - top);
+    for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) total += logits[j] = score(logits[j]);
+    for (let j = 0; j < fixedLogits.length; j++) total += fixedLogits[j] = frozen.weights[j] * score(fixedLogits[j]);
+    if (law.total === "weights") return 1 / (total || 1);
+    if (top > 709) this.overflow = top;
+    return Math.exp(top) / (visible || 1);
+  }
+
+  // Velocity of the packed state y at time t into `out`. Directions are normalised first.
+  velocity(t, y, out) {
+    const { model, tokens, x, sum, plain } = this, { dim, width, norm } = model;
+    for (let k = 0; k < tokens; k++) {
+      let square = 0;
+      for (let a = 0; a < dim; a++) square += y[k * width + a] ** 2;
+      const inverse = 1 / Math.sqrt(square);
+      for (let a = 0; a < dim; a++) x[k * dim + a] = y[k * width + a] * inverse;
+    }
+    this.attend();
+    const law = norm.laws[norm.laws.length > 1 && t >= norm.jump ? 1 : 0];
+    const pace = law.amplitude / (law.decay ? (t + 1) ** law.decay : 1);
+    for (let k = 0; k < tokens; k++) {
+      const from = k * dim, to = k * width;
+      let along = 0;
+      for (let a = 0; a < dim; a++) along += x[from + a] * sum[from + a];
+      let speed = pace;
+      if (law.lengthPower) {
+        let square = 0;
+        for (let a = 0; a < dim; a++) square += (sum[from + a] + (plain ? x[from + a] : 0)) ** 2;
+        speed /= (Math.sqrt(square) || 1) ** law.lengthPower;
+      }
+      const radial = speed * (along + (plain ? 1 : 0)), turn = law.radiusPower ? speed / y[to + dim] ** law.radiusPower : speed;
+      for (let a = 0; a < dim; a++) out[to + a] = turn * (sum[from + a] - along * x[from + a]);
+      if (norm.hasRadius) out[to + dim] = law.radial * radial;
+    }
+  }
+
+  // Angular velocities on the circle, at angles.
+  spin(t, angles, out) {
+    const { model, tokens, x, sum, plain } = this, law = model.norm.laws[0];
+    for (let k = 0; k < tokens; k++) { x[2 * k] = Math.cos(angles[k]); x[2 * k + 1] = Math.sin(angles[k]); }
+    this.attend();
+    const pace = law.amplitude / (law.decay ? (t + 1) ** law.decay : 1);
+    for (let k = 0; k < tokens; k++) {
+      const c = x[2 * k], s = x[2 * k + 1];
+      let speed = pace;
+      if (law.lengthPower) speed /= Math.hypot(sum[2 * k] + (plain ? c : 0), sum[2 * k + 1] + (plain ? s : 0)) || 1;
+      out[k] = speed * (c * sum[2 * k + 1] - s * sum[2 * k]);
+    }
+  }
+
+  // The attention matrix of a state of directions (n x d): weights of the tokens on each other, averaged over heads.
+  matrix(state) {
+    const { model, tokens, x, queries } = this, result = new Float64Array(tokens * tokens);
+    x.set(state);
+    for (const { beta, form } of model.heads) {
+      if (form) mapRows(form, x, model.dim, queries, true); else queries.set(x);
+      for (let k = 0; k < tokens; k++) {
+        const factor = this.weigh(k, beta) / model.heads.length, range = model.ranges[k];
+        for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) result[k * tokens + j] += factor * this.logits[j];
+      }
+    }
+    return result;
+  }
+}

@@ -1,0 +1,200 @@
+"""Tangent vectors carried along an explicit run: the derivative of its accepted steps, forwards.
+
+Of a step y -> R(z) with stages k_i = f(t_i, Y_i) the tangent vectors V (columns, one for each) go through
+
+    V_i = V + h sum_{j<i} a_ij K_j,     K_i = J(t_i, Y_i) V_i,     V -> R'(z) (V + h sum_j b_j K_j),
+
+with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Where tokens rest steps are longer than
+small changes of them allow (h |J| > `RESOLVED`); there the vectors go in shorter steps along the polynomial of the step, so that
+what decays is seen to decay. Now and then they are made orthonormal again, V = Q R, and the factors R are kept (discrete QR method:
+Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291).
+The derivative of the run is then Q R_m ... R_1 Q_0^T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from metastable._checks import FloatArray
+from metastable._progress import Report
+from metastable.integrate import explicit, march
+from metastable.integrate.adjoint import LAST, latest_stage, refuse_half
+from metastable.integrate.plan import Plan
+from metastable.integrate.tableau import TSIT5
+from metastable.kernels import reference, select
+from metastable.model import Attention, why_not
+
+Jacobian = Callable[[float, FloatArray], FloatArray]
+
+RESOLVED = 0.5
+"""Longest step of tangent vectors, times the norm of J: decay rates are then right to about 3e-5."""
+ROUNDS = 8
+"""Of the iteration for the norm of J."""
+GROWTH = 1e3
+"""How much vectors may be stretched against one another before they are made orthonormal again."""
+
+
+def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: str, depth: float = 0.0) -> Jacobian:
+    """J(t, y), (size, size) for the numbers of a state in `chart`: analytic where `kernels.reference` has it, else by pullbacks."""
+    if why_not(model, reference.JACOBIAN, tokens) is None:
+        return lambda t, y: _analytic(model, y, chart)
+    pull = select.pullback(model, tokens, choice, chart)
+
+    def jacobian(t: float, y: FloatArray) -> FloatArray:
+        rows, out = np.empty((y.size, y.size)), np.empty_like(y)
+        for i in range(y.size):
+            covector = np.zeros_like(y)
+            covector.reshape(-1)[i] = 1.0
+            pull(depth + t, y, covector, out)
+            rows[i] = out.reshape(-1)
+        return rows
+
+    return jacobian
+
+
+def _analytic(model: Attention, y: FloatArray, chart: str) -> FloatArray:
+    """`reference.jacobian` in a chart; the right-hand side normalises first, so columns are divided by the length of their token."""
+    if chart == "angle":
+        x = np.concatenate([np.cos(y), np.sin(y)], axis=1)
+        along = np.stack([-x[:, 1], x[:, 0]], axis=1)
+        return np.einsum("ka,kajb,jb->kj", along, reference.jacobian(model, x), along)
+    length = np.sqrt(np.einsum("ij,ij->i", y, y))
+    full = reference.jacobian(model, y / length[:, None]) / length[:, None]
+    return full.reshape(y.size, y.size)
+
+
+def tangent_frame(x: FloatArray) -> FloatArray:
+    """Orthonormal tangent vectors at unit vectors x (..., dim), shape (..., dim - 1, dim): rows of Householder's reflection."""
+    sign = np.where(x[..., :1] < 0, -1.0, 1.0)
+    normal = x.copy()
+    normal[..., :1] += sign
+    square = np.sum(normal * normal, axis=-1)[..., None, None]
+    reflection = np.eye(x.shape[-1]) - 2.0 * normal[..., :, None] * normal[..., None, :] / square
+    return reflection[..., 1:, :]
+
+
+def _norm(matrix: FloatArray) -> float:
+    """The largest singular value, from below, to a few percent."""
+    vector = np.random.default_rng(0).standard_normal(len(matrix))
+    for _ in range(ROUNDS):
+        size = float(np.linalg.norm(vector))
+        if size == 0.0:
+            return 0.0
+        vector = matrix.T @ (matrix @ (vector / size))
+    return float(np.sqrt(np.linalg.norm(vector)))
+
+
+@dataclass
+class Frame:
+    """Tangent vectors (size, count) of a state in its chart, and what they were divided by on the way."""
+
+    vectors: FloatArray
+    factors: list[FloatArray] = field(default_factory=list)
+
+    def orthonormalise(self, always: bool = False) -> None:
+        """Divide by R where the vectors have been stretched (or `always`)."""
+        lengths = np.sqrt(np.einsum("ij,ij->j", self.vectors, self.vectors))
+        with np.errstate(divide="ignore"):
+            stretched = not lengths.max(initial=0.0) <= GROWTH * lengths.min(initial=np.inf)
+        if always or stretched or not 1.0 / GROWTH < lengths.max(initial=1.0) < GROWTH:
+            self.vectors, factor = np.linalg.qr(self.vectors)
+            self.factors.append(factor)
+
+
+@dataclass
+class Tangents(march.Recorder):
+    """A recorder that carries a `Frame` through the accepted steps of a system."""
+
+    system: march.Movable | None = None
+    plan: Plan | None = None
+    depth: float = 0.0
+    jacobian: Jacobian | None = None
+    frame: Frame = field(default_factory=lambda: Frame(np.empty((0, 0))))
+
+    def wants(self, end: float) -> bool:
+        return True
+
+    def step(self, t: float, h: float, end: float, new: FloatArray, polynomial) -> None:
+        super().step(t, h, end, new, polynomial)
+        assert self.system is not None
+        assert self.plan is not None
+        assert self.jacobian is not None
+        y, k, vectors = self.system.state(), self.system.slopes(), self.frame.vectors
+        latest, slopes = latest_stage(self.plan, self.depth, t), np.empty((LAST, *vectors.shape))
+        first = self.jacobian(t, y)
+        count = int(np.ceil(h * _norm(first) / RESOLVED))
+        if count > 1:
+            self.frame.vectors = self._shorter(t, h, latest, polynomial(), count)
+            return
+        slopes[0] = first @ vectors
+        for i in range(1, LAST):
+            place = y + h * np.tensordot(TSIT5.a[i, :i], k[:i], 1)
+            moved = vectors + h * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
+            slopes[i] = self.jacobian(min(t + TSIT5.c[i] * h, latest), place) @ moved
+        vectors = vectors + h * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
+        place = y + h * np.tensordot(TSIT5.a[LAST, :LAST], k[:LAST], 1)
+        self.frame.vectors = vectors if self.chart == "angle" else self._retracted(place, vectors)
+        self.frame.orthonormalise()
+
+    def _shorter(self, t: float, h: float, latest: float, piece: FloatArray, count: int) -> FloatArray:
+        """The vectors behind a step of the run, in `count` steps of their own along its polynomial `piece`."""
+        assert self.jacobian is not None
+        width, slopes = h / count, np.empty((LAST, *self.frame.vectors.shape))
+        for number in range(count):
+            for i in range(LAST):
+                fraction = (number + TSIT5.c[i]) / count
+                moved = self.frame.vectors + width * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
+                slopes[i] = self.jacobian(min(t + fraction * h, latest), self._between(piece, fraction)) @ moved
+            self.frame.vectors = self.frame.vectors + width * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
+            self.frame.orthonormalise()
+        end = self._between(piece, 1.0)
+        return self.frame.vectors if self.chart == "angle" else self._retracted(end, self.frame.vectors)
+
+    def _retracted(self, place: FloatArray, vectors: FloatArray) -> FloatArray:
+        """R'(place) of tangent vectors: across the direction, over its length; radii as they are."""
+        dim, shaped = self.dim, vectors.reshape(*place.shape, -1).copy()
+        length = np.sqrt(np.einsum("ij,ij->i", place[:, :dim], place[:, :dim]))[:, None]
+        unit = place[:, :dim] / length
+        along = np.einsum("kav,ka->kv", shaped[:, :dim], unit)
+        shaped[:, :dim] = (shaped[:, :dim] - unit[:, :, None] * along[:, None, :]) / length[:, :, None]
+        return shaped.reshape(vectors.shape)
+
+
+def carry(
+    plan: Plan, start: FloatArray, vectors: FloatArray, report: Report | None = None, depth: float = 0.0
+) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+    """Tangent vectors (tokens, width, count) at the packed state `start`, carried to the end of the plan (method "tsit5").
+
+    Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_1, ..., R_m.
+    """
+    system, begin, chart = explicit.system_of(plan, start, depth)
+    jacobian = jacobian_of(plan.model, len(start), plan.backend, chart, depth)
+    if chart == "angle":
+        along = np.stack([-start[:, 1], start[:, 0]], axis=1)
+        inside = np.einsum("ka,kav->kv", along, vectors)
+    else:
+        inside = vectors.reshape(start.size, -1)
+    recorder = Tangents(
+        plan.model.dim, np.array([plan.save.until]), chart, system=system, plan=plan, depth=depth, jacobian=jacobian
+    )
+    recorder.frame = Frame(inside.copy())
+    solution = march.integrate(
+        system,
+        begin,
+        recorder,
+        plan.save.until,
+        tolerance=plan.accuracy.tolerance,
+        max_steps=plan.accuracy.max_steps,
+        breakpoints=[b - depth for b in plan.model.norm.breakpoints],
+        progress=report,
+    )
+    refuse_half(solution)
+    recorder.frame.orthonormalise(always=True)
+    final, found = solution.states[-1], recorder.frame.vectors
+    if chart == "angle":
+        along = np.stack([-final[:, 1], final[:, 0]], axis=1)
+        return final, along[:, :, None] * found[:, None, :], recorder.frame.factors
+    return final, found.reshape(*start.shape, -1), recorder.frame.factors

@@ -1,0 +1,30 @@
+"""What series lose to rounding: their terms can be larger than what they add up to. No Numba here: asking costs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from metastable.model import Attention
+
+EPSILON = 2.0**-52
+
+SERIES_TOLERANCE = 1e-12
+"""Error of the velocity that a series must be able to reach where its terms cancel."""
+
+
+def frozen_share(model: Attention, tokens: int) -> float:
+    """How much heavier than all tokens the frozen ones are together; at least one. Sums are rounded to what is in them."""
+    if model.frozen is None:
+        return 1.0
+    mass = float(tokens) if model.masses is None else float(np.sum(np.asarray(model.masses)))
+    return max(1.0, float(np.sum(np.asarray(model.frozen.weights))) / mass)
+
+
+def too_much(loss: float, error: float) -> str | None:
+    """The sentence about terms that are `loss` times larger than what they add up to, where that matters."""
+    if loss <= 4.0 or error <= SERIES_TOLERANCE:
+        return None
+    return (
+        f"would lose accuracy: the weights that a token of this model sees can be {loss:.1e} times smaller than the terms "
+        f"of the series, which leaves an error of {error:.1e}"
+    )
