@@ -356,3 +356,15 @@ def test_what_has_no_points_is_refused_beyond_the_horizon_of_a_dense_block():
             ms.simulate(model, x, until=1e30, method="rodas", progress=False)
         assert word in (rodas.horizon_refusal(model, 4, 1e30, False) or "")
     assert rodas.horizon_refusal(ms.Attention(dim=2, beta=1.0, mask=FULL), 4, 1e30, False) is None
+
+
+@pytest.mark.parametrize(("tokens", "beta"), [(2, 8.0), (6, 40.0)])
+def test_few_tokens_gather_at_every_horizon(tokens, beta):
+    """A dense block that has gathered leaves nothing to divide by: from 1e16 on no step was short enough."""
+    model, start = ms.Attention(dim=2, beta=beta, mask=ms.Full()), ms.sphere.uniform(tokens, dim=2, seed=0)
+    ends = []
+    for until in (1e13, 1e16, 1e19, 1e20, 1.1e20):
+        run = ms.simulate(model, start, until=until, method="rodas", progress=False)
+        assert run.status == "success"
+        ends.append(run.final)
+    np.testing.assert_allclose(ends[1:], np.broadcast_to(ends[-1], np.shape(ends[1:])), atol=1e-5)

@@ -45,6 +45,9 @@ SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
 DENSE_HORIZON = 1e20
 """Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
+POINTS_FROM = 1e13
+"""Horizon beyond which tokens that have met are one point wherever that is possible: steps of a dense block that are 1 / epsilon times
+longer than its fast times leave nothing of 1 / (gamma h) - J, and none may be short enough (two tokens at t = 1e16)."""
 DENSE_SIZE = 6000
 """Largest dense block, tokens times (dim - 1)."""
 LOGIT_SPREAD = 700.0
@@ -200,7 +203,7 @@ def solve(
     goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
     if dense_tokens(model, len(start)):
         obstacle = why_not(model, RESTING if settled else JOINED, len(start))
-        if obstacle is None and (settled or horizon > DENSE_HORIZON):
+        if obstacle is None and (settled or horizon > POINTS_FROM):
             from metastable.integrate.rodas import full_attention
 
             return full_attention.solve(
