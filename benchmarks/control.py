@@ -146,12 +146,12 @@ def same_earlier(plain: Any, steered: Any, child: int, before: float) -> bool:
     )
 
 
-def place(draws: int) -> None:
+def place(draws: list[int]) -> None:
     """Two goals a draw: met by the place found, by places at random, by one on the target cluster, and without a token. All
     simulated.
     """
     model = ms.Attention(dim=2, beta=16.0)
-    for draw in range(draws):
+    for draw in draws:
         generator = np.random.default_rng([draw, 7])
         start = ms.sphere.uniform(40, dim=2, seed=7000 + draw)
         run = ms.simulate(model, start, until=100.0, progress=False)
@@ -255,7 +255,7 @@ def main() -> None:
     elif given.part == "schedule":
         schedule(given.draws or 20)
     elif given.part == "place":
-        place(given.draws or 50)
+        place(given.only or list(range(given.draws or 50)))
     else:
         elasticities()
 

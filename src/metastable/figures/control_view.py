@@ -95,9 +95,12 @@ def draw_steering(steering: Any, without: Any = None, *, theme: str = "screen") 
         if steering.changed != steering.beta:
             axes[1].axvspan(*np.clip(steering.window, None, end), color=style.VERMILLION, alpha=HELD, linewidth=0)
         goal = "no merge" if steering.event is None else f"{steering.event[0]} into {steering.event[1]}"
+        when = "before" if steering.event is None else "at"
         style.panel(axes[0], "a", rf"$\beta = {steering.beta:.4g}$ throughout")
         style.panel(
-            axes[1], "b", rf"{goal} at {style.time_label(steering.at)}: $\beta = {steering.changed:.4g}$ in the shade"
+            axes[1],
+            "b",
+            rf"{goal} {when} {style.time_label(steering.at)}: $\beta = {steering.changed:.4g}$ in the shade",
         )
     return page
 
@@ -113,7 +116,7 @@ def draw_rates(ax: Axes, rates: Mapping[str, tuple[float, float, float]], *, col
     places = np.arange(len(rates))
     values = np.array(list(rates.values()), dtype=float)
     ax.barh(places, values[:, 0], height=0.62, color=color, alpha=0.85)
-    spans = np.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]])
+    spans = np.maximum(0.0, np.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]))  # but for rounding
     ax.errorbar(values[:, 0], places, xerr=spans, fmt="none", color=style.INK, elinewidth=1.0, capsize=2.0)
     ax.set_yticks(places, list(rates))
     ax.invert_yaxis()
