@@ -13,8 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import link, rerun, wait_until_done
 from tests.browser.test_everywhere import download
 from tests.browser.test_faults import stage, what
-from tests.browser.test_page import token_on_screen
-from tests.browser.test_page import set_range
+from tests.browser.test_page import set_range, token_on_screen
 
 SPHERE = {"model": {"dim": 3, "beta": 16.0}, "start": {"tokens": 24}}
 CIRCLE = {"model": {"dim": 2, "beta": 16.0}, "start": {"tokens": 30}}
