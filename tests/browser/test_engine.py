@@ -307,6 +307,8 @@ def test_predictions_are_those_of_python(engine: Page) -> None:
                 np.diag([*[-1.0] * (dim - 1), 0.5]),
             ][number % 8]
         )
+    turn = np.array([[0.0, -1.0], [1.0, 0.0]])
+    matrices += [turn, turn - 0.5 * np.eye(2), turn + np.eye(2), np.pad(turn, (0, 1)), np.pad(turn, (0, 1)) - np.eye(3)]
     script = """async (cases) => {
       const { modelOf } = await import("/static/engine/setting.js");
       const { predict } = await import("/static/engine/atlas.js");

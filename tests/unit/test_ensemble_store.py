@@ -173,3 +173,25 @@ ms.save_ensemble(stats.isel(member=[0]), sys.argv[1], overwrite=True)
     assert died.returncode == -9
     assert not (tmp_path / "stats.zarr").exists()
     xr.testing.assert_identical(ms.load_ensemble(tmp_path / "stats.zarr"), stats)
+
+
+def test_a_summary_is_described_as_its_members_are(stats):
+    other = stats.assign_coords(member_seed=("member", np.full(3, 7)))
+    joined = xr.concat([stats, other], dim="member")
+    told = ms.summarize(joined).attrs
+    assert (told["members"], told["seed"], told["status"]) == (6, [0, 7], "success")
+    broken = stats.assign(status=("member", np.array(["success", "success", "failed"])))
+    broken.attrs |= {"status": "incomplete", "failure": "member 2, ValueError: no"}
+    told = ms.summarize(broken.isel(member=slice(0, 2))).attrs
+    assert (told["members"], told["status"]) == (2, "success")
+    assert "failure" not in told
+    with pytest.raises(InvalidInputError, match="no members any more"):
+        ms.summarize(stats.isel(member=0))
+
+
+def test_members_that_an_outer_join_left_empty_are_refused(stats, tmp_path):
+    wide = stats.drop_vars("own").reindex(member=range(5))
+    for use in (ms.summarize, lambda data: ms.save_ensemble(data, tmp_path / "stats.zarr")):
+        with pytest.raises(InvalidInputError, match="2 of the 5 members of stats are empty"):
+            use(wide)
+    assert not (tmp_path / "stats.zarr").exists()

@@ -314,7 +314,7 @@ def test_where_it_can_be_taken_up_is_guarded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"method": "layers", "step": 1.0}, {"times": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}], ids=str
+    "options", [{"method": "layers", "step": 1.0}, {"times": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}], ids=str
 )
 def test_a_part_of_a_run_is_not_extended(options):
     """The whole one goes on from its end: behind a part there would be a hole."""
@@ -324,6 +324,18 @@ def test_a_part_of_a_run_is_not_extended(options):
     with pytest.raises(InvalidInputError, match=r"part of a run: it ends at .* whole run reached t = 5"):
         part.extend(until=9.0)
     assert run.extend(until=9.0).end == 9.0
+
+
+def test_a_part_in_time_of_a_run_with_dense_output_is_no_run():
+    """Its dense output, and all that reads it, would go on beyond the part."""
+    model, start = ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(6, dim=2, seed=0)
+    run = ms.simulate(model, start, until=5.0)
+    for part in (slice(0, 4), slice(2, None), slice(0, 0)):
+        with pytest.raises(InvalidInputError, match=r"part in time of a run .* covers t = 0 to 5"):
+            ms.Run(run.dataset.isel(time=part))
+    more = run.append(ms.sphere.uniform(2, dim=2, seed=1))
+    for whole in (run, more, ms.simulate(model, start, until="settled")):
+        assert ms.Run(whole.dataset).end == whole.end
 
 
 def test_some_tokens_of_a_run_are_no_run():

@@ -7,7 +7,7 @@ run in three separate steps: `features` (distances and speed), `group` (clusters
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,8 +17,10 @@ from metastable._checks import FloatArray
 from metastable.analysis import _html
 from metastable.analysis.clusters import cluster_labels, cluster_means, cluster_sizes, cluster_spread
 from metastable.analysis.prediction import (
+    APART,
     CLOUD,
     CLOUD_ANGLE,
+    FIRST_ROTATES,
     FIRST_TOKEN,
     ONE_POINT,
     OTHER,
@@ -32,11 +34,13 @@ from metastable.analysis.prediction import (
     predict_value,
 )
 from metastable.analysis.trajectory import Trajectory, check_trajectory, distance_to_subspace, subspace_basis
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.model import Attention
 
 __all__ = [
+    "APART",
     "CLOUD",
+    "FIRST_ROTATES",
     "FIRST_TOKEN",
     "ONE_POINT",
     "OTHER",
@@ -72,7 +76,8 @@ class Features:
     """Distances and speeds that decide a configuration (geodesic, in radians).
 
     `to_space` (n,): distance of each token to L. `side` (n,): for L = span(xi) the sign of <x, xi>, otherwise zeros.
-    `to_start`: largest distance of a token to x_1(0). `spread`: largest distance of a token to the present token 1.
+    `to_start`: largest distance of a token to x_1(0) (in a run of several models: to token 1 where the last one took over). `spread`:
+    largest distance of a token to the present token 1.
     `speeds` (n,): |dx_k/dt| in units of |V| (so they do not depend on the unit of time). `elapsed`: the time that the run
     took, in units of 1/|V|.
     """
@@ -189,7 +194,7 @@ def features(x: ArrayLike, first: ArrayLike, subspace: ArrayLike, speeds: ArrayL
 
     Args:
         x: unit tokens at the end, shape (n, d).
-        first: x_1(0), shape (d,).
+        first: x_1(0), or token 1 where the last model took over, shape (d,).
         subspace: orthonormal columns spanning L, shape (d, k).
         speeds: speed of each token in units of |V|, shape (n,).
         elapsed: time that the run took, in units of 1/|V|.
@@ -248,7 +253,8 @@ def match(
     """Row and configuration that the features and groups fit.
 
     Points (rows 1 to 3, and a rotating point) must be reached within `radius`; whether they still creep closer does not
-    matter. A cloud (rows 4 and 5, for lambda_max < 0) needs more than one group, a median distance to L of at most
+    matter. Where the leading pair has no positive real part, token 1 alone must be in L; the others may be anywhere.
+    A cloud (rows 4 and 5, for lambda_max < 0) needs more than one group, a median distance to L of at most
     `cloud_angle` and a median speed of at most `cloud_speed`: inside a cloud tokens rearrange for a long time. What fits
     nothing is "unsettled" while tokens would drift by more than `drift` if the run went on for as long again, or when a
     theorem says where it must end; otherwise it is "none of the atlas".
@@ -259,9 +265,14 @@ def match(
     dim, size = check_prediction(prediction).subspace.shape
     in_space = bool(found.to_space.max() <= limits.radius)
     together = found.spread <= limits.radius
-    if prediction.is_complex or prediction.configuration == ROTATION:
+    if prediction.is_complex or prediction.configuration in (ROTATION, APART, FIRST_ROTATES):
+        first_in_space = bool(found.to_space[0] <= limits.radius)
+        if first_in_space and prediction.configuration == FIRST_ROTATES:
+            return None, FIRST_ROTATES
         if together and in_space:
             return None, ROTATION
+        if first_in_space and prediction.configuration == APART:
+            return None, APART
     elif size == dim:
         if together and found.to_start <= limits.radius:
             return 1, ROWS[1]
@@ -289,6 +300,9 @@ def classify(
 ) -> Classification:
     """Which configuration of Table 1 a run ended in, with the distances that decided it.
 
+    A run of several models (a `Schedule`, layers) is judged by its last one: x_1(0) is then token 1 where that one took over, which
+    the run must have kept.
+
     Args:
         run: a `Run`.
         radius: tokens within this geodesic distance of a point are at it.
@@ -312,7 +326,7 @@ def classify(
     prediction = predict(model, tolerance=tolerance)
     unit = _value_norm(model)
     speeds = np.linalg.norm(_final_velocity(trajectory, final, time), axis=1) / unit
-    found = features(final, _checks.tokens(trajectory.start, "run.start")[0], prediction.subspace, speeds, time * unit)
+    found = features(final, _first_token(trajectory, time), prediction.subspace, speeds, time * unit)
     groups = group(final, radius)
     row, text = match(found, groups, prediction, **limits)
     return Classification(row, text, found, groups, prediction)
@@ -322,6 +336,25 @@ def model_at(run: Trajectory, time: float) -> Attention:
     """The model at a time: that of the run's schedule, where it has one."""
     at = getattr(run, "model_at", None)
     return run.model if at is None else at(time)
+
+
+def _first_token(run: Trajectory, time: float) -> FloatArray:
+    """Token 1 where the model that holds at `time` took over: its start, but behind the joints of a run of several models."""
+    schedule, joint = getattr(run, "schedule", None), 0.0
+    if schedule is not None:
+        number = schedule.index(time)
+        while number > 0 and schedule.models[number - 1] == schedule.models[number]:
+            number -= 1
+        joint = schedule.joints[number]
+    if joint == 0.0:
+        return _checks.tokens(run.start, "run.start")[0]
+    try:
+        return _checks.tokens(cast("Any", run).at(joint), "run.at")[0]
+    except TimeError:
+        raise UnsupportedError(
+            f"the last model of this run took over at t = {joint:g}, and where token 1 was then was not kept: simulate with that time "
+            "among times=, or without times="
+        ) from None
 
 
 def _value_norm(model: Attention) -> float:

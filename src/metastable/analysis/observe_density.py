@@ -42,7 +42,7 @@ class TokenDensity:
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         item = self.for_model(model)
-        return np.array([item._counts(x) for x in np.asarray(states)]).reshape(len(states), *item.shape)
+        return np.array([item._counts(x, model.masses) for x in np.asarray(states)]).reshape(len(states), *item.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,20 +58,21 @@ class TokenDensity:
         found = {"angle": _middles(-np.pi, np.pi, arcs)}
         return {"height": _middles(-1.0, 1.0, bands[0]), **found} if bands else found
 
-    def _counts(self, x: FloatArray) -> FloatArray:
+    def _counts(self, x: FloatArray, masses: FloatArray | None) -> FloatArray:
+        weights = np.ones(len(x)) if masses is None else masses
         if self.axis is not None:
             from metastable.sphere import cap_measure
 
             height = np.clip(x @ np.asarray(self.axis), -1.0, 1.0)
             share = cap_measure(np.arccos(-height), x.shape[1])
-            found = np.histogram(share, self.cells, (0.0, 1.0))[0]
+            found = np.histogram(share, self.cells, (0.0, 1.0), weights=weights)[0]
         elif x.shape[1] == 2:
-            found = np.histogram(np.arctan2(x[:, 1], x[:, 0]), self.cells, (-np.pi, np.pi))[0]
+            found = np.histogram(np.arctan2(x[:, 1], x[:, 0]), self.cells, (-np.pi, np.pi), weights=weights)[0]
         else:
             edges = ((-1.0, 1.0), (-np.pi, np.pi))
             height, turn = np.clip(x[:, 2], -1.0, 1.0), np.arctan2(x[:, 1], x[:, 0])
-            found = np.histogram2d(height, turn, self.shape, edges)[0]
-        return found * (found.size / len(x))
+            found = np.histogram2d(height, turn, self.shape, edges, weights=weights)[0]
+        return found * (found.size / weights.sum())
 
 
 def _middles(low: float, high: float, cells: int) -> np.ndarray:
@@ -83,7 +84,8 @@ def density(cells: int = CELLS, axis: Sequence[float] | None = None) -> TokenDen
 
     On the circle `cells` arcs, from the angle -pi on, dims (angle,). On S^2 cells/2 bands of the height x_3, from -1 on, times `cells`
     angles around, dims (height, angle). With an `axis` (dim,), in any dimension, `cells` bands of <x, axis> that uniform tokens fill
-    evenly, from the far pole on, dims (band,). The coordinates `angle` and `height` are those of the middles of the cells.
+    evenly, from the far pole on, dims (band,). Masses count.
+    The coordinates `angle` and `height` are those of the middles of the cells.
 
     For a smooth density see `Run.density`.
     """

@@ -24,6 +24,8 @@ TWO_POINTS = "two points, xi and -xi"
 CLOUD = "a cloud of points around L"
 TWO_CLOUDS = "two clouds, around xi and -xi"
 ROTATION = "one point rotating in L"
+APART = "token 1 rotating in L, the others apart from it"
+FIRST_ROTATES = "token 1 rotating in L"
 OTHER = "none of the atlas"
 
 ROWS = {1: FIRST_TOKEN, 2: ONE_POINT, 3: TWO_POINTS, 4: CLOUD, 5: TWO_CLOUDS}
@@ -171,8 +173,9 @@ def _row(leading: LeadingEigenvalue, value: FloatArray, form: FloatArray | None)
         "" if leading.longest_block == 1 else " (defective: L closes the longest Jordan blocks, reached like C/t)"
     )
     if leading.is_complex or not leading.alone:
-        reason = "the leading eigenvalues are complex: token 1 rotates for ever and the others follow it"
-        return _prediction(leading, None, ROTATION, "none", reason)
+        text, others, caveat = ROTATIONS[leading.sign]
+        reason = f"the leading eigenvalues are complex: token 1 rotates for ever and {others}"
+        return _prediction(leading, None, text, "none", reason, caveat)
     if leading.sign == 0:
         reason = "the leading eigenvalue is 0 within the tolerance, which Table 1 leaves out"
         return _prediction(leading, None, OTHER, "none", reason)
@@ -190,6 +193,28 @@ def _row(leading: LeadingEigenvalue, value: FloatArray, form: FloatArray | None)
     caveat = _cloud_caveat(size == dim, form, width)
     return _prediction(leading, row, ROWS[row], "conjecture", reason + defective, caveat, width)
 
+
+ROTATIONS = {
+    1: (ROTATION, "the others follow it", ""),
+    0: (
+        FIRST_ROTATES,
+        "nothing is known of the others",
+        "the real part is 0 within the tolerance: to first order tokens near token 1 neither come closer nor leave; on the circle two "
+        "tokens come together like 1/t, in higher dimensions they need not",
+    ),
+    -1: (
+        APART,
+        "the others do not gather at it",
+        "the real part is negative: a token at which k - 1 earlier ones stand leaves them at the mean rate (1 - 1/k) |Re lambda|, "
+        "whatever Q, K and beta; where it ends is not known in general (two tokens under V = -a I + J on the circle: 2 atan(a) apart)",
+    ),
+}
+"""By the sign of the real part of a complex leading pair: the configuration, what the others do, and why.
+
+Where token k stands at all earlier ones, e = x_k - x_1 obeys e' = P V e / k - <x_1, V x_1> e to first order (P projects across x_1).
+Along L of dimension m its rates add up to m Re lambda / k - Re lambda / k - (m - 1) Re lambda in the mean over time, because
+<x_1, V x_1> has the mean Re lambda: together (m - 1) times -(1 - 1/k) Re lambda.
+"""
 
 SLOW = (
     "reached only after a time exponential in beta: until then tokens stand in metastable clusters; run to rest with "

@@ -183,11 +183,39 @@ class Record:
         )
 
 
+def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
+    """The attributes, with those that depend on who the members are as these members have them.
+
+    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN.
+    """
+    gone = np.zeros(stats.sizes["member"], dtype=bool)
+    for name in ("member_seed", "status"):
+        if name in stats.variables and stats[name].dims == ("member",):
+            gone |= stats[name].isnull().values
+    if gone.any():
+        raise InvalidInputError(
+            f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
+            "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.isel(member=stats.status.notnull())"
+        )
+    attributes = {**stats.attrs, "members": stats.sizes["member"]}
+    if "member_seed" in stats.coords:
+        seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
+        attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
+    if "status" in stats and stats["status"].dims == ("member",):
+        statuses = set(stats["status"].values.tolist())
+        if attributes.get("status") != "interrupted":
+            attributes["status"] = "success" if statuses <= {"success"} else "incomplete"
+        if "failed" not in statuses:
+            attributes.pop("failure", None)
+    return attributes
+
+
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:
     """Mean, standard error and quantiles over the members, NaN left out.
 
     Each observable `NAME` becomes `NAME_mean`, `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an
-    observable has a dim of that name already, as `cosine_quantiles` does).
+    observable has a dim of that name already, as `cosine_quantiles` does). The attributes `members`, `seed`, `status` and `failure`
+    are those of the members that are there (see `save_ensemble`).
     """
     import xarray as xr
 
@@ -198,6 +226,11 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     if isinstance(quantiles, (str, bytes)) or not isinstance(quantiles, (Sequence, np.ndarray)):
         raise InvalidInputError(f"quantiles must be a list of numbers such as (0.1, 0.9), not {quantiles!r}")
     levels = [_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles")]
+    if "member" not in stats.dims:
+        raise InvalidInputError(
+            "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
+        )
+    attributes = current_attributes(stats)
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
     for name, values in stats.data_vars.items():
@@ -208,4 +241,4 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
             own = {"quantile": OWN_QUANTILE} if "quantile" in values.dims else {}
             found = values.rename(own).quantile(levels, dim="member").rename(quantile=level)
             result[f"{name}_quantile"] = found.rename({new: old for old, new in own.items()})
-    return xr.Dataset(result, attrs=stats.attrs)
+    return xr.Dataset(result, attrs=attributes)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from metastable import _checks, dataset
+from metastable.ensembles.record import current_attributes
 from metastable.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -31,23 +30,8 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
     told = stats.copy()
-    told.attrs = {**_brought_up_to_date(stats), "kind": KIND}
+    told.attrs = {**current_attributes(stats), "kind": KIND}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
-
-
-def _brought_up_to_date(stats: xr.Dataset) -> dict[Any, Any]:
-    """The attributes, with those that depend on who the members are as these members have them."""
-    attributes = {**stats.attrs, "members": stats.sizes["member"]}
-    if "member_seed" in stats.coords:
-        seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
-        attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
-    if "status" in stats and stats["status"].dims == ("member",):
-        statuses = set(stats["status"].values.tolist())
-        if attributes.get("status") != "interrupted":
-            attributes["status"] = "success" if statuses <= {"success"} else "incomplete"
-        if "failed" not in statuses:
-            attributes.pop("failure", None)
-    return attributes
 
 
 def load_ensemble(path: str | os.PathLike[str]) -> xr.Dataset:

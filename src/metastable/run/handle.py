@@ -70,6 +70,7 @@ class Run(Handle):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_all_tokens()
+        self._check_all_time()
 
     def _check_all_tokens(self) -> None:
         """Refuse a dataset with other tokens than the run had: those moved among all of them."""
@@ -83,6 +84,22 @@ class Run(Handle):
                 "dataset has other tokens or coordinates than the run was started with, so it is no run: those it has moved among all "
                 "of them. Select from its arrays instead, for example run.dataset.x.isel(token=slice(0, 10))"
             )
+
+    def _check_all_time(self) -> None:
+        """Refuse a part in time of a run with dense output: that would go on to show what lies before and behind the part."""
+        if not {"dense0_start", "dense0_width", "time"} <= {str(name) for name in self._made.variables}:
+            return
+        starts, widths, times = (self._made[name].values for name in ("dense0_start", "dense0_width", "time"))
+        if starts.size == 0:
+            return
+        begin, end = float(starts[0]), float(starts[-1] + widths[-1])
+        if times.size and times[0] <= begin and times[-1] >= end * (1 - 1e-12):
+            return
+        part = f"from t = {times[0]:g} to {times[-1]:g}" if times.size else "without any time"
+        raise InvalidInputError(
+            f"dataset is a part in time of a run ({part}), whose dense output covers t = {begin:g} to {end:g}, so it is no run: look "
+            "at arrays, for example run.dataset.x.isel(time=slice(0, 4)), or simulate with until= or times= for a run of just that"
+        )
 
     def __repr__(self) -> str:
         tokens, dim = self.start.shape

@@ -12,7 +12,7 @@ from scipy.linalg import block_diag
 import metastable as ms
 from metastable import sphere
 from metastable.analysis import classify, features, group, leading_eigenvalue, match, predict, predict_value
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, UnsupportedError
 
 TOLERANCE = 1e-9
 
@@ -296,3 +296,44 @@ def test_what_is_zero_to_rounding_is_zero() -> None:
         assert (got.eigenvalue, got.row, got.multiplicity) == (0.0, None, 2)
         orthogonal = predict_value(1.1 * turned @ turned.T, tolerance=tolerance)
         assert (orthogonal.row, orthogonal.basis, orthogonal.multiplicity) == (1, "theorem", 5)
+
+
+def test_others_do_not_gather_behind_a_shrinking_pair() -> None:
+    """Under V = -a I + J the angle between two tokens obeys phi' = w (a sin phi + cos phi - 1): 0 repels, 2 atan(a) attracts."""
+    model = ms.Attention(dim=2, beta=4.0, value=np.array([[-0.5, -1.0], [1.0, -0.5]]))
+    angles = np.array([0.0, 0.1])
+    run = ms.simulate(model, np.column_stack([np.cos(angles), np.sin(angles)]), times=[100.0], engine="reference")
+    assert sphere.distance(run.final[1], run.final[0]) == pytest.approx(2 * np.arctan(0.5), abs=1e-3)
+    got = classify(run)
+    assert "do not gather" in got.prediction.reason
+    assert "negative" in got.prediction.caveat
+    assert got.configuration == got.prediction.configuration == "token 1 rotating in L, the others apart from it"
+    assert got.as_predicted
+    together = classify(finished(model.value, jitter(np.tile([0.6, 0.8], (4, 1)), 1e-5)))
+    assert (together.configuration, together.as_predicted) == ("one point rotating in L", False)
+
+
+@pytest.mark.parametrize("value", [pair(0.0, 1.0), block_diag(pair(0.0, 1.0), [[0.0]])], ids=["circle", "sphere"])
+def test_nothing_is_said_of_the_others_under_a_skew_value(value: np.ndarray) -> None:
+    got = predict_value(value)
+    assert (got.row, got.configuration, got.basis) == (None, "token 1 rotating in L", "none")
+    assert "nothing is known of the others" in got.reason
+    assert "real part is 0" in got.caveat
+    end = classify(finished(value, sphere.uniform(5, len(value), 0)))
+    assert (end.configuration, end.as_predicted) == ("token 1 rotating in L", True)
+
+
+@pytest.mark.parametrize("options", [{}, {"times": [0.0, 3.0, 60.0]}], ids=["dense", "times"])
+def test_classify_of_several_models_begins_at_the_last_joint(options: dict) -> None:
+    """The first model moves token 1; where it was when the identity took over is where all end (Theorem 4.1)."""
+    first, last = (ms.Attention(dim=2, beta=1.0, value=v) for v in (np.diag([1.0, -1.0]), np.eye(2)))
+    start = sphere.uniform(4, 2, 1)
+    run = ms.simulate(ms.Schedule([(0.0, first), (3.0, last)]), start, **(options or {"until": 60.0}))
+    assert sphere.distance(run.final[0], start[0]) > 0.1
+    got = classify(run)
+    assert (got.row, got.as_predicted) == (1, True)
+    with pytest.raises(UnsupportedError, match="took over at t = 3"):
+        classify(ms.simulate(ms.Schedule([(0.0, first), (3.0, last)]), start, times=[0.0, 60.0]))
+    layered = ms.simulate([first, first, last, last], start, step=0.5)
+    expected = max(sphere.distance(x, layered.at(1.0)[0]) for x in layered.final)
+    assert classify(layered).features.to_start == pytest.approx(expected, abs=1e-12)

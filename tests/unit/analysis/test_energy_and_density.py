@@ -117,3 +117,17 @@ def test_a_run_has_a_smooth_density():
     assert high.density(axis=[1.0, 0, 0, 0]).mean[0] != 0
     with pytest.raises(UnsupportedError, match="axis"):
         high.density()
+
+
+def test_masses_count_in_the_density():
+    """A token of mass 3 is as dense as three tokens."""
+    for dim, item in (
+        (2, ms.observe.density(6)),
+        (3, ms.observe.density(4)),
+        (4, ms.observe.density(3, axis=[0, 0, 0, 1.0])),
+    ):
+        x = ms.sphere.uniform(5, dim=dim, seed=dim)
+        masses = np.array([3, 1, 2, 1, 1])
+        heavy = ms.simulate(ms.Attention(dim=dim, beta=1.0, masses=masses), x, times=[0.0, 1e-6])
+        many = ms.simulate(ms.Attention(dim=dim, beta=1.0), np.repeat(x, masses, axis=0), times=[0.0, 1e-6])
+        np.testing.assert_allclose(heavy.observe(item).values, many.observe(item).values, atol=1e-12)

@@ -5,7 +5,8 @@ import { Force } from "./force.js";
 import { leadingEigenvalue, spectralNorm } from "./linear.js";
 
 const ROWS = { 1: "one point, x_1(0)", 2: "one point in L", 3: "two points, xi and -xi", 4: "a cloud of points around L", 5: "two clouds, around xi and -xi" };
-const ROTATION = "one point rotating in L", OTHER = "none of the atlas", UNSETTLED = "unsettled";
+const ROTATION = "one point rotating in L", APART = "token 1 rotating in L, the others apart from it", FIRST_ROTATES = "token 1 rotating in L";
+const OTHER = "none of the atlas", UNSETTLED = "unsettled";
 const RADIUS = 1e-2, CLOUD_ANGLE = Math.PI / 6, CLOUD_SPEED = 1e-3, DRIFT = 1e-3, SETTLED = 0.02;
 
 export const pretty = (text) => text.replaceAll("x_1(0)", "x₁(0)").replaceAll("-xi", "−ξ").replaceAll("xi", "ξ").replaceAll("lambda_max", "λ max");
@@ -68,7 +69,10 @@ export function predict(model) {
   const says = (row, configuration, basis, reason) => ({ ...leading, row, configuration, basis, reason });
   const reason = obstacle(model, "the atlas", "covers", ["heads", "bilinear", "value"]), size = leading.subspace.length;
   if (reason) return says(null, OTHER, "none", reason);
-  if (leading.im !== 0 || !leading.alone) return says(null, ROTATION, "none", "the leading eigenvalues are complex: token 1 rotates for ever and the others follow it");
+  if (leading.im !== 0 || !leading.alone) {
+    const [text, others] = leading.sign > 0 ? [ROTATION, "the others follow it"] : leading.sign < 0 ? [APART, "the others do not gather at it"] : [FIRST_ROTATES, "nothing is known of the others"];
+    return says(null, text, "none", `the leading eigenvalues are complex: token 1 rotates for ever and ${others}`);
+  }
   if (leading.sign === 0) return says(null, OTHER, "none", "the leading eigenvalue is 0 within the tolerance, which Table 1 leaves out");
   if (leading.sign > 0 && leading.geometric === dim) return says(1, ROWS[1], "theorem", "Theorem 4.1: V is a positive multiple of the identity");
   const row = leading.sign > 0 ? (size >= 2 ? 2 : 3) : size >= 2 ? 4 : 5;
@@ -108,7 +112,12 @@ function classify(setting, record, prediction) {
   new Linker(tokens, dim).leaders(final, closerThan(RADIUS), leaders);
   const size = prediction.subspace.length, inSpace = Math.max(...away) <= RADIUS, together = spread <= RADIUS, both = plus && minus;
   const found = (row, text) => ({ row, configuration: text });
-  if (prediction.im !== 0 || prediction.configuration === ROTATION) { if (together && inSpace) return found(null, ROTATION); }
+  if (prediction.im !== 0 || [ROTATION, APART, FIRST_ROTATES].includes(prediction.configuration)) {
+    const firstInSpace = away[0] <= RADIUS;
+    if (firstInSpace && prediction.configuration === FIRST_ROTATES) return found(null, FIRST_ROTATES);
+    if (together && inSpace) return found(null, ROTATION);
+    if (firstInSpace && prediction.configuration === APART) return found(null, APART);
+  }
   else if (size === dim) { if (together && toStart <= RADIUS) return found(1, ROWS[1]); }
   else if (inSpace && size === 1) return found(3, both ? ROWS[3] : "one point, xi or -xi");
   else if (inSpace && together) return found(2, ROWS[2]);
