@@ -36,6 +36,22 @@ export function drawNumbers(stage, { cx, cy, R, theme }) {
   }
 }
 
+// The words of a text on its tokens, those in front last; where words would cover one another the earlier one is written.
+export function drawWords(stage, { cx, R, theme }) {
+  const { ctx, run, screen, radius } = stage, taken = [], size = Math.round(Math.max(12, Math.min(17, 0.05 * R)));
+  ctx.font = `600 ${size}px ${theme.sans}`;
+  ctx.textBaseline = "middle"; ctx.globalAlpha = 1; ctx.lineJoin = "round";
+  for (let k = 0; k < run.tokens; k++) {
+    if (screen[3 * k + 2] < -0.05) continue;
+    const text = run.facts.words[k].trim(), width = ctx.measureText(text).width, right = screen[3 * k] >= cx;
+    const x = screen[3 * k] + (right ? radius + 5 : -radius - 5 - width), y = screen[3 * k + 1];
+    if (taken.some(([a, b, w]) => x < a + w + 3 && a < x + width + 3 && Math.abs(y - b) < size)) continue;
+    taken.push([x, y, width]);
+    ctx.textAlign = "left";
+    label(ctx, text, x, y, theme);
+  }
+}
+
 // The tokens of the same cluster.
 export function drawCluster(stage, { theme }, token) {
   const { ctx, run, screen, radius } = stage, leader = stage.leaderOf(token);
