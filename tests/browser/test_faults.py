@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 import metastable as ms
 from tests.browser.conftest import PATIENCE, link, rerun, wait_until_done
-from tests.browser.test_page import position, set_range
+from tests.browser.test_page import position, set_range, token_on_screen
 from tests.unit.explorer.serving import Server
 
 LOADED = 60_000
@@ -172,7 +172,7 @@ def test_tips_go_with_what_they_are_about(visit):
     expect(tip).to_have_text("token 0")
     page.keyboard.press("Escape")
     expect(tip).to_be_hidden()
-    x, y = find_token(page)
+    x, y = token_on_screen(page)
     expect(tip).to_be_visible()
     page.mouse.down()
     page.mouse.move(x + 60, y + 50, steps=4)
@@ -180,17 +180,6 @@ def test_tips_go_with_what_they_are_about(visit):
     page.mouse.up()
     page.mouse.move(stage(page)["x"] + 3, stage(page)["y"] + 3)
     expect(tip).to_be_hidden()
-
-
-def find_token(page: Page) -> tuple[float, float]:
-    """A place on the picture where a token is."""
-    canvas, box = page.locator(".stage canvas").first, stage(page)
-    for k in range(400):
-        x, y = box["x"] + box["width"] * (0.25 + 0.5 * ((k * 0.618) % 1)), box["y"] + box["height"] * (0.25 + k / 800)
-        page.mouse.move(x, y)
-        if "hand" in (canvas.get_attribute("class") or ""):
-            return x, y
-    raise AssertionError("no token was found under the pointer")
 
 
 def test_ticks_of_the_enlarged_chart_are_numbers(visit):

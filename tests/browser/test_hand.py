@@ -12,8 +12,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import link, rerun, wait_until_done
 from tests.browser.test_everywhere import download
-from tests.browser.test_faults import find_token, stage, what
-from tests.browser.test_page import set_range
+from tests.browser.test_faults import stage, what
+from tests.browser.test_page import set_range, token_on_screen
 
 SPHERE = {"model": {"dim": 3, "beta": 16.0}, "start": {"tokens": 24}}
 CIRCLE = {"model": {"dim": 2, "beta": 16.0}, "start": {"tokens": 30}}
@@ -43,7 +43,7 @@ def test_a_drag_rotates_and_changes_nothing(visit):
 
 def test_a_chosen_token_moves_and_time_stays(visit):
     page = visit(link([SPHERE], {"until": 20.0}, playing=False, at=0.6, origin="figure-1a"))
-    x, y = find_token(page)
+    x, y = token_on_screen(page)
     page.mouse.click(x, y)
     expect(page.locator("#delete")).to_be_enabled()
     page.mouse.down()
@@ -83,7 +83,7 @@ def test_tokens_are_added_and_taken_out_where_one_edits(visit):
     rerun(page, lambda: page.mouse.click(x, y))
     expect(what(page)).to_contain_text("n = 25")
     expect(page.locator("#verdict .news")).to_contain_text("One token was appended. The 24 before")
-    x, y = find_token(page)
+    x, y = token_on_screen(page)
     page.mouse.click(x, y)
     expect(page.locator("#delete")).to_be_enabled()
     rerun(page, lambda: page.keyboard.press("Delete"))
