@@ -137,5 +137,15 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
     assert page.locator("#play").get_attribute("aria-label") == playing
     page.click("#help")
     page.click("#about .open-glossary")
-    for name in ("Rényi center", "β", "δ", "Captured", "Strong center", "Cluster", "Metastable", "Merge", "Value matrix"):
+    for name in (
+        "Rényi center",
+        "β",
+        "δ",
+        "Captured",
+        "Strong center",
+        "Cluster",
+        "Metastable",
+        "Merge",
+        "Value matrix",
+    ):
         expect(page.locator("#glossary dt", has_text=re.compile(f"^{name}")).first).to_be_visible()
