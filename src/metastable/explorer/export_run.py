@@ -165,8 +165,8 @@ def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: 
         (r"<title>.*?</title>", f"<title>{html.escape(title or 'A run of metastable')}</title>"),
         (r'href="/static/favicon\.svg"', f'href="data:image/svg+xml;base64,{icon}"'),
         (
-            r'<link rel="stylesheet" href="/static/style\.css">',
-            f"<style>\n{files['style.css']}{files['player.css']}</style>",
+            r'<link rel="stylesheet" href="/static/style\.css">\n<link rel="stylesheet" href="/static/story\.css">',
+            f"<style>\n{files['style.css']}{files['story.css']}{files['player.css']}</style>",
         ),
         (r'<script type="module" src="/static/main\.js"></script>\n', ""),
         (r"<body>", f'<body class="{classes}">'),

@@ -10,6 +10,7 @@ import { Capture, Clusters, Energy } from "./curves.js";
 import { $, el, options, reducedMotion } from "./dom.js";
 import { Editor } from "./edit.js";
 import { startEnlarge } from "./enlarge.js";
+import { markTerms, startGlossary } from "./glossary.js";
 import { Heartbeat } from "./heartbeat.js";
 import { startKeys } from "./keys.js";
 import { HEIGHTS, Lines, heightsFor } from "./lines.js";
@@ -18,8 +19,9 @@ import { startPictures } from "./picture.js";
 import { Connection } from "./socket.js";
 import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
+import { followStory, startStory, syncStory } from "./story.js";
 import { active, activeSetting, canRedo, canUndo, change, decode, fromPreset, redo, saveSoon, store, undo, watch, watchHistory } from "./store.js";
-import { declare, describe, editable, parseNumber, plain, plural, scientific } from "./text.js";
+import { declare, describe, editable, momentOf, parseNumber, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
 import { drawVerdict } from "./verdict.js";
 
@@ -58,7 +60,7 @@ const panels = new Panels({
 const clock = new Clock({
   panels, redraw,
   moved: (at) => { scrub.value = at; },
-  paused: () => { const [run] = clock.runs; if (run) announce(`Paused at t = ${scientific(clock.placeOf(run).time)}, ${plural(run.clusters(clock.placeOf(run).nearest) ?? 0, "cluster")}`); },
+  paused: () => { const [run] = clock.runs; if (run) announce(`Paused at ${momentOf(run, clock.placeOf(run).time)}, ${plural(run.clusters(clock.placeOf(run).nearest) ?? 0, "cluster")}`); },
   drift: (seconds) => { if (!reducedMotion() && !store.state.view.camera && clock.runs.some((run) => run.components === 3)) camera.drift(DRIFT * seconds); },
 });
 
@@ -103,7 +105,7 @@ function drawTip() {
   const { nearest } = clock.placeOf(run), leader = run.leader(nearest, token);
   let size = 0;
   for (let k = 0; k < run.tokens; k++) if (run.leader(nearest, k) === leader) size++;
-  tip.textContent = `token ${token}` + (size > 1 ? `, in a cluster of ${size}${leader === token ? ", its first" : ` led by token ${leader}`}` : "");
+  tip.textContent = (run.facts?.words ? `“${run.facts.words[token].trim()}”, token ${token + 1} of the text` : `token ${token}`) + (size > 1 ? `, in a cluster of ${size}${leader === token ? ", its first" : ` led by token ${leader}`}` : "");
   tip.style.left = `${stage.figure.offsetLeft + stage.screen[3 * token]}px`;
   tip.style.top = `${stage.figure.offsetTop + stage.screen[3 * token + 1]}px`;
 }
@@ -176,7 +178,7 @@ function draw() {
     const stage = stageOf(panel), place = clock.placeOf(run), count = run.clusters(place.nearest);
     stage.use(run, panels.ghosts[panel]);
     drawn = stage.draw(place, view, theme) || drawn;
-    stage.figure.querySelector(".now").textContent = `t = ${scientific(place.time)}`;
+    stage.figure.querySelector(".now").textContent = momentOf(run, place.time);
     stage.figure.querySelector(".count").textContent = count === null ? "" : plural(count, "cluster");
     if (panel === active() && charts.attention.visible) panels.askAttention(panel, place.nearest);
     panels.painted(panel);
@@ -198,7 +200,8 @@ function drawClock(run, view) {
   scrub.value = view.at;
   playButton.setAttribute("aria-label", view.playing ? "Pause" : "Play");
   if (!run) return;
-  const text = `t = ${scientific(clock.placeOf(run).time)}`;
+  const text = momentOf(run, clock.placeOf(run).time);
+  followStory();
   $("#clock").textContent = text;
   if (!view.playing) scrub.setAttribute("aria-valuetext", text); // a slider that speaks thirty times a second says nothing
 }
@@ -268,6 +271,7 @@ function syncAll() {
   const kinds = heightsFor(Math.min(3, settings[0].model.dim));
   options($("#height"), kinds.map((kind) => [kind, HEIGHTS[kind].name]), kinds.includes(view.height) ? view.height : kinds[0]);
   page.syncForm();
+  syncStory();
   syncEdit();
 }
 
@@ -306,7 +310,7 @@ function restore(state) {
   if (state.panels.length < store.state.panels.length) panels.drop(1);
   clock.hold();
   page.longer = null;
-  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, active: Math.min(view.active, state.panels.length - 1) } });
+  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, story: state.view.story, active: Math.min(view.active, state.panels.length - 1) } });
   panels.ghosts = [null, null]; panels.before = [null, null];
   stages.forEach((stage) => { stage.handle = null; });
   panels.requestAll();
@@ -356,6 +360,12 @@ function start() {
     const { view, panels: settings } = store.state, runs = settings.map((_, panel) => panels.runs[panel]);
     return { runs, palettes: runs.map((run, panel) => run && stageOf(panel).palette(view, page.theme)), charts, view, clock: runs.find(Boolean)?.clock ?? store.state.clock, theme: page.theme };
   }, notice);
+  startGlossary();
+  startStory({
+    load, loadFirst: () => load(fromPreset(page.presets.find((item) => item.name === page.first))),
+    preset: (name) => structuredClone(page.presets.find((item) => item.name === name).state),
+    seek: (at) => clock.seek(at), time: () => (clock.runs[0] ? clock.placeOf(clock.runs[0]).time : 0),
+  });
   startKeys({ clock, editor, toggleLog, setCompare, stages, panels, camera, redraw, page, notice, hideTip, undo, redo });
   const heart = new Heartbeat(() => panels.connection, () => store.state.panels.some((_, panel) => panels.busy(panel)), (yes) => notice(yes ? "The server is not answering. What you see is the last picture it sent." : "", yes ? "bad" : ""));
   panels.connection = new Connection(heart.listenIn({
@@ -380,6 +390,8 @@ function welcome(message) {
   const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 3)); };
   page.syncForm = buildForm($("#form"), message.limits, { append: (byKeyboard) => editor.startAppend(byKeyboard), spectrum: eigenvalues, delta: auto("delta"), radius: auto("radius"), notice });
   const first = page.presets.find((item) => item.name === message.presets.first), { state, problem } = decode(location.hash, page.presets);
+  markTerms();
+  page.first = first.name;
   load(state ?? fromPreset(first));
   if (problem) notice(`${problem}, so this is “${first.title}” instead.`, "bad", 12);
   if (reducedMotion() && store.state.view.at === 0) clock.pause();

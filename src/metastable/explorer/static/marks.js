@@ -36,6 +36,32 @@ export function drawNumbers(stage, { cx, cy, R, theme }) {
   }
 }
 
+// What a cluster of words says: "the ×4", or "cat, sat, on +16".
+function saying(words) {
+  const distinct = [...new Set(words)];
+  if (distinct.length === 1) return distinct[0] + (words.length > 1 ? ` ×${words.length}` : "");
+  const rest = words.length - 3;
+  return distinct.slice(0, 3).join(", ") + (rest > 0 ? ` +${rest}` : "");
+}
+
+// The words of a text on its tokens, one label for each cluster. A label that would cover another moves up or down a line.
+export function drawWords(stage, { cx, R, theme }) {
+  const { ctx, run, screen, radius } = stage, taken = [], size = Math.round(Math.max(12, Math.min(17, 0.05 * R))), members = new Map();
+  for (let k = 0; k < run.tokens; k++) { const leader = stage.leaderOf(k); members.set(leader, [...(members.get(leader) ?? []), run.facts.words[k].trim()]); }
+  ctx.font = `600 ${size}px ${theme.sans}`;
+  ctx.textAlign = "left"; ctx.textBaseline = "middle"; ctx.globalAlpha = 1; ctx.lineJoin = "round";
+  for (const [k, words] of members) {
+    if (screen[3 * k + 2] < -0.05) continue;
+    const text = saying(words), width = ctx.measureText(text).width, r = Math.min(0.085 * R, radius * Math.sqrt(words.length)) + 5;
+    const x = screen[3 * k] + (screen[3 * k] >= cx + 0.6 * R ? -r - width : r);
+    const free = (y) => !taken.some(([a, b, w]) => x < a + w + 4 && a < x + width + 4 && Math.abs(y - b) < size);
+    const y = [0, size, -size, 2 * size, -2 * size].map((shift) => screen[3 * k + 1] + shift).find(free);
+    if (y === undefined) continue;
+    taken.push([x, y, width]);
+    label(ctx, text, x, y, theme);
+  }
+}
+
 // The tokens of the same cluster.
 export function drawCluster(stage, { theme }, token) {
   const { ctx, run, screen, radius } = stage, leader = stage.leaderOf(token);

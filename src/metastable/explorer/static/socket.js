@@ -4,7 +4,9 @@
 // A transport has `send(message)`, true when it was taken, and `request(name, body)`, a promise of { name, blob } for files and code.
 // It gives what arrives to `receive`: JSON text or an object (a message), or an ArrayBuffer (frames).
 
+import { play } from "./engine/recorded.js";
 import { StaticTransport } from "./engine/transport.js";
+import { isRecorded, recordedFile, recordingOf } from "./recordings.js";
 
 const HEADER = 24;
 const KINDS = { 1: "positions", 2: "leaders", 3: "attention" };
@@ -33,12 +35,24 @@ export class Connection {
     this.handlers[KINDS[view.getUint8(2)]]?.(message);
   }
 
-  send(message) { return this.transport.send(message); }
+  send(message) { return isRecorded(message.setting) ? this.replay(message) : this.transport.send(message); }
+
+  // A run that travels with the page: nobody is asked, and who computes for this panel may stop.
+  replay({ type, panel, run, setting, clock }) {
+    if (type !== "simulate") return false;
+    this.transport.send({ type: "cancel", panel, run });
+    const take = (data) => (data instanceof ArrayBuffer ? this.frames(data) : this.handlers[data.type]?.(data));
+    recordingOf({ setting, clock }).then((recording) => play(recording, { panel, run }, take), (reason) => take({ type: "error", panel, run, about: type, message: reason.message }));
+    return true;
+  }
 }
 
 // A file or a text that belongs to settings, as { name, blob }: "python" with { settings, clock }, or "csv", "toml", "zarr", "mp4" with
 // { setting, clock }. Throws an Error whose message can be shown.
-export const request = (name, body) => current.request(name, body);
+export async function request(name, body) {
+  const recorded = (body.settings ?? [body.setting]).find(isRecorded);
+  return recorded ? recordedFile(name, recorded) : current.request(name, body);
+}
 
 // True where the charts of the server (Plotly) can be had.
 export const hasServer = () => current instanceof ServerTransport;

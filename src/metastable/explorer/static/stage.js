@@ -3,7 +3,7 @@
 import { tokenColors } from "./colors.js";
 import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
 import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
-import { drawCluster, drawGhosts, drawHandle, drawNumbers } from "./marks.js";
+import { drawCluster, drawGhosts, drawHandle, drawNumbers, drawWords } from "./marks.js";
 
 const PICK = 15; // pixels around a token that mean it
 const SLIP = 4; // pixels that a click may move
@@ -143,8 +143,9 @@ export class Stage {
       const strong = new Set(run.facts.strong);
       for (const k of run.facts.centers) this.mark(k, Math.max(3, Math.min(0.016 * R, radius * 1.25)), strong.has(k) ? theme.strong : "#16191d");
     }
-    this.ring(0, theme.ink, radius + 5.5);
-    if (view.numbers) drawNumbers(this, geometry);
+    if (!run.facts?.words) this.ring(0, theme.ink, radius + 5.5);
+    if (run.facts?.words) drawWords(this, geometry);
+    else if (view.numbers) drawNumbers(this, geometry);
     if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, radius + 4); }
     if (this.selected >= 0) { this.ring(this.selected, theme.accent, radius + 7); drawHandle(this, geometry); }
     this.ctx.globalAlpha = 1;

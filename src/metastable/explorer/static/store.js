@@ -5,7 +5,7 @@ export const store = {
   state: {
     panels: [],
     clock: { until: 200, log: false },
-    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null },
+    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null, story: null },
   },
   watchers: [],
 };
@@ -72,6 +72,7 @@ export function decode(hash, presets) {
 function sound(name, value) {
   if (name === "camera") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5;
   if (name === "preset" || name === "origin") return value === null || typeof value === "string";
+  if (name === "story") return value === null || Number.isInteger(value);
   if (name === "at") return Number.isFinite(value) && value >= 0 && value <= 1;
   if (typeof value === "number" && !Number.isFinite(value)) return false;
   return typeof value === typeof DEFAULT_VIEW[name];

@@ -43,7 +43,11 @@ export const kindOf = (model, family) => (typeof model[family] === "string" ? mo
 export const variantName = (model, family) => families[family].find(({ kind }) => kind === kindOf(model, family))?.label ?? kindOf(model, family);
 const isDefault = (model, family) => kindOf(model, family) === families[family][0]?.kind;
 
+// What the clock says: the time of a run, or how many layers of a recorded model have acted.
+export const momentOf = (run, time) => (run.facts?.words ? `layer ${Math.round(time)} of ${run.frames - 1}` : `t = ${scientific(time)}`);
+
 export function describe(setting) {
+  if (setting.recorded) return setting.parts === "all" ? "SmolLM2, its layers" : "SmolLM2, the attention of its layers";
   const { model, start } = setting;
   const tokens = start.tokens + (start.appended?.length ?? 0) - (start.removed?.length ?? 0);
   const parts = [`n = ${tokens}`, `d = ${model.dim}`, model.heads ? plural(model.heads.length, "head") : `β = ${plain(model.beta)}`];

@@ -1,0 +1,117 @@
+// The words of the page and what they mean: shown when a marked word is pointed at, reached by Tab, or touched; all of them in one list.
+
+import { $, el } from "./dom.js";
+
+// name -> [how the list calls it, what it means in plain words].
+export const TERMS = {
+  token: ["Token", "A piece of text (a word, or part of one) inside a language model. Here: a point on the sphere."],
+  sphere: ["Sphere, circle", "All points at distance one from the middle. Only directions count; in two dimensions the sphere is a circle."],
+  time: ["Time t, depth", "How many layers a token has gone through. One unit of time is about one layer, and here it flows without steps."],
+  attention: ["Attention", "Each token looks at others and is pulled towards a weighted average of them. Similar tokens get the larger weights."],
+  causal: ["Causal mask", "A token sees itself and the tokens before it, never those that follow. The first token sees only itself."],
+  beta: ["β, inverse temperature", "How picky attention is. Small: a token listens to everybody. Large: only to the nearest ones."],
+  cluster: ["Cluster", "Tokens that have come so close that they move as one. The page links tokens that are closer than r."],
+  radius: ["r, cluster radius", "Tokens closer than this belong to one cluster; so do chains of them."],
+  renyi: ["Rényi center", "Go through the tokens in order: one that is at least δ away from every center so far becomes a center. Rényi parked cars in a street this way."],
+  strong: ["Strong center", "A token with no earlier token at all within δ. Nothing near pulls it, so it hardly moves for a very long time."],
+  delta: ["δ, separation", "How far apart centers have to be. Unless you set it, it follows from β: 4/√β."],
+  captured: ["Captured", "A token that has come within a tenth of δ of a center. It stays with it for long."],
+  metastable: ["Metastable", "At rest for so long that it looks final, and yet not final: a metastable cluster stands still for ages before it merges."],
+  merge: ["Merge", "Two clusters become one. The later one is drawn to the earlier one, at first unnoticeably slowly."],
+  decade: ["Decade", "A factor of ten. From 0.01 to 10⁴⁸ are fifty decades."],
+  value: ["Value matrix V", "What attention does with what it sees: along some directions it pulls, along others it pushes, or turns."],
+  spectrum: ["Eigenvalues of V", "How strongly V pulls along its own directions. Positive: it pulls. Negative: it pushes away. A complex pair: it turns."],
+  leading: ["Leading directions L", "The directions that V amplifies most: those of the eigenvalue with the largest real part. Tokens end there."],
+  frozen: ["Frozen token", "A token that pulls others and never moves."],
+  first: ["First token", "It sees only itself. With V = I it never moves, and all the others end where it stands."],
+  energy: ["Energy", "A number that full attention can only raise. Where it is flat nothing seems to happen: a metastable state."],
+  lines: ["World lines", "The path of every token through time. Where lines join, tokens have met."],
+  norm: ["Norm", "The step in a layer that keeps tokens from growing without bound. It sets how fast they turn."],
+  noise: ["Noise σ", "Random shaking of every token."],
+  keys: ["Query and key", "Two matrices that decide which tokens look alike to attention."],
+  feedforward: ["Feed-forward part", "The other half of a layer: it changes each token by itself, without looking at others."],
+  sink: ["Sink", "The first token of a text. Models rest unused attention on it, and its state grows out of all proportion."],
+};
+
+// Words that the page has already: selector -> name.
+const MARKS = {
+  "#legend li:nth-child(1)": "renyi", "#legend li:nth-child(2)": "strong", "#legend li:nth-child(3)": "first", "#legend-frozen": "frozen", "#legend-leading span": "leading",
+  "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "cluster", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
+  "#attention figcaption > span:first-child": "attention", "#spectrum figcaption > span:first-child": "spectrum",
+};
+const FIELDS = { tokens: "token", dim: "sphere", beta: "beta", mask: "causal", norm: "norm", noise: "noise", frozen: "frozen", value: "value", query: "keys", delta: "delta", radius: "radius" };
+
+let open = null; // the word whose meaning is shown
+
+// A word of a text as a button that explains itself.
+export const term = (name, text) => el("button", { type: "button", class: "term", "data-term": name }, text);
+
+// A text with marked words: "a [[token]] and [[beta|β]]", and **strong** words.
+export function prose(text) {
+  return text.split(/(\[\[[^\]]+\]\]|\*\*[^*]+\*\*)/).filter(Boolean).map((piece) => {
+    if (piece.startsWith("**")) return el("strong", {}, ...prose(piece.slice(2, -2)));
+    if (!piece.startsWith("[[")) return piece;
+    const [name, shown = name] = piece.slice(2, -2).split("|");
+    return term(name, shown);
+  });
+}
+
+function mark(node, name) {
+  if (!node || node.dataset.term) return;
+  node.removeAttribute("title"); // one explanation is enough
+  Object.assign(node.dataset, { term: name });
+  node.classList.add("term");
+  node.tabIndex = 0;
+  node.setAttribute("role", "button");
+}
+
+function show(node) {
+  const tip = $("#gloss"), [title, text] = TERMS[node.dataset.term];
+  if (open && open !== node) open.removeAttribute("aria-describedby");
+  open = node;
+  tip.replaceChildren(el("b", {}, title), text);
+  (node.closest("dialog") ?? document.body).append(tip); // a dialog covers everything that is not in it
+  tip.hidden = false;
+  node.setAttribute("aria-describedby", "gloss");
+  const word = node.getBoundingClientRect(), box = tip.getBoundingClientRect(), room = 8;
+  const left = Math.max(room, Math.min(word.left, innerWidth - box.width - room));
+  const below = word.bottom + room + box.height < innerHeight;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${below ? word.bottom + 6 : Math.max(room, word.top - box.height - 6)}px`;
+}
+
+export function hideTerm() {
+  open?.removeAttribute("aria-describedby");
+  open = null;
+  $("#gloss").hidden = true;
+}
+
+function fillList() {
+  const entries = Object.entries(TERMS).sort(([, [a]], [, [b]]) => a.localeCompare(b));
+  $("#glossary dl").replaceChildren(...entries.flatMap(([name, [title, text]]) => [el("dt", { id: `term-${name}` }, title), el("dd", {}, text)]));
+}
+
+const wordOf = (event) => (event.target instanceof Element ? event.target.closest(".term") : null);
+
+export function startGlossary() {
+  fillList();
+  document.addEventListener("pointerover", (event) => { if (event.pointerType !== "touch" && wordOf(event)) show(wordOf(event)); });
+  document.addEventListener("pointerout", (event) => { const word = wordOf(event); if (word && word === open && !word.contains(event.relatedTarget) && word !== document.activeElement) hideTerm(); });
+  document.addEventListener("focusin", (event) => { const word = wordOf(event); if (word) show(word); else if (open) hideTerm(); });
+  document.addEventListener("focusout", (event) => { if (wordOf(event) === open) hideTerm(); });
+  document.addEventListener("click", (event) => { const word = wordOf(event); if (word) show(word); else if (open) hideTerm(); });
+  document.addEventListener("scroll", () => { if (open) hideTerm(); }, { capture: true, passive: true });
+  // Before the keys of the page: Escape closes the meaning and nothing else, Enter and space show it.
+  document.addEventListener("keydown", (event) => {
+    if (open && event.key === "Escape") { hideTerm(); event.stopPropagation(); event.preventDefault(); return; }
+    const word = wordOf(event);
+    if (word && (event.key === "Enter" || event.key === " ")) { if (open === word) hideTerm(); else show(word); event.stopPropagation(); event.preventDefault(); }
+  }, { capture: true });
+  for (const button of document.querySelectorAll(".open-glossary")) button.addEventListener("click", () => { document.querySelector("dialog[open]")?.close(); $("#glossary").showModal(); });
+}
+
+// Mark the words of the page, once its form is there.
+export function markTerms() {
+  for (const [selector, name] of Object.entries(MARKS)) mark($(selector), name);
+  for (const [field, name] of Object.entries(FIELDS)) mark($(`#form [name="${field}"]`)?.closest(".field")?.querySelector("span"), name);
+}

@@ -1,0 +1,151 @@
+"""The story and the glossary: every step, served and from a folder, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from metastable.explorer.export_site import export
+from tests.browser.conftest import rerun, wait_until_done
+
+TITLES = (
+    "Attention pulls",
+    "Tokens gather",
+    "Leaders hold",
+    "Clusters merge",
+    "The value matrix decides",
+    "A real sentence in a real model",
+)
+
+
+def count(page: Page) -> str:
+    return page.locator(".stage .count").first.inner_text()
+
+
+def to_end(page: Page) -> None:
+    page.locator("#scrub").evaluate("(node) => { node.value = 1; node.dispatchEvent(new Event('input')); }")
+
+
+def at_step(page: Page, number: int) -> None:
+    expect(page.locator(f"body.telling[data-step='{number}'] .stage[data-panel='0'][data-done]")).to_be_attached()
+    expect(page.locator("#story h2")).to_have_text(TITLES[number - 1])
+    expect(page.locator("#story h2")).to_be_focused()
+
+
+def walk(page: Page) -> None:
+    """Through all steps with the control of each."""
+    expect(page.locator("#offer")).to_be_visible()
+    page.click("#offer-yes")
+    at_step(page, 1)
+    expect(page.locator("#offer")).to_be_hidden()
+    rerun(page, lambda: page.locator("#story-control").fill("20"))
+    expect(page.locator(".stage .what").first).to_contain_text("n = 20")
+    page.click("#story-next")
+    at_step(page, 2)
+    to_end(page)
+    rerun(page, lambda: page.locator("#story-control").fill("0.2"))
+    expect(page.locator(".stage .what").first).to_contain_text("β = 7.61")
+    page.click("#story-next")
+    at_step(page, 3)
+    rerun(page, lambda: page.click("#story-control"))
+    page.click("#story-next")
+    at_step(page, 4)
+    page.locator("#story-control").fill("0.9")
+    expect(page.locator("#clock")).to_contain_text("10⁴²")
+    expect(page.locator(".stage .count").first).to_have_text("2 clusters")
+    page.locator("#story-control").fill("1")
+    expect(page.locator(".stage .count").first).to_have_text("1 cluster")
+    page.click("#story-next")
+    at_step(page, 5)
+    rerun(page, lambda: page.get_by_label("two opposite points").check())
+    to_end(page)
+    expect(page.locator(".stage .count").first).to_have_text("2 clusters")
+    page.click("#story-next")
+    at_step(page, 6)
+    to_end(page)
+    expect(page.locator("#clock")).to_have_text("layer 30 of 30")
+    expect(page.locator(".stage .count").first).to_have_text("1 cluster")
+    rerun(page, lambda: page.get_by_label("the whole model").check())
+    to_end(page)
+    expect(page.locator(".stage .count").first).to_have_text("19 clusters")
+    page.click("#python")
+    expect(page.locator("#code code")).to_contain_text('checkpoints.flow("smollm2")')
+    page.locator("#code .close").click()
+    page.go_back()
+    expect(page.get_by_label("attention alone")).to_be_checked()
+    page.click("#story-next")
+    expect(page.locator("#story")).to_be_hidden()
+    expect(page.locator("#form")).to_be_visible()
+    expect(page.locator("#tell")).to_be_focused()
+    wait_until_done(page)
+
+
+def test_story_served(visit: Callable[..., Page]) -> None:
+    page = visit()
+    walk(page)
+    page.reload()
+    wait_until_done(page)
+    expect(page.locator("#offer")).to_be_hidden()
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_story_from_a_folder(browser: Browser, tmp_path: Path, phone: bool) -> None:
+    export(tmp_path / "site", lambda text: None, recorded=())
+    options = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True} if phone else {}
+    context = browser.new_context(**options)
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda line: complaints.append(line.text) if line.type in ("error", "warning") else None)
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    wait_until_done(page)
+    walk(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    context.close()
+    assert not complaints
+
+
+def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.click("#tell")
+    at_step(page, 1)
+    page.keyboard.press("Tab")  # the first word of the text that has a meaning
+    word, meaning = page.locator("#story .term").first, page.locator("#gloss")
+    expect(word).to_be_focused()
+    expect(meaning).to_be_visible()
+    expect(meaning).to_contain_text("A piece of text")
+    expect(word).to_have_attribute("aria-describedby", "gloss")
+    page.keyboard.press("Escape")
+    expect(meaning).to_be_hidden()
+    expect(page.locator("#story")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(meaning).to_be_visible()
+    page.click("#story-leave")
+    expect(meaning).to_be_hidden()
+    page.hover("#legend li:nth-child(2)")
+    expect(meaning).to_contain_text("no earlier token at all within δ")
+    page.mouse.move(700, 300)
+    expect(meaning).to_be_hidden()
+    playing = page.locator("#play").get_attribute("aria-label")
+    page.locator("#form .term", has_text="inv. temp.").focus()
+    expect(meaning).to_contain_text("How picky attention is")
+    page.keyboard.press(" ")
+    expect(meaning).to_be_hidden()
+    assert page.locator("#play").get_attribute("aria-label") == playing
+    page.click("#help")
+    page.click("#about .open-glossary")
+    for name in (
+        "Rényi center",
+        "β",
+        "δ",
+        "Captured",
+        "Strong center",
+        "Cluster",
+        "Metastable",
+        "Merge",
+        "Value matrix",
+    ):
+        expect(page.locator("#glossary dt", has_text=re.compile(f"^{name}")).first).to_be_visible()
