@@ -49,7 +49,7 @@ class Finding:
     """One line of the report: what the paper says, what was measured, by which test the verdict was reached.
 
     `ours`: the claim is not the paper's (a prediction or a question of this project, tested beside those of the paper).
-    `computed`: nothing moved for it (formulas, states of rest and their stability), whereas other lines rest on simulated or drawn tokens.
+    `computed`: nothing was simulated or drawn for it (formulas, states of rest and their stability).
     """
 
     claim: str

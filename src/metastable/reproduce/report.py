@@ -137,9 +137,10 @@ def _hindsight(result: Result) -> str:
 
 def _finding(finding: Finding, result: Result) -> str:
     says = "our claim" if is_ours(result, finding) else "paper says"
+    found = "we computed" if finding.computed else "we measured"
     return (
         f'<div class="finding {CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
-        f"<dt>we {'computed' if finding.computed else 'measured'}</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
+        f"<dt>{found}</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
         f'<dt>verdict</dt><dd class="verdict {CLASS[finding.verdict]}">{plain(finding.verdict)}</dd></dl></div>'
     )
 

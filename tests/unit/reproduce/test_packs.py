@@ -138,7 +138,7 @@ def triangles(**changes):
     """A dataset of the item "triangles" as it should be, but for `changes`."""
     edges = {"polygon_edge": [-2 / 3, -2.1, -4.4], "triangle_edge": [-2 / 3, -2.2, -1.4, -2 / 3, -1.7]}
     values = {**edges, "random_edge": [-99.0, -0.7], "inside_growth": [0.1, np.nan], **changes}
-    dims = {"polygon_edge": "polygon", "triangle_edge": "tokens"}
+    dims = {"polygon_edge": "polygon", "triangle_edge": "tokens", "inside_growth": "inside"}
     return xr.Dataset(
         {name: (dims.get(name, "attempt"), value) for name, value in values.items()},
         coords={"polygon": [3, 5, 7], "tokens": [3, 4, 5, 6, 7]},

@@ -212,7 +212,7 @@ def search_inside(
     found[:, 0] = low + (high - low) * (np.arange(tries) + generator.uniform(size=tries)) / tries
     for k in range(tries):
         count = int(generator.integers(2, clusters + 1))
-        masses = generator.dirichlet(np.ones(count) * 10 ** generator.uniform(0.5, 4))
+        masses = generator.dirichlet(np.ones(count) * 10 ** generator.uniform(0.5, 6))  # from any to nearly equal
         near = 2 * np.pi * np.arange(count) / count + generator.normal(0, 10 ** generator.uniform(-4, -0.5), count)
         start = near if generator.uniform() < 0.5 else generator.uniform(0, 2 * np.pi, count)
         state = rest(start, masses, found[k, 0])
@@ -248,15 +248,17 @@ def _measure_triangles(parameters: Mapping[str, Any], settings: Settings, report
         start = 2 * np.pi * np.arange(count) / count + generator.normal(0, generator.choice([0.1, 0.8]), count)
         found[k] = mildest(start, masses, float(generator.uniform(parameters["strong"], -0.5)))
         report(0.7 + 0.2 * (k + 1) / tries)
-    inside = search_inside(generator, tries, parameters["clusters"], part(report, 0.9, 1.0))
+    inside = search_inside(
+        generator, settings.draws(parameters["inside"]), parameters["clusters"], part(report, 0.9, 1.0)
+    )
     return xr.Dataset(
         {
             "polygon_edge": ("polygon", corner),
             "triangle_edge": ("tokens", best),
             "triangle_masses": (("tokens", "corner"), best_masses),
             "random_edge": ("attempt", np.where(np.isfinite(found), found, -99.0)),
-            "inside_beta": ("attempt", inside[:, 0]),
-            "inside_growth": ("attempt", inside[:, 1]),
+            "inside_beta": ("inside", inside[:, 0]),
+            "inside_growth": ("inside", inside[:, 1]),
         },
         coords={"polygon": polygons, "tokens": sizes},
     )
@@ -302,7 +304,7 @@ def _judge_triangles(data: xr.Dataset) -> list[Finding]:
         ),
         Finding(
             claim="nothing else stops synchronisation between -2/3 and -0.16 (the paper leaves it open)",
-            measured=f"{rates.size} states of rest with clusters apart were found from {data.sizes['attempt']} starts spread "
+            measured=f"{rates.size} states of rest with clusters apart were found from {data.sizes['inside']} starts spread "
             f"evenly over the range, with any masses; {int((rates < 0).sum())} of them are stable"
             + (f" (a disturbance grows at {rates.min():.3f} or faster)" if rates.size else "")
             + f". Followed from stronger repulsion, {stable.size} of {data.sizes['attempt']} were stable somewhere"
@@ -368,7 +370,14 @@ TRIANGLES = Recipe(
     statement="Three equal clusters at the corners of an equilateral triangle are stable exactly for beta < -2/3. "
     "Other numbers of tokens have other triangles; "
     "a search over clusters with any masses looks for something that stops tokens at milder repulsion.",
-    parameters={"polygons": (3, 5, 7), "sizes": tuple(range(3, 16)), "strong": -6.0, "tries": 600, "clusters": 6},
+    parameters={
+        "polygons": (3, 5, 7),
+        "sizes": tuple(range(3, 16)),
+        "strong": -6.0,
+        "tries": 600,
+        "inside": 3000,
+        "clusters": 6,
+    },
     quick={"sizes": (3, 4)},
     measure=_measure_triangles,
     judge=_judge_triangles,

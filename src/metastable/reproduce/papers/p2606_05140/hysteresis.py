@@ -197,7 +197,7 @@ def _below_the_fold(data: xr.Dataset) -> list[Finding]:
             measured=f"|mean x| of the density, noise rising: {', '.join(f'{value:.3f}' for value in density)}; tokens "
             f"{', '.join(str(mean) for mean in means)} ({data.sizes['draw']} draws; tokens minus density over the standard "
             f"error {apart}: too few draws to tell small differences)",
-            test=f"the density is above the fluctuations of the line before at some kappa, and no mean of tokens differs "
+            test="the density is above the fluctuations of the line before at some kappa, and no mean of tokens differs "
             "from it (t test at the level 0.001)",
             verdict="agrees" if held.any() and alike else "disagrees",
             ours=True,
