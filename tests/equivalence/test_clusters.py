@@ -368,3 +368,22 @@ def test_few_tokens_gather_at_every_horizon(tokens, beta):
         assert run.status == "success"
         ends.append(run.final)
     np.testing.assert_allclose(ends[1:], np.broadcast_to(ends[-1], np.shape(ends[1:])), atol=1e-5)
+
+
+def test_no_output_time_is_lost_to_rounding():
+    """Tokens at rest are there at the very last time, too: begin + (until - begin) may be less than until."""
+    first, second = [-0.38266502350020215, 0.9238871574979217], [-0.6808433760033064, -0.7324290391242144]
+    start = np.array([first, second, first, second, first, first, first, second])
+    times = [
+        2664929351941635.0,
+        3.987166347931046e16,
+        4.8745129768039624e16,
+        4.874550756333757e16,
+        4.874550756333757e17,
+    ]
+    run = ms.simulate(
+        ms.Attention(dim=2, beta=30.0, mask=ms.Full()), start, times=times, method="rodas", progress=False
+    )
+    assert run.status == "success"
+    np.testing.assert_array_equal(run.times, times)
+    assert np.ptp(run.final, axis=0).max() < 1e-9

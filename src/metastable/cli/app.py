@@ -13,7 +13,10 @@ COMMANDS = {
     "extend": ("extend", "Take a stored run further."),
     "reproduce": ("reproduce", "Reproduce papers: their figures, tables, lemmas and theorems."),
     "sweep": ("sweep", "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster."),
-    "control": ("controlling", "Turn it around: the temperature for so many clusters, schedules that hold and release."),
+    "control": (
+        "controlling",
+        "Turn it around: the temperature for so many clusters, schedules that hold and release.",
+    ),
     "spectrum": ("checkpoints", "Spectra of the value matrices of a real language model."),
     "geometry": ("checkpoints", "Token geometry of a real language model, layer by layer."),
     "flow": ("flow", "What if: the layers of a real language model looped, without MLP, with nulls."),

@@ -187,6 +187,7 @@ def _knobs(knobs: Sequence[str] | None, model: Attention) -> list[str]:
 def _rows(clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str], model: Attention) -> list[Elasticity]:
     """The elasticities of one merge."""
     sink = model.frozen is not None
+    weight = float(np.asarray(model.frozen.weights)[0]) if model.frozen is not None else 0.0
     here = {int(leader): number for number, leader in enumerate(clusters.leaders)}
     child, parent = here[event.child], here[event.parent]
     target = _target(clusters, parent, natural, event)
@@ -196,7 +197,7 @@ def _rows(clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str]
         ),
         "masses": lambda factor: tree_of(_heavier(clusters, target, factor), tolerance=TIGHT),
         "distance": lambda factor: tree_of(_further(clusters, child, parent, factor), tolerance=TIGHT),
-        "sink": lambda factor: tree_of(_heavier(clusters, [0], factor), tolerance=TIGHT),
+        "sink": lambda factor: tree_of(_heavier_sink(clusters, weight, factor), tolerance=TIGHT),
     }
     rows = []
     for knob in knobs:
@@ -242,6 +243,13 @@ def _heavier(clusters: Clusters, target: list[int], factor: float) -> Clusters:
         masses[:, number] *= factor
         if isinstance(clusters.model.mask, Causal):
             masses[number, number] = own  # a leader sees itself, not its followers
+    return changed(clusters, masses=masses)
+
+
+def _heavier_sink(clusters: Clusters, weight: float, factor: float) -> Clusters:
+    """The same with the frozen token, the first point, `factor` times as heavy as its `weight`; tokens on it stay as they are."""
+    masses = np.array(clusters.masses)
+    masses[1:, 0] += (factor - 1.0) * weight
     return changed(clusters, masses=masses)
 
 

@@ -297,7 +297,7 @@ def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: 
     else:
         model = _checks.instance(source, Attention, "source")
         tokens = model.check_tokens(start)
-    until = _checks.number(until, "until", 0.0, strict=True, error=TimeError)
+    until = _checks.number(until, "until", 1.0, error=TimeError)
     _checks.choice(kind, "kind", KINDS)
     if not isinstance(goal, (Together, Apart)):
         raise InvalidInputError(f"goal must be metastable.control.Together((3, 7)) or Apart(3, 7), not {goal!r}")

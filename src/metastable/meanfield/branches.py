@@ -166,7 +166,22 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def onset_value(model: Attention, parameter: str, mode: int, limits: tuple[float, float], axis: FloatArray) -> float:
-    """The parameter between the limits at which mode `mode` of the uniform state becomes neutral, from the linearised equation."""
+    """The first parameter between the limits at which mode `mode` of the uniform state becomes neutral; `InvalidInputError` where
+    there is none."""
+    found = onset_values(model, parameter, mode, limits, axis)
+    if not found:
+        raise InvalidInputError(
+            f"mode {mode} of the uniform state becomes neutral nowhere for {parameter} between {limits[0]:g} and {limits[1]:g}; "
+            "widen limits"
+        )
+    return found[0]
+
+
+def onset_values(
+    model: Attention, parameter: str, mode: int, limits: tuple[float, float], axis: FloatArray
+) -> list[float]:
+    """All parameters between the limits at which mode `mode` of the uniform state is neutral, from the linearised equation: a mode
+    may grow in between only."""
     curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 2 * mode))
 
     def rate(value: float) -> float:
@@ -177,13 +192,7 @@ def onset_value(model: Attention, parameter: str, mode: int, limits: tuple[float
     marks = np.geomspace(*limits, 65) if limits[0] > 0 else np.linspace(*limits, 65)
     signs = np.array([rate(float(mark)) for mark in marks])
     changes = np.flatnonzero(np.sign(signs[1:]) != np.sign(signs[:-1]))
-    if not changes.size:
-        raise InvalidInputError(
-            f"mode {mode} of the uniform state becomes neutral nowhere for {parameter} between {limits[0]:g} and {limits[1]:g}; "
-            "widen limits"
-        )
-    first = int(changes[0])
-    return root(rate, float(marks[first]), float(marks[first + 1]))
+    return [root(rate, float(marks[first]), float(marks[first + 1])) for first in changes]
 
 
 def kappa_of(model: Attention) -> float:
@@ -214,12 +223,7 @@ def uniform_branch(
     points = _checks.count(points, "points", minimum=2, maximum=10_000)
     refuse_anchors(model)
     axis = np.eye(1, model.dim)[0]
-    found = []
-    for mode in range(1, 9):
-        try:
-            found.append(onset_value(model, parameter, mode, limits, axis))
-        except InvalidInputError:
-            continue
+    found = [value for mode in range(1, 9) for value in onset_values(model, parameter, mode, limits, axis)]
     marks = np.geomspace(*limits, points) if limits[0] > 0 else np.linspace(*limits, points)
     marks = np.unique(np.concatenate([marks, found]))
     curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), DEGREE)

@@ -78,12 +78,13 @@ class Record:
             self.pieces.append((part.dense.start, part.dense.width, part.dense.coefficients))
             self.bytes += part.dense.coefficients.nbytes
 
-    def rest(self, state: FloatArray, begin: float, width: float) -> None:
-        """Nothing moves for so long from `begin` on (which may be too short to move the clock)."""
+    def rest(self, state: FloatArray, begin: float, width: float, end: float) -> None:
+        """Nothing moves for so long from `begin` on (which may be too short to move the clock), until `end`: rounded, their sum may
+        be earlier, and whoever asked for the end would get nothing."""
         if width > 0.0:
             piece = np.zeros((1, 5, *state.shape))
             piece[0, 0] = state
-            self.add(np.array([begin]), np.array([width]), piece, begin + width)
+            self.add(np.array([begin]), np.array([width]), piece, end)
 
     def solution(self, status: Status, message: str, statistics: Statistics, notes: dict[str, Any]) -> Solution:
         """Everything as one `Solution`."""
@@ -194,11 +195,13 @@ def _follow(
         if goal.settle > 0.0:
             width = min(width, flow.resting(goal.settle)) if len(flow.clusters) == 1 else 0.0
             reached = notes["settled"] = reached + width
-            # Later output times hold the state at rest.
-            width = width if record.requested is None else until - flow.t
         else:
             reached = until
-        record.rest(flow.state(), flow.t, width)
+        if record.requested is None:
+            record.rest(flow.state(), flow.t, width, reached)
+        else:
+            # Later output times hold the state at rest.
+            record.rest(flow.state(), flow.t, until - flow.t, until)
     tries = flow.attempts
     statistics = done + Statistics(flow.accepted, tries - flow.accepted, 8 * tries, tries)
     solution = record.solution(status, message, statistics, {"reached": reached, **notes})
