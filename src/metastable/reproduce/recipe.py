@@ -141,4 +141,5 @@ def overall(findings: Sequence[Finding]) -> Verdict:
     checked = [finding for finding in findings if finding.verdict != "not available"]
     counted = [finding for finding in checked if not finding.ours] or checked
     order: tuple[Verdict, ...] = ("disagrees", "agrees under a condition", "agrees")
-    return next((verdict for verdict in order if any(one.verdict == verdict for one in counted)), "not available")
+    found = [verdict for verdict in order if any(one.verdict == verdict for one in counted)]
+    return found[0] if found else "not available"
