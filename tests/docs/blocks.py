@@ -105,7 +105,7 @@ def call(command: str, folder: Path) -> None:
     """Run `metastable ...` in a process of its own."""
     words = shlex.split(command)
     arguments = [sys.executable, "-m", *words]
-    if words[1] == "explore":
+    if words[1] == "explore" and "--export" not in words:
         serve([*arguments, "--no-browser", "--port", "0"], folder)
         return
     done = subprocess.run(arguments, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)

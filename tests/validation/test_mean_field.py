@@ -164,7 +164,7 @@ def test_a_ramp_of_two_thousand_tokens_shows_hysteresis():
         found.append(float(run.observe(ms.observe.order_parameter()).mean()))
     assert max(found[0], found[1], found[4]) < 0.3
     for place, kappa in ((2, 0.44), (3, 0.391)):
-        assert found[place] == pytest.approx(stationary(usa(2, 4.0, kappa), ordered).order_parameter, abs=0.08)
+        assert found[place] == pytest.approx(stationary(usa(2, 4.0, kappa), ordered).order_parameter, abs=0.15)
 
 
 def test_hysteresis_above_the_tricritical_beta_and_none_below():

@@ -19,6 +19,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis._film import refine
 from metastable.analysis.clusters import (
+    IntArray,
     cluster_leaders,
     cluster_means,
     cluster_sizes,
@@ -292,9 +293,13 @@ class Clusters:
         self, tokens: FloatArray, model: Attention, t0: float, radius: float, labels: np.ndarray | None = None
     ) -> None:
         """`labels` (n,): groups of tokens to take for clusters; None: tokens that are linked."""
-        self.tokens, self.model, self.t0, self.radius = tokens, model, t0, radius
-        self.labels = labels_of_unit_tokens(tokens, link_bound(radius)) if labels is None else labels
-        self.leaders, self.sizes = cluster_leaders(self.labels), cluster_sizes(self.labels)
+        self.tokens: FloatArray = tokens
+        self.model: Attention = model
+        self.t0: float = t0
+        self.radius: float = radius
+        self.labels: IntArray = labels_of_unit_tokens(tokens, link_bound(radius)) if labels is None else labels
+        self.leaders: IntArray = cluster_leaders(self.labels)
+        self.sizes: IntArray = cluster_sizes(self.labels)
         count = len(self.leaders)
         if count > MOST_CLUSTERS:
             raise InvalidInputError(
@@ -302,15 +307,16 @@ class Clusters:
                 "later state, for example that of metastable.simulate(model, start, until=100.0), or a larger radius"
             )
         value = model.all_heads[0].value
-        self.pace = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
-        self.causal = causal = isinstance(model.mask, Causal)
-        self.places = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
+        self.pace: float = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
+        self.causal: bool = isinstance(model.mask, Causal)
+        causal = self.causal
+        self.places: FloatArray = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
         token_mass = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses)
         member = np.zeros((count, len(tokens)))
         member[self.labels, np.arange(len(tokens))] = token_mass
         seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
-        self.masses = seen @ member.T
-        self.together = (model.dim - 1) * (1 if causal else count)
+        self.masses: FloatArray = seen @ member.T
+        self.together: int = (model.dim - 1) * (1 if causal else count)
 
     def disturbed(self, blur: float | None) -> list[FloatArray]:
         """The places, each moved in its tangent space by `blur` times a normal number; the same ones in every call."""

@@ -14,7 +14,7 @@ from metastable._progress import progress_bar
 from metastable.derivatives.objectives import DIFFERENCES, measured
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import adjoint
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes, size_of_value
+from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Statistics
 from metastable.kernels import select
@@ -216,10 +216,11 @@ def _legs(
                 f"the gradient is that of a run without noise, but the model has noise={item.noise:g}; leave the noise out"
             )
         end = save.until if number + 1 == len(pieces) else pieces[number + 1][0]
-        if (end - begin) * size_of_value(item) > LONGEST:
+        speed = sum(head.value_size for head in item.all_heads)
+        if (end - begin) * speed > LONGEST:
             raise UnsupportedError(
                 f"gradients go through explicit steps, which do not reach t = {save.until:g} in this model; lower until (to about "
-                f"{LONGEST / size_of_value(item):.2g}), or start from a later state"
+                f"{LONGEST / speed:.2g}), or start from a later state"
             )
         inside = save.times[(save.times <= end) & ((save.times > begin) | (begin == 0.0))] - begin
         chosen = select.choose_derivative(item, len(tokens), engine)

@@ -42,7 +42,12 @@ def _chosen(tokens: Any, name: str) -> tuple[int, ...] | None:
     """`tokens` as a tuple of places, each once; None stands for all."""
     if tokens is None:
         return None
-    if isinstance(tokens, (str, bytes)) or not isinstance(tokens, (Sequence, np.ndarray)) or np.ndim(tokens) != 1:
+    listed = tokens.ndim == 1 if isinstance(tokens, np.ndarray) else isinstance(tokens, Sequence)
+    if (
+        not listed
+        or isinstance(tokens, (str, bytes))
+        or any(isinstance(item, (Sequence, np.ndarray)) for item in tokens)
+    ):
         raise InvalidInputError(f"{name} must be a list of places of tokens, or None for all, not {tokens!r}")
     places = tuple(_checks.count(item, name, minimum=0) for item in tokens)
     if not places or len(set(places)) < len(places):

@@ -68,6 +68,10 @@ def write(
 ) -> None:
     """See `Run.to_html`."""
     target = Path(_checks.path(path))
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"the folder {target.parent} does not exist; make it, or give another path")
+    if target.is_dir():
+        raise InvalidInputError(f"{target} is a folder; give the name of a file, for example {target / 'run.html'}")
     frames = _checks.count(frames, "frames", 2)
     tokens = len(run.start)
     if tokens > MOST_TOKENS or frames * tokens > MOST_NUMBERS:
@@ -89,7 +93,7 @@ def write(
     times, states = _moments(run, frames, log)
     recording = export_frames.recording(_begin(shown, times), _messages(shown, run, times, states))
     page = _page(shown, run, recording, {"until": float(times[-1]), "log": bool(log)}, str(title), str(text))
-    target.write_text(page, "utf-8")
+    target.write_text(page, encoding="utf-8")
 
 
 def _moments(run: Run, frames: int, log: bool) -> tuple[FloatArray, FloatArray]:

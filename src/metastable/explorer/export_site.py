@@ -39,7 +39,7 @@ def export(folder: Path, announce: Callable[[str], None] = print, recorded: Coll
     if (
         folder.is_dir()
         and any(folder.iterdir())
-        and not (page.is_file() and MARK in page.read_text("utf-8", "replace"))
+        and not (page.is_file() and MARK in page.read_text(encoding="utf-8", errors="replace"))
     ):
         raise InvalidInputError(f"{folder} has other files in it; name a new folder, or one that was exported before")
     names = {item["name"] for item in presets.catalogue()["items"]}

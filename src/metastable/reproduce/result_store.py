@@ -75,7 +75,7 @@ class Result:
 
 
 def _title(page: Path) -> str:
-    found = re.search("<title>(.*?)</title>", page.read_text("utf-8"))
+    found = re.search("<title>(.*?)</title>", page.read_text(encoding="utf-8"))
     return page.stem if found is None else found[1]
 
 

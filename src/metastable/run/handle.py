@@ -210,7 +210,8 @@ class Run(Handle):
 
         >>> import metastable as ms
         >>> run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(8, dim=2, seed=0), until=5.0)
-        >>> run.to_html("run.html", title="Eight tokens")  # doctest: +SKIP
+        >>> from tempfile import mkdtemp
+        >>> run.to_html(f"{mkdtemp()}/run.html", title="Eight tokens")
         """
         from metastable.explorer import export_run
 

@@ -46,7 +46,7 @@ def test_a_merge_is_moved_and_earlier_ones_stay(run, tree, power):
     assert found.schedule.models[0] == found.schedule.models[2] == MODEL
     # Simulated without the change: the merges before it are the same ones, at the same times.
     plain = ms.merge_tree(ms.simulate(MODEL, run.start, until=0.99 * found.window[0] + 1.0))
-    steered = ms.merge_tree(found.run)
+    steered = ms.merge_tree(found.run, ms.analysis.cluster_radius(MODEL))
     shared = steered.time[: len(plain)]
     np.testing.assert_allclose(shared, plain.time, rtol=1e-3)
 
