@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -49,6 +49,7 @@ class Finding:
     """One line of the report: what the paper says, what was measured, by which test the verdict was reached.
 
     `ours`: the claim is not the paper's (a prediction or a question of this project, tested beside those of the paper).
+    `computed`: nothing was simulated or drawn for it (formulas, states of rest and their stability).
     """
 
     claim: str
@@ -56,10 +57,12 @@ class Finding:
     test: str
     verdict: Verdict
     ours: bool = False
+    computed: bool = False
 
     def __post_init__(self) -> None:
         _checks.choice(self.verdict, "verdict", VERDICTS)
         _checks.flag(self.ours, "ours")
+        _checks.flag(self.computed, "computed")
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,13 @@ class Recipe:
         return " ".join(["metastable reproduce", *([self.options] if self.options else []), self.name, *chosen])
 
 
-def overall(findings: list[Finding]) -> Verdict:
-    """The item's verdict: that of its findings when they are unanimous, otherwise "agrees under a condition".
+def overall(findings: Sequence[Finding]) -> Verdict:
+    """The item's verdict: the worst of its findings, so that an item with one statement that is not confirmed is not confirmed.
 
-    Findings that could not be checked count only if nothing else was.
+    Claims of our own count only where the item has no others, and findings that could not be checked only if nothing else was.
     """
-    checked: set[Verdict] = {finding.verdict for finding in findings if finding.verdict != "not available"}
-    if not checked:
-        return "not available"
-    return checked.pop() if len(checked) == 1 else "agrees under a condition"
+    checked = [finding for finding in findings if finding.verdict != "not available"]
+    counted = [finding for finding in checked if not finding.ours] or checked
+    order: tuple[Verdict, ...] = ("disagrees", "agrees under a condition", "agrees")
+    found = [verdict for verdict in order if any(one.verdict == verdict for one in counted)]
+    return found[0] if found else "not available"

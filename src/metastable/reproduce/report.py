@@ -61,13 +61,15 @@ def render(results: Sequence[Result], command: str, paper: Paper, index: bool = 
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{plain(paper.title)}, recomputed</title><style>{css}</style></head><body><main>
 {above}<h1>{title}</h1>
-<p class="lead">{plain(paper.covers)} of {source}, simulated again and compared
+<p class="lead">{plain(paper.covers)} of {source}, simulated or computed again and compared
 with what the paper says. {len(results)} items: {plain(summary)}. Computing time {total}; {plain(version)}.</p>
 <p><code>{plain(command)}</code></p>
 {_overview(results)}
 {"".join(_section(result) for result in results)}
 <p class="lead">Each item's folder beside this page holds its data (zarr and CSV), its figure and <code>result.json</code>.
-A verdict is decided by the test named in its line; tests use the level 0.001, intervals are 95 %.</p>
+A verdict is decided by the test that its line names, most by a tolerance written there; where a p-value decides, the level is
+0.001 unless the line names another. Intervals are 95 %; a number behind ± is a standard error. An item's verdict is the worst of its
+lines; claims of our own count only where it has no others.</p>
 </main></body></html>
 """
 
@@ -135,9 +137,10 @@ def _hindsight(result: Result) -> str:
 
 def _finding(finding: Finding, result: Result) -> str:
     says = "our claim" if is_ours(result, finding) else "paper says"
+    found = "we computed" if finding.computed else "we measured"
     return (
         f'<div class="finding {CLASS[finding.verdict]}"><dl><dt>{says}</dt><dd>{typeset(finding.claim)}</dd>'
-        f"<dt>we measured</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
+        f"<dt>{found}</dt><dd>{typeset(finding.measured)}</dd><dt>test</dt><dd>{typeset(finding.test)}</dd>"
         f'<dt>verdict</dt><dd class="verdict {CLASS[finding.verdict]}">{plain(finding.verdict)}</dd></dl></div>'
     )
 

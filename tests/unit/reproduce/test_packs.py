@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import linalg
 
 import metastable as ms
@@ -119,6 +120,95 @@ def test_growth_of_resting_clusters_is_that_of_single_tokens():
     )
     assert repulsion.mildest(2 * np.pi * np.arange(3) / 3, np.ones(3), -2.0) == pytest.approx(-2 / 3, abs=1e-5)
     assert repulsion.mildest(2 * np.pi * np.arange(4) / 4, np.ones(4), -2.0) == -np.inf  # squares are never stable
+
+
+def test_the_search_between_the_edges_finds_stable_states_where_there_are_some():
+    def search(edges):
+        found = repulsion.search_inside(np.random.default_rng(0), 100, 6, lambda share: None, edges)
+        assert np.all((found[:, 0] > edges[0]) & (found[:, 0] < edges[1]))
+        return found[np.isfinite(found[:, 1]), 1]
+
+    assert (search((-3.0, -1.0)) < 0).any()
+    inside = search((repulsion.FAILS, repulsion.PROVED))
+    assert inside.size > 20
+    assert inside.min() > 0
+
+
+def triangles(**changes):
+    """A dataset of the item "triangles" as it should be, but for `changes`."""
+    edges = {"polygon_edge": [-2 / 3, -2.1, -4.4], "triangle_edge": [-2 / 3, -2.2, -1.4, -2 / 3, -1.7]}
+    values = {**edges, "random_edge": [-99.0, -0.7], "inside_growth": [0.1, np.nan], **changes}
+    dims = {"polygon_edge": "polygon", "triangle_edge": "tokens", "inside_growth": "inside"}
+    return xr.Dataset(
+        {name: (dims.get(name, "attempt"), value) for name, value in values.items()},
+        coords={"polygon": [3, 5, 7], "tokens": [3, 4, 5, 6, 7]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdicts"),
+    [
+        ({}, ["agrees"] * 4),
+        ({"inside_growth": [0.1, -0.1]}, ["agrees"] * 3 + ["disagrees"]),
+        ({"inside_growth": [np.nan, np.nan]}, ["agrees"] * 3 + ["not available"]),
+        ({"random_edge": [-99.0, -0.5]}, ["agrees"] * 3 + ["disagrees"]),
+        ({"triangle_edge": [-2 / 3, -2.2, -1.4, -0.7, -1.7]}, ["agrees", "disagrees", "agrees", "agrees"]),
+        ({"triangle_edge": [-2 / 3, -2.2, -1.4, -2 / 3, -2.3]}, ["agrees", "agrees", "disagrees", "agrees"]),
+    ],
+)
+def test_triangles_are_judged_by_their_tests(changes, verdicts):
+    assert [one.verdict for one in repulsion.TRIANGLES.judge(triangles(**changes))] == verdicts
+
+
+def test_a_trend_is_judged_whatever_the_shares():
+    """Against random relabellings, and with shares of one at some or every beta."""
+    generator = np.random.default_rng(1)
+    x = np.repeat([10.0, 20.0, 40.0], [15, 30, 60])
+    hits = generator.uniform(size=x.size) < 0.6 + 0.008 * x
+    mixed = np.array([((x - x.mean()) * generator.permutation(hits)).sum() for _ in range(4000)])
+    expected = ((x - x.mean()) * hits).sum() / mixed.std()
+    assert merging_order.trend_score(x, hits) == pytest.approx(expected, rel=0.05)
+    judge = merging_order._judge_trend
+    assert judge(x, np.ones(x.size, bool)).verdict == "not available"
+    assert "no trend" in judge(x, np.ones(x.size, bool)).measured
+    assert judge(x, x > 15).verdict == "agrees"
+    assert judge(x, x < 15).verdict == "disagrees"
+
+
+def test_the_distance_to_a_steep_curve_is_not_called_a_depth():
+    crossing = np.repeat([[[1.0], [2.0], [9.0]]], 4, axis=2)
+    data = xr.Dataset(
+        {"crossing": (("dim", "beta", "draw"), crossing), "curve": ("beta", [1.0, 2.0, 12.0])},
+        coords={"dim": [128], "beta": [1.0, 2.0, 3.0], "time": np.linspace(0, 10, 11)},
+    )
+    found = phase_diagram._judge(data)[0]
+    assert "at most 0.30 cells from the curve" in found.measured
+    assert "the depths themselves differ by up to 3.0 cells, at beta = 3" in found.measured
+
+
+def ramps(rested, rising, density):
+    """A dataset of the item "hysteresis" with kappa = 0.5 and 0.8 below the fold (0.9), of which the first two lines see little."""
+    order = np.zeros((2, 2, 3))
+    order[1, :, :2], order[1, :, 2] = rising, 0.7
+    return xr.Dataset(
+        {
+            "order": (("way", "draw", "kappa"), order),
+            "density_order": ("kappa", [*density, 0.7]),
+            "rested_order": (("draw", "below"), rested),
+            "branch_kappa": ("point", [1.0, 0.9, 1.2]),
+            "branch_order": ("point", [0.0, 0.5, 0.8]),
+        },
+        coords={"way": ["up", "down"], "kappa": [0.5, 0.8, 0.95]},
+        attrs={"beta": 5.0, "tokens": 1000, "onset": 1.0, "fold": 0.9, "rest": 2.0, "long_rest": 20.0},
+    )
+
+
+def test_below_the_fold_the_long_rest_decides():
+    low, kept = [[0.02, 0.04], [0.03, 0.03]], [[0.1, 0.3], [0.1, 0.5]]
+    lines = hysteresis._below_the_fold(ramps(low, kept, (0.1, 0.45)))
+    assert [(one.verdict, one.ours) for one in lines] == [("agrees", False), ("agrees", True)]
+    assert hysteresis._below_the_fold(ramps([[0.02, 0.04], [0.03, 0.5]], kept, (0.1, 0.45)))[0].verdict == "disagrees"
+    assert hysteresis._below_the_fold(ramps(low, kept, (0.1, 0.05)))[1].verdict == "disagrees"
 
 
 def test_the_mean_gap_is_the_mean_over_pairs():

@@ -162,6 +162,35 @@ def test_statements_that_could_not_be_tested_are_not_counted_as_tested(tmp_path)
     assert 'not confirmed: <a href="first/report.html#one">' in page
 
 
+def test_what_was_computed_is_not_called_simulated(tmp_path):
+    formula = Finding("a formula", "equal", "exact", "agrees", computed=True)
+    guess = Finding("a guess", "wrong", "by eye", "disagrees", ours=True)
+    first = make_paper("first", ("one",), judge=lambda data: [finding(), formula, guess])
+    outcome = run_papers(select([], [first, make_paper("second")]), Settings(), tmp_path, "")
+    page, report = outcome.index.read_text(), outcome.reports[0].read_text()
+    assert "4 lines by simulation or random draws, 1 by computation without one" in page
+    assert report.count("<dt>we computed</dt>") == 1
+    assert report.count("<dt>we measured</dt>") == 2
+    assert "not confirmed: " not in page  # a guess of ours that fails is listed, and does not speak against the paper
+    assert outcome.results[first][0].verdict == "agrees"
+    with pytest.raises(InvalidInputError, match="computed must be"):
+        Finding("a", "b", "c", "agrees", computed="yes")
+
+
+def test_stored_results_are_summed_up_as_today(tmp_path):
+    """A verdict and a hindsight that an earlier version wrote beside the same numbers are not kept."""
+    mixed = make_paper(
+        "first", ("one",), judge=lambda data: [finding(), finding("disagrees")], hindsight="two became ten"
+    )
+    run_papers(select([], [mixed]), Settings(), tmp_path, "")
+    marker = tmp_path / "first" / "one" / "result.json"
+    content = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**content, "verdict": "agrees under a condition", "hindsight": ""}))
+    (again,) = run_papers(select([], [mixed]), Settings(), tmp_path, "").results[mixed]
+    assert again.resumed
+    assert (again.verdict, again.hindsight) == ("disagrees", "two became ten")
+
+
 def test_blas_is_told_before_numpy_is_loaded():
     """One thread for BLAS works only if nothing that the command imports first has loaded NumPy."""
     code = (

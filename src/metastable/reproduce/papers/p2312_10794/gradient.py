@@ -90,6 +90,7 @@ def _judge(data: xr.Dataset) -> list[Finding]:
             measured=f"largest difference {defect:.1e} over {data.defect.size} random states",
             test="below 1e-12 (the gradient is taken from the energy by complex steps)",
             verdict="agrees" if defect < 1e-12 else "disagrees",
+            computed=True,
         )
     ]
     for weights, name in (("unnormalized", "USA"), ("softmax", "SA")):
@@ -148,5 +149,6 @@ GRADIENT_FLOW = Recipe(
     measure=_measure,
     judge=_judge,
     draw=_draw,
+    revision=2,
     seconds=3,
 )

@@ -63,6 +63,7 @@ def _judge_lemma(data: xr.Dataset) -> list[Finding]:
             "states, with and without frozen tokens)",
             test="below 1e-12 (the gradient is taken from the energy by complex steps)",
             verdict="agrees" if defect < 1e-12 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="each token descends its own energy; there is no single energy for all of them",
@@ -115,6 +116,7 @@ LEMMA_5_3 = Recipe(
     measure=_measure_lemma,
     judge=_judge_lemma,
     draw=_draw_lemma,
+    revision=2,
     seconds=1,
 )
 

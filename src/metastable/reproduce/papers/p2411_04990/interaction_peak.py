@@ -62,6 +62,7 @@ def _judge_figure(data: xr.Dataset) -> list[Finding]:
             measured=f"maximum found numerically at {found:.6f}, height {theory.interaction(found, beta):.6f}",
             test="difference below 1e-6",
             verdict="agrees" if close else "disagrees",
+            computed=True,
         )
     ]
 
@@ -85,18 +86,21 @@ def _judge_lemma(data: xr.Dataset) -> list[Finding]:
             f"{float(data.beta[0]):g} to {float(data.beta[-1]):g}",
             test="difference below 1e-6",
             verdict="agrees" if worst < 1e-6 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="h is odd, increases before tau* and decreases after it",
             measured=f"{wrong} wrong signs of the slope; |h(x) + h(-x)| at most {odd:.1e}",
             test="no wrong sign on a grid of 801 points",
             verdict="agrees" if wrong == 0 and odd < 1e-12 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="tau* is asymptotically beta^(-1/2)",
             measured=f"tau* beta^(1/2) = {ratio:.5f} at beta = {float(data.beta[-1]):g}",
             test="within 1/beta of 1",
             verdict="agrees" if abs(ratio - 1) < 1 / float(data.beta[-1]) else "disagrees",
+            computed=True,
         ),
     ]
 
@@ -160,6 +164,7 @@ FIGURE_4 = Recipe(
     judge=_judge_figure,
     draw=_draw_figure,
     uses=(),
+    revision=2,
     seconds=1,
 )
 
@@ -174,5 +179,6 @@ LEMMA_A1 = Recipe(
     judge=_judge_lemma,
     draw=_draw_lemma,
     uses=(),
+    revision=2,
     seconds=1,
 )

@@ -132,6 +132,7 @@ def _judge(data: xr.Dataset) -> list[Finding]:
                 f"{', '.join(listed)}",
                 test="within 1e-6 of the limit at every gamma that was tried",
                 verdict="agrees" if worst < 1e-6 else "disagrees",
+                computed=True,
             )
         )
     findings.append(_how_long(data))
@@ -155,6 +156,7 @@ def _how_long(data: xr.Dataset) -> Finding:
         measured="the cosine is more than 0.05 from its limit for " + "; ".join(sharp),
         test="agrees: only within 5 % of the threshold; under a condition: within 50 %",
         verdict=_sharpness(data),
+        computed=True,
         ours=True,
     )
 
@@ -221,5 +223,6 @@ LONG_CONTEXT = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("engine",),
+    revision=2,
     seconds=3,
 )

@@ -138,6 +138,7 @@ def _sums(data: xr.Dataset) -> Finding:
         + ", ".join(f"{value:.4f} (n = {n})" for n, value in zip(data.tokens.values, gap)),
         test="falls from each n to the next",
         verdict="agrees" if falls else "disagrees",
+        computed=True,
         ours=True,
     )
 
@@ -207,5 +208,6 @@ CLOSED_FORM = Recipe(
     judge=_judge,
     draw=_draw,
     uses=("seed", "members"),
+    revision=2,
     seconds=30,
 )

@@ -243,6 +243,7 @@ def _judge_critical(data: xr.Dataset) -> list[Finding]:
             measured=", ".join(f"{value:.6f}" for value in found) + f"; largest difference {off:.1e}",
             test="below 1e-6",
             verdict="agrees" if off < 1e-6 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="at t_crit the profile stops rising towards the reader",
@@ -250,6 +251,7 @@ def _judge_critical(data: xr.Dataset) -> list[Finding]:
             f"{data.sizes['beta']} values of beta",
             test="within 1e-5 of it (differences of the profile, no derivative of the formula)",
             verdict="agrees" if apart < 1e-5 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="what is lost moves from the beginning to the reader: lowest at s = 0.259, 0.419, 0.633 for t = 1, "
@@ -258,6 +260,7 @@ def _judge_critical(data: xr.Dataset) -> list[Finding]:
             + f"; the place {'rises' if rising else 'does not always rise'} with t",
             test="within 0.001, and rising with t for every beta",
             verdict="agrees" if places < 1e-3 and rising else "disagrees",
+            computed=True,
         ),
     ]
 
@@ -323,5 +326,6 @@ CRITICAL_TIME = Recipe(
     judge=_judge_critical,
     draw=_draw_critical,
     uses=(),
+    revision=2,
     seconds=1,
 )

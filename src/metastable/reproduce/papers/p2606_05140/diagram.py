@@ -137,6 +137,7 @@ def _judge(data: xr.Dataset) -> list[Finding]:
             f"falls to {widest}",
             test="in every case, d = " + ", ".join(str(dim) for dim in data["dim"].values),
             verdict="agrees" if between.all() and none == below.sum() * len(ratio) else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="the fold line leaves the line of linear instability at beta_*",
@@ -147,6 +148,7 @@ def _judge(data: xr.Dataset) -> list[Finding]:
             ),
             test="within 0.5 % (a parabola through the three folds next to beta_*)",
             verdict="agrees" if apart < 5e-3 else "disagrees",
+            computed=True,
         ),
         _last(data),
     ]
@@ -242,5 +244,6 @@ DIAGRAM = Recipe(
     judge=_judge,
     draw=_draw,
     uses=(),
+    revision=2,
     seconds=13,
 )

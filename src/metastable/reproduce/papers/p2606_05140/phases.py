@@ -89,6 +89,7 @@ def _judge_critical(data: xr.Dataset) -> list[Finding]:
             + f"; largest relative difference from the formula {onsets:.1e}",
             test="within 1e-6 of the formula and of the stated numbers",
             verdict="agrees" if onsets < 1e-6 and stated < 1e-6 else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="the transition is continuous up to beta_* with I_{d/2+1}(beta_*)/I_{d/2}(beta_*) = 1/d: "
@@ -98,6 +99,7 @@ def _judge_critical(data: xr.Dataset) -> list[Finding]:
             + f" (differences up to {turned:.1e}; formula against stated {limits:.1e})",
             test="within 1e-4, by continuation without the formula",
             verdict="agrees" if turned < 1e-4 and limits < 1e-6 else "disagrees",
+            computed=True,
         ),
     ]
 
@@ -161,6 +163,7 @@ CRITICAL_NOISE = Recipe(
     judge=_judge_critical,
     draw=_draw_critical,
     uses=(),
+    revision=2,
     seconds=3,
 )
 
@@ -222,12 +225,14 @@ def _judge_branches(data: xr.Dataset) -> list[Finding]:
             f"{int((folded & ~beyond).sum())} of {int((~beyond).sum())}; kappa of the fold over kappa_#: {windows}",
             test="a fold exactly where beta > beta_*",
             verdict="agrees" if np.array_equal(folded, beyond) else "disagrees",
+            computed=True,
         ),
         Finding(
             claim="the ordered branch is unstable between the uniform state and its fold, and stable from there on",
             measured=f"{wrong} of {upper} states on {data.sizes['case']} branches are otherwise",
             test="none",
             verdict="agrees" if wrong == 0 else "disagrees",
+            computed=True,
         ),
     ]
 
@@ -281,5 +286,6 @@ BRANCHES = Recipe(
     judge=_judge_branches,
     draw=_draw_branches,
     uses=(),
+    revision=2,
     seconds=2,
 )
