@@ -134,12 +134,13 @@ class Recipe:
 
 
 def overall(findings: Sequence[Finding]) -> Verdict:
-    """The item's verdict: the worst of its findings, so that an item with one statement that is not confirmed is not confirmed.
+    """The item's verdict: that of its findings when they are unanimous, otherwise "agrees under a condition" (the lines say which).
 
     Claims of our own count only where the item has no others, and findings that could not be checked only if nothing else was.
     """
     checked = [finding for finding in findings if finding.verdict != "not available"]
-    counted = [finding for finding in checked if not finding.ours] or checked
-    order: tuple[Verdict, ...] = ("disagrees", "agrees under a condition", "agrees")
-    found = [verdict for verdict in order if any(one.verdict == verdict for one in counted)]
-    return found[0] if found else "not available"
+    counted: set[Verdict] = {finding.verdict for finding in checked if not finding.ours}
+    counted = counted or {finding.verdict for finding in checked}
+    if not counted:
+        return "not available"
+    return counted.pop() if len(counted) == 1 else "agrees under a condition"

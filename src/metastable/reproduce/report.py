@@ -68,8 +68,8 @@ with what the paper says. {len(results)} items: {plain(summary)}. Computing time
 {"".join(_section(result) for result in results)}
 <p class="lead">Each item's folder beside this page holds its data (zarr and CSV), its figure and <code>result.json</code>.
 A verdict is decided by the test that its line names, most by a tolerance written there; where a p-value decides, the level is
-0.001 unless the line names another. Intervals are 95 %; a number behind ± is a standard error. An item's verdict is the worst of its
-lines; claims of our own count only where it has no others.</p>
+0.001 unless the line names another. Intervals are 95 %; a number behind ± is a standard error. An item's verdict is that of its
+lines where they agree with one another, else "agrees under a condition"; claims of our own count only where it has no others.</p>
 </main></body></html>
 """
 

@@ -247,7 +247,7 @@ def test_the_watch_sees_every_item(tmp_path):
 
 def test_overall_verdict():
     assert overall([finding("agrees"), finding("agrees")]) == "agrees"
-    assert overall([finding("agrees"), finding("disagrees")]) == "disagrees"
+    assert overall([finding("agrees"), finding("disagrees")]) == "agrees under a condition"
     assert overall([finding("agrees"), finding("agrees under a condition")]) == "agrees under a condition"
     guess = Finding("a guess", "wrong", "by eye", "disagrees", ours=True)
     assert overall([finding("agrees"), guess]) == "agrees"
