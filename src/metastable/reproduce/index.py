@@ -174,11 +174,11 @@ def _card(paper: Paper, results: Sequence[Result]) -> str:
 
 
 def _doubts(paper: Paper, results: Sequence[Result]) -> str:
-    """The items that could not be confirmed (`overall`: some statement was not), on the card itself."""
+    """The items with a statement of theirs that could not be confirmed, on the card itself."""
     links = [
         f'<a href="{_place(paper)}#{plain(result.name)}">{typeset(result.title)}</a>'
         for result in results
-        if result.verdict == "disagrees"
+        if any(finding.verdict == "disagrees" and not is_ours(result, finding) for finding in result.findings)
     ]
     return f'<p class="doubts disagrees">not confirmed: {"; ".join(links)}</p>\n' if links else ""
 

@@ -185,10 +185,10 @@ def test_stored_results_are_summed_up_as_today(tmp_path):
     run_papers(select([], [mixed]), Settings(), tmp_path, "")
     marker = tmp_path / "first" / "one" / "result.json"
     content = json.loads(marker.read_text())
-    marker.write_text(json.dumps({**content, "verdict": "agrees under a condition", "hindsight": ""}))
+    marker.write_text(json.dumps({**content, "verdict": "agrees", "hindsight": ""}))
     (again,) = run_papers(select([], [mixed]), Settings(), tmp_path, "").results[mixed]
     assert again.resumed
-    assert (again.verdict, again.hindsight) == ("disagrees", "two became ten")
+    assert (again.verdict, again.hindsight) == ("agrees under a condition", "two became ten")
 
 
 def test_blas_is_told_before_numpy_is_loaded():
