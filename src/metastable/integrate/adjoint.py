@@ -7,9 +7,9 @@ covector w of the new state and the pullback f* of the right-hand side (`kernels
     m = R'(z)^T w = (w - <w, u> u)/|z|,  u = z/|z|,          K_j = h b_j m,          y* = m,
     for i = 5, ..., 0:   v = f*(t_i, Y_i; K_i),   y* += v,   K_j += h a_ij v  for j < i,
 
-and the parameters get the sum of what f* sends them. That is the derivative of the numbers which the run computed, to rounding; that of
-the flow it is as far as the steps follow small changes, which `resolved` sees to. States between steps come from the polynomial of
-the step (`Tableau.dense`), and so do their derivatives.
+and the parameters get the sum of what f* sends them. That is the derivative of the numbers which the run computed, to rounding;
+that of the flow it is as far as the steps follow small changes, which `resolved` sees to. States between steps come from the
+polynomial of the step (`Tableau.dense`), and so do their derivatives.
 
 Memory. Going forward the states at every `stride`-th step are kept; the stride doubles as the run gets longer. Going backward one
 stretch after the other is repeated from its state, its stages kept until it was walked back. Both parts hold O(sqrt(steps)) states.
@@ -27,14 +27,14 @@ from metastable._progress import Report
 from metastable.errors import ConvergenceError
 from metastable.integrate import explicit, march, resolved
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import DEGREE, Chart, Solution
+from metastable.integrate.solution import DEGREE, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
 from metastable.kernels.pullback import Parameters, Pullback
 
 FOLLOWED = 1.0
-"""h |J| up to which steps are those of `simulate`: their error in what decays fastest is then below 1e-3, and where tokens move they are
-shorter. Beyond it they are cut to `resolved.RESOLVED`."""
+"""h |J| up to which steps are those of `simulate`: their error in what decays fastest is then below 1e-3, and where tokens move
+they are shorter. Beyond it they are cut to `resolved.RESOLVED`."""
 EXPLODED = 100.0
 """Factor (times the root of the number of tokens) by which no covector grows in one step that follows small changes."""
 LAST = TSIT5.stages - 1

@@ -1,15 +1,17 @@
 """Runs whose steps follow small changes of their tokens: what a derivative of a run is made of.
 
-The error control of a run looks at where the tokens go. Where they rest, or only drift, it allows steps of any length; a small change of
-the tokens moves by exp(h J), J the Jacobian of the velocity, and a step of Tsit5 makes of it a polynomial of h J that has nothing
-to do with exp where h |J| is large. So runs that are differentiated are marched with one more rule: the rate |J| is measured on the
-way, and steps with h |J| beyond what is to be followed are made shorter. Elsewhere they are the steps of `explicit.solve`.
+The error control of a run looks at where the tokens go. Where they rest, or only drift, it allows steps of any length; a small
+change of the tokens moves by exp(h J), J the Jacobian of the velocity, and a step of Tsit5 makes of it a polynomial of h J that
+has nothing to do with exp where h |J| is large. So runs that are differentiated are marched with one more rule: the rate |J| is
+measured on the way, and steps with h |J| beyond what is to be followed are made shorter. Elsewhere they are the steps of
+`explicit.solve`.
 
 The rate is that of a power iteration, one round for each step, from round to round with the vector of the last one:
 
     w -> (f(t, y + e w) - f(t, y))/e,        rate = |J w|/|w|,
 
-an evaluation of the velocity for each step. A tenth of the vector is drawn anew each time, so that modes that were not there before are seen.
+an evaluation of the velocity for each step. A tenth of the vector is drawn anew each time, so that modes that were not there
+before are seen.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ FIRST_ROUNDS = 4
 class Rates:
     """Measures |J| along a run, and says which step may be taken there: `march.integrate` asks (`limit`).
 
-    `system` is marched, `probe` is another one of the same kind, to evaluate velocities elsewhere. `followed`: h |J| up to which steps are as
-    they are.
+    `system` is marched, `probe` is another one of the same kind, to evaluate velocities elsewhere. `followed`: h |J| up to which
+    steps are as they are.
     """
 
     system: march.Movable
@@ -87,9 +89,9 @@ def solve(
 ) -> Solution:
     """March `plan` (method "tsit5", with output times) in steps with h |J| up to `followed`.
 
-    `system` is that of `explicit.system_of(plan, start, depth)` and stands at the packed state `start`. `stops`: times that are stepped
-    onto. Raises `ConvergenceError` where the run needs more than `max_steps` and `NumericalRangeError` where it diverges: a derivative of half
-    a run is none of the run.
+    `system` is that of `explicit.system_of(plan, start, depth)` and stands at the packed state `start`. `stops`: times that are
+    stepped onto. Raises `ConvergenceError` where the run needs more than `max_steps` and `NumericalRangeError` where it diverges:
+    a derivative of half a run is none of the run.
     """
     probe, _, _ = explicit.system_of(plan, start, depth)
     solution = march.integrate(
@@ -107,8 +109,8 @@ def solve(
         raise NumericalRangeError(f"there is no derivative: {solution.message}")
     if solution.status != "success":
         raise ConvergenceError(
-            f"there is no derivative of a run that did not arrive: {solution.message} (where tokens rest, the steps of a derivative are "
-            "half the fastest time scale)"
+            f"there is no derivative of a run that did not arrive: {solution.message} (where tokens rest, the steps of a "
+            "derivative are half the fastest time scale)"
         )
     return solution
 

@@ -5,9 +5,9 @@ Of a step y -> R(z) with stages k_i = f(t_i, Y_i) the tangent vectors V (columns
     V_i = V + h sum_{j<i} a_ij K_j,     K_i = J(t_i, Y_i) V_i,     V -> R'(z) (V + h sum_j b_j K_j),
 
 with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Steps are short enough for small
-changes everywhere (`resolved`), so that what decays is seen to decay. After each of them the vectors are made orthonormal again, V = Q R
-(discrete QR method: Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291), and the factors R are multiplied with one another as
-long as what they stretch and what they shrink stay comparable. The derivative of the run is then Q R_m ... R_1 Q_0^T.
+changes everywhere (`resolved`), so that what decays is seen to decay. After each of them the vectors are made orthonormal again,
+V = Q R (discrete QR method: Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291), and the factors R are multiplied with one
+another as long as what they stretch and what they shrink stay comparable. The derivative of the run is then Q R_m ... R_1 Q_0^T.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: st
 
 
 def _analytic(model: Attention, y: FloatArray, chart: str) -> FloatArray:
-    """`reference.jacobian` in a chart; the right-hand side normalises first, so columns are divided by the length of their token."""
+    """`reference.jacobian` in a chart; the right-hand side normalises first, so columns are divided by the length of their
+    token."""
     if chart == "angle":
         x = np.concatenate([np.cos(y), np.sin(y)], axis=1)
         along = np.stack([-x[:, 1], x[:, 0]], axis=1)
@@ -73,7 +74,8 @@ def tangent_frame(x: FloatArray) -> FloatArray:
 
 @dataclass
 class Frame:
-    """Orthonormal tangent vectors (size, count) of a state in its chart, and the triangular factors by which they were divided on the way."""
+    """Orthonormal tangent vectors (size, count) of a state in its chart, and the triangular factors by which they were divided on
+    the way."""
 
     vectors: FloatArray
     factors: list[FloatArray] = field(default_factory=list)
@@ -81,8 +83,8 @@ class Frame:
     def orthonormalise(self, moved: FloatArray) -> None:
         """Go on with `moved` = Q R: the vectors are Q, and R is multiplied into the last factor, or begins a new one.
 
-        What counts is the diagonal of R, not the lengths of the vectors: those of directions that decay at different rates all become
-        like the slowest one, and what is lost of the others was told by the diagonal.
+        What counts is the diagonal of R, not the lengths of the vectors: those of directions that decay at different rates all
+        become like the slowest one, and what is lost of the others was told by the diagonal.
         """
         self.vectors, factor = np.linalg.qr(moved)
         if self.factors:
@@ -137,8 +139,8 @@ def carry(
 ) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
     """Tangent vectors (tokens, width, count) at the packed state `start`, carried to the end of the plan (method "tsit5").
 
-    Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_0, ..., R_m, of which the first is that
-    of the vectors as they are given.
+    Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_0, ..., R_m, of which the
+    first is that of the vectors as they are given.
     """
     system, _, chart = explicit.system_of(plan, start, depth)
     jacobian = jacobian_of(plan.model, len(start), plan.backend, chart, depth)

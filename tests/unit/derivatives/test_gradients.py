@@ -239,8 +239,8 @@ def test_a_token_at_rest_has_neighbours_that_come_back():
 
 
 def circle_derivative(angles, beta, until, step=0.04):
-    """The derivative (final, start) of causal attention on the circle, by complex steps through the classical Runge-Kutta method: an oracle
-    that shares no code with the package.
+    """The derivative (final, start) of causal attention on the circle, by complex steps through the classical Runge-Kutta method:
+    an oracle that shares no code with the package.
     """
     n = len(angles)
     seen = np.tril(np.ones((n, n)))
@@ -281,7 +281,8 @@ def test_gradients_from_rest_and_from_nearly_rest(engine, size):
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_gradients_through_clusters_that_have_collapsed(engine):
-    """Two clusters of twelve tokens, long after they have become points and before the one falls into the other: 1e-4 of the largest."""
+    """Two clusters of twelve tokens, long after they have become points and before the one falls into the other: 1e-4 of the
+    largest."""
     angles = np.concatenate([np.linspace(-0.4, 0.4, 6), np.linspace(1.9, 2.6, 6)])
     weights = np.random.default_rng(0).normal(size=12)
     true = weights @ circle_derivative(angles, 6.0, 40.0)
