@@ -10,8 +10,10 @@ from benchmarks.bench_rodas import circle_rows
 from metastable.integrate import rodas
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
+from metastable.integrate.rodas.charts import largest_real_part
 from metastable.integrate.rodas.tableau import GAMMA
 from metastable.kernels import reference
+from metastable.kernels.cpu.compiled import compiled
 from tests import variants
 
 
@@ -100,3 +102,78 @@ def test_forces_far_below_rounding_keep_their_relative_accuracy():
     weight = np.exp(np.longdouble(64.0) * (np.cos(gap) - 1))
     assert out[1] == pytest.approx(float(-weight * np.sin(gap) / (1 + weight)), rel=1e-13)
     assert out[2] == pytest.approx(float(-weight * np.sin(gap) / (2 + weight)), rel=1e-13)
+
+
+FIVEFOLD = np.array(
+    [
+        "0.3472914028913026",
+        "0.11677557698864266",
+        "0.05275656586117937",
+        "0.005395383538645291",
+        "-0.01489600178310262",
+        "0.17917736937368053",
+        "0.05980341789838052",
+        "0.11677557698864281",
+        "0.5372573381215189",
+        "0.02222899179598487",
+        "0.1365204934952382",
+        "-0.19234392463849548",
+        "0.07022221556714027",
+        "-0.03916311977807715",
+        "0.052756565861179355",
+        "0.0222289917959848",
+        "0.32802197176967335",
+        "-0.06319490410378",
+        "0.07887106151401492",
+        "0.2132994412335566",
+        "0.10361741170383924",
+        "0.005395383538645319",
+        "0.13652049349523818",
+        "-0.06319490410378001",
+        "0.42668114507922755",
+        "-0.2137877236949355",
+        "-0.22119488847631547",
+        "-0.1517579047101633",
+        "-0.014896001783102663",
+        "-0.19234392463849553",
+        "0.07887106151401496",
+        "-0.2137877236949356",
+        "0.551244382862066",
+        "0.2765861970877729",
+        "0.19576815133253325",
+        "0.17917736937368056",
+        "0.07022221556714012",
+        "0.21329944123355662",
+        "-0.22119488847631544",
+        "0.2765861970877727",
+        "1.0",
+        "0.3582947830621908",
+        "0.059803417898380534",
+        "-0.0391631197780772",
+        "0.1036174117038393",
+        "-0.15175790471016332",
+        "0.19576815133253322",
+        "0.3582947830621909",
+        "0.46131763197752707",
+    ],
+    dtype=float,
+).reshape(7, 7)
+"""Of a leader in dimension 8 (V = I): an eigenvalue of multiplicity five, and LAPACK's iteration for general matrices does not converge
+(OpenBLAS 0.3.31; in its last bits only)."""
+
+
+@compiled
+def _largest(block, m, result):
+    largest_real_part(block, m, result)
+
+
+def test_the_largest_real_part_of_symmetric_and_of_general_matrices():
+    """Symmetric ones by their own algorithm; general ones as LAPACK has them."""
+    rng, result = np.random.default_rng(0), np.zeros(1)
+    blocks = [FIVEFOLD, 1e-200 * FIVEFOLD, *rng.normal(size=(5, 6, 6))]
+    blocks += [block + block.T for block in rng.normal(size=(3, 7, 7))]
+    for block in blocks:
+        _largest(block, len(block), result)
+        size = np.abs(block).max()
+        true = size * np.linalg.eigvals(block / size).real.max()
+        assert abs(result[0] - true) < 1e-13 * size
