@@ -18,7 +18,8 @@ FEATURES = ("sse2", "sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
 GATHERED = ("all", "dev")
 """Extras of which it is enough to know that they are there: made of others, or for those who change the code."""
 VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT",
-             "METASTABLE_LANES", "METASTABLE_CACHE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "HF_HUB_OFFLINE")  # fmt: skip
+             "METASTABLE_LANES", "METASTABLE_CACHE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME",
+             "HF_HUB_OFFLINE")  # fmt: skip
 """Environment variables that change what is computed or where it is kept."""
 
 
