@@ -64,6 +64,7 @@ def make_system(model: Attention, axis: FloatArray, degree: int, kappa: float, b
     basis = bases.make(Zonal, model.dim, degree)
     assert isinstance(basis, Zonal)
     size = abs(beta)
+    interaction.check_scale(beta, model.dim)
     z, weights, polynomials = _harmonics(model.dim, degree, max(2 * degree + 8, 64 + math.ceil(12.0 * math.sqrt(size))))
     force = (weights * _lift(beta, z)) @ polynomials
     force[0] = 0.0
@@ -262,7 +263,7 @@ def noisy(model: Attention) -> float:
         raise UnsupportedError(
             "without noise stationary laws are point masses, not densities; give the model noise: noise=sqrt(2/kappa)"
         )
-    kappa = 2.0 / model.noise**2
+    kappa = 2.0 / model.noise / model.noise
     if not 1e-12 < kappa < 1e12:
         raise InvalidInputError(f"kappa = 2/noise^2 must be between 1e-12 and 1e12, not {kappa:g}")
     return kappa
