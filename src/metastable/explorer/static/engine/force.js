@@ -184,26 +184,26 @@ export class Force {
     const { model, tokens, x, sum, plain } = this, { dim, width, norm } = model;
     for (let k = 0; k < tokens; k++) {
       let square = 0;
-      for (let a = 0; a < dim; a++) square += y[k * width + a] ** 2;
+      for (let a = 0; a < dim; a++) { const v = y[k * width + a]; square += v * v; }
       const inverse = 1 / Math.sqrt(square);
       for (let a = 0; a < dim; a++) x[k * dim + a] = y[k * width + a] * inverse;
     }
     this.attend();
-    const law = norm.laws[norm.laws.length > 1 && t >= norm.jump ? 1 : 0];
+    const law = norm.laws[norm.laws.length > 1 && t >= norm.jump ? 1 : 0], { lengthPower, radiusPower } = law, { hasRadius } = norm;
     const pace = law.amplitude / (law.decay ? (t + 1) ** law.decay : 1);
     for (let k = 0; k < tokens; k++) {
       const from = k * dim, to = k * width;
       let along = 0;
       for (let a = 0; a < dim; a++) along += x[from + a] * sum[from + a];
       let speed = pace;
-      if (law.lengthPower) {
+      if (lengthPower) {
         let square = 0;
         for (let a = 0; a < dim; a++) square += (sum[from + a] + (plain ? x[from + a] : 0)) ** 2;
-        speed /= (Math.sqrt(square) || 1) ** law.lengthPower;
+        speed /= (Math.sqrt(square) || 1) ** lengthPower;
       }
-      const radial = speed * (along + (plain ? 1 : 0)), turn = law.radiusPower ? speed / y[to + dim] ** law.radiusPower : speed;
+      const turn = radiusPower ? speed / y[to + dim] ** radiusPower : speed;
       for (let a = 0; a < dim; a++) out[to + a] = turn * (sum[from + a] - along * x[from + a]);
-      if (norm.hasRadius) out[to + dim] = law.radial * radial;
+      if (hasRadius) out[to + dim] = law.radial * speed * (along + (plain ? 1 : 0));
     }
   }
 

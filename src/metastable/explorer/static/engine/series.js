@@ -2,6 +2,7 @@
 // over earlier tokens are sums per mode that grow from token to token: n M operations instead of n^2 / 2 (`metastable.kernels`, series).
 
 const EXACT = 1e-11; // of a sum over all tokens
+const FLATTEST = 1e-3; // smallest beta
 const PER_MODE = 0.75; // a mode of a token costs so much of a pair
 
 // c_0, c_1, ... by Miller's downward recurrence; all of them add up to 1.
@@ -22,7 +23,7 @@ export function coefficients(beta, tokens) {
 export class Series {
   // A series where it is cheaper than sums over so many pairs, else null. Everybody sees itself and all before it.
   static where({ heads: [{ beta }], ranges, dim, frozen }, tokens, pairs) {
-    if (dim !== 2 || !(beta > 0) || !ranges.every((range, k) => range.length === 2 && range[0] === 0 && range[1] === k + 1)) return null;
+    if (dim !== 2 || !(beta > FLATTEST) || !ranges.every((range, k) => range.length === 2 && range[0] === 0 && range[1] === k + 1)) return null;
     if (PER_MODE * tokens * Math.sqrt(2 * beta) > pairs) return null; // without looking closer
     const series = new Series(beta, tokens, frozen);
     return PER_MODE * tokens * series.weights.length < pairs ? series : null;

@@ -10,14 +10,15 @@ export class Sight {
     this.least = (least - SLACK) / beta;
     // A cosine changes by no more than both tokens' moves together. Where everybody feels everybody the lists are good for ever.
     this.reach = this.least < -2 ? Infinity : (SLACK / (2 * beta)) ** 2;
-    this.who = new Uint16Array(ranges.reduce((sum, range) => sum + range.reduce((part, end, q) => part + (q % 2 ? end : -end), 0), 0));
-    this.first = new Int32Array(tokens + 1); // token k feels who[first[k]] .. who[first[k + 1] - 1], and itself
+    this.who = null; // token k feels who[first[k]] .. who[first[k + 1] - 1], and itself
+    this.first = new Int32Array(tokens + 1);
     this.made = null; // the state that the lists were made for
   }
 
   // Make the lists good for the directions x (n x d).
   look(x) {
     if (this.made && this.holds(x)) return;
+    this.who ??= new Uint16Array(this.ranges.reduce((sum, range) => sum + range.reduce((part, end, q) => part + (q % 2 ? end : -end), 0), 0));
     this.made = x.slice();
     let end = 0;
     for (let k = 0; k < this.tokens; k++) {
