@@ -332,5 +332,6 @@ class March:
             )
         return (
             f"at t = {self.t:.6g} the density is sharper than {self.field.basis.degree} modes can show (it becomes a point mass "
-            "where tokens meet and no noise spreads them); stop earlier, raise modes or rtol, or follow tokens: density.sample(n, seed)"
+            "where tokens meet and no noise spreads them); stop earlier, raise modes or rtol, or follow tokens: "
+            f"density.{'sample' if self.plain else 'sequence'}(n, seed)"
         )
