@@ -48,7 +48,7 @@ class Rates:
     system: march.Movable
     probe: march.Movable
     followed: float
-    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng([23, 2411, 4990]))
     vector: FloatArray | None = None
     rate: float = 0.0
 

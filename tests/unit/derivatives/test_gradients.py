@@ -23,6 +23,8 @@ from metastable.integrate.planning import make
 MODEL = ms.Attention(dim=3, beta=4.0)
 START = ms.sphere.uniform(6, dim=3, seed=0)
 GOAL = derivatives.order_parameter()
+FIRST = np.eye(6, 3) * [1.0, 0.0, 0.0]
+"""The slope of the first coordinate of the first token."""
 
 SMOOTH = [
     derivatives.mean_cosine([0.0, 0.6, 0.8]),
@@ -187,6 +189,8 @@ def test_what_the_number_of_kept_states_is_makes_no_difference(engine, monkeypat
         ({"observable": lambda x: 1.0}, ObservableError, "differences"),
         ({"observable": lambda x: (1.0, x[:2])}, ObservableError, "shape"),
         ({"observable": lambda x: (float(x[0, 0]), np.ones_like(x))}, ObservableError, "not the derivative"),
+        ({"observable": lambda x: (float(x[0, 0]), 1.0001 * FIRST)}, ObservableError, "not the derivative"),
+        ({"observable": lambda x: (1e-12 * float(x[0, 0]), np.zeros_like(x))}, ObservableError, "not the derivative"),
         ({"observable": lambda x: 7, "differences": "central"}, ObservableError, "constant"),
         ({"observable": lambda x: abs(x[0, 0]), "differences": "complex"}, ObservableError, "complex"),
         ({"observable": lambda x: 1 / 0, "differences": "central"}, OwnFunctionError, "division"),
