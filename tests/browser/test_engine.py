@@ -248,7 +248,8 @@ def test_sums_that_leave_out_whom_nobody_feels(engine: Page) -> None:
         states = [ms.sphere.uniform(tokens, dim=dim, seed=number), near, ms.sphere.uniform(tokens, dim=dim, seed=99)]
         cases.append({"model": model, "tokens": tokens, "states": [state.ravel().tolist() for state in states]})
     script = """async (cases) => {
-      const { modelOf } = await import("/static/engine/setting.js"), { Force, horizonOfSight } = await import("/static/engine/force.js");
+      const { modelOf } = await import("/static/engine/setting.js");
+      const { Force, horizonOfSight } = await import("/static/engine/force.js");
       return cases.map(({ model: table, tokens, states }) => {
         const model = modelOf(table, tokens), force = new Force(model, tokens, horizonOfSight(tokens, 20)), { dim } = model, spins = [];
         const velocities = states.map((state) => {
