@@ -112,7 +112,7 @@ def _overview(results: Sequence[Result]) -> str:
         for r in results
     )
     head = '<tr><th>item</th><th>verdict</th><th class="optional"></th></tr>'
-    return f'<section><div class="scroll"><table>{head}{rows}</table></div></section>'
+    return f'<section><table class="overview">{head}{rows}</table></section>'
 
 
 def _section(result: Result) -> str:

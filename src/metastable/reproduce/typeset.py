@@ -27,8 +27,9 @@ GREEK = {
 }
 _LETTERS = "".join(sorted({letter for letter in GREEK.values() if len(letter) == 1}))
 _WORD = re.compile(r"(?<![A-Za-z])(" + "|".join(sorted(GREEK, key=len, reverse=True)) + r")(?![A-Za-z])")
-_EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9.]+)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
-_MINUS = re.compile(r"(?<![^\s(\[=,])-(?=[\d.∞])|(?<=\S )-(?= \S)|(?<== )-(?=\S)")
+_EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9]+(?:\.[0-9]+)?)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
+_MINUS = re.compile(rf"(?<![^\s(\[=,])-(?=[\d.∞{_LETTERS}])|(?<=\S )-(?= \S)|(?<== )-(?=\S)|(?<=\()-(?=\S)")
+_CODE = re.compile(r"`([^`]+)`")
 _BRACKETS = re.compile(r"&lt;([^&;=]*,[^&;=]*)&gt;")
 _PRIME = re.compile(rf"(?<=[{_LETTERS}])&#x27;|(?<=</sub>)&#x27;")
 # What an index may hang on: one letter (no word, as in file_name), a differential, or the end of brackets.
@@ -41,7 +42,8 @@ _CLOSING = {"(": ")", "{": "}"}
 
 def typeset(text: str) -> str:
     """`text`, escaped, with formulas typeset. Anything that is no formula stays as it is."""
-    shown = _EXPONENT.sub(_scientific, html.escape(text))
+    shown = _CODE.sub(r"<code>\1</code>", html.escape(text))
+    shown = _EXPONENT.sub(_scientific, shown)
     shown = _WORD.sub(lambda match: GREEK[match.group(1)], shown)
     shown = re.sub(r"\bsum(?=[_(])", "∑", shown.replace("sqrt(", "√("))
     shown = _BRACKETS.sub(r"⟨\1⟩", shown).replace("&gt;=", "≥").replace("&lt;=", "≤")
@@ -50,6 +52,8 @@ def typeset(text: str) -> str:
 
 def _scientific(match: re.Match[str]) -> str:
     mantissa, sign, exponent = match.groups()
+    if exponent == "0" or float(mantissa) == 0:
+        return f"{float(mantissa):g}"
     power = f"10^{'-' if sign == '-' else ''}{exponent}"
     return power if mantissa in ("1", "1.0") else f"{mantissa} × {power}"
 

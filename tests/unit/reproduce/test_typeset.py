@@ -26,6 +26,8 @@ from metastable.reproduce.typeset import typeset
         ("theta_j' = -sum_{k<j} w_jk", "θ<sub>j</sub>′ = −∑<sub>k&lt;j</sub> w<sub>jk</sub>"),
         ("exp(beta <x_i, x_j>), dx_i/dt", "exp(β ⟨x<sub>i</sub>, x<sub>j</sub>⟩), dx<sub>i</sub>/dt"),
         ("beta >= -0.16, it's -1e-9", "β ≥ −0.16, it&#x27;s −10<sup>−9</sup>"),
+        ("0.0e+00 and 3.0e+00 rad", "0 and 3 rad"),
+        ("ξ or -ξ, exp(-ct), `classify`", "ξ or −ξ, exp(−ct), <code>classify</code>"),
         ("file_name, one-sided, n = 3-5", "file_name, one-sided, n = 3-5"),
         ("the alphabet is not Greek", "the alphabet is not Greek"),
         ("<b>bold</b>", "&lt;b&gt;bold&lt;/b&gt;"),
