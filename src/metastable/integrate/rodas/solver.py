@@ -116,7 +116,7 @@ def _behind_rule(model: Attention, tokens: int | None) -> str | None:
 
 JOINED = replace(
     RESTING,
-    masks=RESTING.masks | {"prefix"},
+    masks=frozenset({"full", "prefix"}),
     parts=RESTING.parts | {"heads", "value"},
     rules=(Rule("contraction", _contraction_rule), Rule("behind", _behind_rule)),
 )
