@@ -24,7 +24,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import ConvergenceError, NumericalRangeError
-from metastable.integrate import explicit, march
+from metastable.integrate import explicit, march, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import DEGREE, Chart, Solution
 from metastable.integrate.tableau import TSIT5
@@ -173,17 +173,21 @@ class Path:
         end = y + h * np.tensordot(TSIT5.a[LAST, :LAST], step.k[:LAST], 1)
         covector = self._unretract(end, covector)
         if slopes[LAST].any():
-            self.pull(self.depth + min(step.t + h, latest), end, slopes[LAST], back)
+            self.pull(self._depth(min(step.t + h, latest)), end, slopes[LAST], back)
             covector += back
         pulled += covector
         slopes += np.multiply.outer(h * TSIT5.a[LAST], covector)
         for i in range(LAST - 1, -1, -1):
             place = y + h * np.tensordot(TSIT5.a[i, :i], step.k[:i], 1) if i else y
-            self.pull(self.depth + min(step.t + TSIT5.c[i] * h, latest), place, slopes[i], back)
+            self.pull(self._depth(min(step.t + TSIT5.c[i] * h, latest)), place, slopes[i], back)
             pulled += back
             if i:
                 slopes[:i] += np.multiply.outer(h * TSIT5.a[i, :i], back)
         return pulled
+
+    def _depth(self, t: float) -> float:
+        """Where in depth a time of the plan lies."""
+        return tsit5.depth_of(t, self.depth, self.plan.model.norm.breakpoints)
 
     def _unretract(self, place: FloatArray, covector: FloatArray) -> FloatArray:
         """R'(place)^T covector: across the direction, over its length; radii and angles as they are."""

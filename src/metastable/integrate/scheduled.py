@@ -73,13 +73,9 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     """A piece in its own time, which starts at 0; a norm that depends on depth is told the true one."""
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
-    rhs = select.right_hand_side(plan.model, len(state), plan.backend)
-
-    def later(t: float, y: FloatArray, out: FloatArray) -> None:
-        rhs(begin + t, y, out)
-
+    jumps = plan.model.norm.breakpoints
     return tsit5.solve(
-        later,
+        tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, jumps),
         state,
         plan.model.dim,
         plan.save.until,
@@ -87,7 +83,7 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
         rtol=plan.accuracy.rtol,
         atol=plan.accuracy.atol,
         max_steps=plan.accuracy.max_steps,
-        breakpoints=[b - begin for b in plan.model.norm.breakpoints],
+        breakpoints=[jump - begin for jump in jumps],
         progress=report,
     )
 

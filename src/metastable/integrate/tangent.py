@@ -20,7 +20,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import explicit, march
+from metastable.integrate import explicit, march, tsit5
 from metastable.integrate.adjoint import LAST, latest_stage, refuse_half
 from metastable.integrate.plan import Plan
 from metastable.integrate.tableau import TSIT5
@@ -48,7 +48,7 @@ def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: st
         for i in range(y.size):
             covector = np.zeros_like(y)
             covector.reshape(-1)[i] = 1.0
-            pull(depth + t, y, covector, out)
+            pull(tsit5.depth_of(t, depth, model.norm.breakpoints), y, covector, out)
             rows[i] = out.reshape(-1)
         return rows
 

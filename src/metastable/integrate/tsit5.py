@@ -29,6 +29,24 @@ def retract(y: FloatArray, dim: int) -> None:
     direction /= np.sqrt(np.einsum("ij,ij->i", direction, direction))[:, None]
 
 
+def depth_of(t: float, begin: float, breakpoints: Sequence[float]) -> float:
+    """The depth begin + t of a time t that is counted from `begin`, kept on its side of `breakpoints` (those are stepped onto at
+    breakpoint - begin): rounding may carry the sum across, where another right-hand side holds."""
+    depth = begin + t
+    for jump in breakpoints:
+        depth = max(depth, jump) if t >= jump - begin else min(depth, float(np.nextafter(jump, -np.inf)))
+    return depth
+
+
+def in_depth(rhs: RightHandSide, begin: float, breakpoints: Sequence[float]) -> RightHandSide:
+    """`rhs`, which knows depths, for times that are counted from `begin`."""
+
+    def later(t: float, y: FloatArray, out: FloatArray) -> None:
+        rhs(depth_of(t, begin, breakpoints), y, out)
+
+    return later if begin else rhs
+
+
 @dataclass
 class System:
     """A packed state in NumPy arrays; a `march.Movable`."""
