@@ -337,8 +337,8 @@ def test_values_and_heads_that_amount_to_the_identity(kind):
 
 @pytest.mark.parametrize(("seed", "betas"), [(0, (75.0, 70.0)), (3, (130.0, 125.0))])
 def test_two_heads_in_three_dimensions_creep_as_an_explicit_method_says_in_slow_time(seed, betas):
-    """V_1 = 0.4 I + A, V_2 = 0.6 I - A, one Q that is not the identity, tokens far apart: nothing is fast until two of them meet (at 1e30
-    and 1e34), so DOP853 follows them in units of their own speed, with forces made of differences."""
+    """V_1 = 0.4 I + A, V_2 = 0.6 I - A, one Q that is not the identity, tokens far apart: nothing is fast until two of them meet (1e30,
+    1e34), so DOP853 follows them in units of their own speed, with forces made of differences."""
     rng = np.random.default_rng(1)
     tilt = rng.normal(size=(3, 3))
     tilt, query = 0.075 * (tilt + tilt.T), np.eye(3) + 0.1 * rng.normal(size=(3, 3))
