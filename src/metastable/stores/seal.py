@@ -23,7 +23,7 @@ SEAL = "computed"
 
 
 def sealed(dataset: xr.Dataset, names: dict[str, list[Any]]) -> xr.Dataset:
-    """The dataset of a run that was computed just now with the attribute `computed`, for its `variables` and `attributes` of `names`."""
+    """The dataset of a run with the attribute `computed`, for the `variables` and `attributes` of `names`."""
     texts = [name for name in names["variables"] if dataset.variables[name].dtype.kind not in "biuf"]
     known = {
         "variables": [str(name) for name in names["variables"]],
