@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -365,3 +366,17 @@ def test_steps_keep_radii_to_the_tolerance_as_well():
         parts = np.concatenate([error[: 2 * n].reshape(n, 2), (error[2 * n :] / true[2 * n :])[:, None]], axis=1)
         worst = max(worst, np.sqrt((parts**2).sum(axis=1).mean()) / 1e-6)
     assert worst < 2.0
+
+
+def test_a_run_that_ends_at_a_singularity_keeps_no_moment_twice():
+    """A radius that reaches zero under PeriLN: steps shrink until time does not advance any more; such steps were kept before."""
+    rng = np.random.default_rng(0)
+    ends = []
+    for seed, value in list(enumerate(rng.normal(size=(12, 3, 3))))[10:]:
+        model = ms.Attention(dim=3, beta=1.5, value=value, norm=ms.PeriLN(), weights="unnormalized")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.StoppedEarlyWarning)
+            found = ms.simulate(model, ms.sphere.uniform(4, dim=3, seed=seed), until=4.0)
+        ends.append(found.status)
+        assert (np.diff(found.times) > 0).all()
+    assert "diverged" in ends
