@@ -413,6 +413,8 @@ def test_tokens_that_a_masked_array_hides_are_refused():
         lambda: model.replace(value=hidden[:2]),
         lambda: ms.simulate(model, hidden.data, times=np.ma.masked_array([1.0, 2.0], [False, True])),
         lambda: ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, start=lambda generator: hidden),
+        lambda: ms.Mask(np.ma.masked_array(np.eye(2, dtype=bool), np.eye(2))),
+        lambda: ms.checkpoints.from_states(hidden[None]),
     ]
     for use in uses:
         with pytest.raises(InvalidInputError, match=r"masked array with \d missing"):
