@@ -437,3 +437,21 @@ def test_whole_numbers_that_an_ensemble_would_round_are_refused():
         ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, observe={"code": lambda x: 2**53 + 1})
     stats = ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, observe={"code": lambda x: -(2**53)})
     assert stats.code.item() == -(2**53)
+
+
+@pytest.mark.parametrize(
+    "observe",
+    [
+        {"quantile": ms.observe.clusters(), "q": ms.observe.cosine_quantiles()},
+        {"angle": ms.observe.clusters(), "d": ms.observe.density(8)},
+        {"token": ms.observe.clusters(), "s": ms.observe.state()},
+        {"a": lambda x: x[:, 0], "a_0": lambda x: 1.0},
+        {"a": ms.observe.own(lambda x: x[:, 0], dims=("a",))},
+    ],
+    ids=lambda observe: "+".join(observe),
+)
+def test_an_observable_is_not_called_like_a_dimension(observe):
+    """Before, all members were simulated first and then lost in a ValueError; or the result was a coordinate, which `summarize`,
+    sweeps and pictures pass over."""
+    with pytest.raises(ObservableError, match="name of an observable and of a dimension"):
+        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[0.0, 1.0], seed=0, observe=observe)
