@@ -58,6 +58,12 @@ def _reads_as_number(text: str) -> bool:
     return True
 
 
+def refuse_masked(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> None:
+    """Raise `error` for a masked array with missing entries: behind the mask there is any number."""
+    if np.ma.is_masked(value):
+        raise error(f"{name} is a masked array with {np.ma.count_masked(value)} missing entries; drop or fill them")
+
+
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
     """`value` as a finite float64 array in C order."""
     try:
@@ -66,8 +72,7 @@ def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInpu
         raise error(f"{name} is not an array of numbers: {reason}") from None
     if raw.dtype.kind not in "biuf":
         raise error(f"{name} must hold real numbers, not {_what_it_holds(raw)}")
-    if np.ma.is_masked(value):
-        raise error(f"{name} is a masked array with {np.ma.count_masked(value)} missing entries; drop or fill them")
+    refuse_masked(value, name, error)
     array = np.array(raw, dtype=np.float64, order="C")
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

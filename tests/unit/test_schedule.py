@@ -332,3 +332,20 @@ def test_lengths_that_the_models_disagree_about_must_be_given(tmp_path):
     )
     assert ms.merge_tree(same).radius == ms.analysis.cluster_radius(run.models[1])
     run.animate(tmp_path / "film.gif", seconds=0.2, frames_per_second=5)
+
+
+@pytest.mark.parametrize("joint", [0.1, 0.7, 1.0, 1.3])
+def test_the_jump_of_a_norm_inside_a_piece_costs_no_steps(joint):
+    """Depth is joint + time, which is rounded onto the jump or short of it: before, the step onto it was tried with the law behind it,
+    refused, and halved some fifty times, and the error was a multiple of the tolerance."""
+    mixed = ms.Attention(dim=3, beta=6.0, norm=ms.MixLN(1.5), value=np.diag([1.0, 0.5, 0.2]))
+    start = ms.sphere.uniform(5, dim=3, seed=2)
+    whole = ms.simulate(mixed, start, until=4.0)
+    run = ms.simulate(ms.Schedule([(0.0, mixed), (joint, mixed)]), start, until=4.0)
+    assert np.isclose(run.times, 1.5, rtol=1e-15).any()
+    assert run.stats.rejected == whole.stats.rejected
+    assert run.stats.accepted <= whole.stats.accepted + 6
+    np.testing.assert_allclose(run.final, whole.final, atol=1e-6)
+    assert whole.radius is not None
+    assert run.radius is not None
+    np.testing.assert_allclose(run.radius[-1], whole.radius[-1], rtol=1e-6)

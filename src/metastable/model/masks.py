@@ -292,6 +292,7 @@ class Mask(_checks.LockedArrays, Masking):
 
 def _allowed(given: Any) -> NDArray[np.bool_]:
     """A boolean matrix in which everybody sees somebody, or `ModelError`."""
+    _checks.refuse_masked(given, "Mask.allowed", ModelError)
     try:
         array = np.array(given)
     except ValueError:
