@@ -54,7 +54,9 @@ def _machine_code(kernel) -> Any:
     """The dispatcher that turns a part into machine code of its own."""
     options = {name: value for name, value in kernel.targetoptions.items() if name != "nopython"}
     counts_references = options.get("_nrt", True)
-    return njit(cache=True, **options, **({} if counts_references else {"pipeline_class": KernelCompiler}))(kernel.py_func)
+    return njit(cache=True, **options, **({} if counts_references else {"pipeline_class": KernelCompiler}))(
+        kernel.py_func
+    )
 
 
 def address_of(kernel, *arguments) -> int:

@@ -37,6 +37,7 @@ def intrinsic(definition: Any) -> Any:
     infer_global(definition, types.Function(template))
     return definition
 
+
 LOG2E = 1.4426950408889634
 """log2(e): exp(x) = exp2(LOG2E * x)."""
 
