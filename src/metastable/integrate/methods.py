@@ -40,7 +40,7 @@ def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         max_steps=plan.accuracy.max_steps,
         settled=plan.save.settled,
         progress=report,
-        resume=plan.resume,
+        origin=plan.resume,
     )
 
 
