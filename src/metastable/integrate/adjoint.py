@@ -176,17 +176,20 @@ class Path:
         end = y + h * np.tensordot(TSIT5.a[LAST, :LAST], step.k[:LAST], 1)
         covector = self._unretract(end, covector)
         if slopes[LAST].any():
-            self.pull(self.depth + min(step.t + h, latest), end, slopes[LAST], back)
+            self.pull(self._depth(min(step.t + h, latest)), end, slopes[LAST], back)
             covector += back
         pulled += covector
         slopes += np.multiply.outer(h * TSIT5.a[LAST], covector)
         for i in range(LAST - 1, -1, -1):
             place = y + h * np.tensordot(TSIT5.a[i, :i], step.k[:i], 1) if i else y
-            self.pull(self.depth + min(step.t + TSIT5.c[i] * h, latest), place, slopes[i], back)
+            self.pull(self._depth(min(step.t + TSIT5.c[i] * h, latest)), place, slopes[i], back)
             pulled += back
             if i:
                 slopes[:i] += np.multiply.outer(h * TSIT5.a[i, :i], back)
         return pulled
+
+    def _depth(self, t: float) -> float:
+        return self.plan.model.norm.depth_of(self.depth, t)
 
     def _unretract(self, place: FloatArray, covector: FloatArray) -> FloatArray:
         """R'(place)^T covector: across the direction, over its length; radii and angles as they are."""

@@ -222,6 +222,8 @@ class _March:
         if lands and stop == self.until and self.landing is None:
             self.landing = self.here(recorder)
         step = stop - self.t if lands else self.h
+        if not self.t + step > self.t:
+            return False  # time no longer advances, and a step that is taken nowhere would be kept as another moment
         error = self.system.advance(self.t, step, latest)
         self.evaluations += TSIT5.stages - 1
         if not error <= 1.0:

@@ -43,7 +43,7 @@ def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: st
         for i in range(y.size):
             covector = np.zeros_like(y)
             covector.reshape(-1)[i] = 1.0
-            pull(depth + t, y, covector, out)
+            pull(model.norm.depth_of(depth, t), y, covector, out)
             rows[i] = out.reshape(-1)
         return rows
 

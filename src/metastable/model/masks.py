@@ -259,7 +259,8 @@ class Mask(_checks.LockedArrays, Masking):
     def _by_rule(self, tokens: int) -> NDArray[np.bool_]:
         """The matrix that the rule makes; the last one is kept, for a right-hand side asks again and again."""
         made: dict[int, NDArray[np.bool_]] = vars(self)["_made"]
-        if tokens not in made:
+        matrix = made.get(tokens)
+        if matrix is None:
             size = _checks.count(tokens, "tokens", error=ModelError)
             if size > RULE_TOKENS:
                 raise ModelError(f"a mask by rule is asked for every pair, too often for {size} tokens; give a matrix")
@@ -267,7 +268,8 @@ class Mask(_checks.LockedArrays, Masking):
             matrix = _checks.readonly(_allowed(answers))
             made.clear()
             made[tokens] = matrix
-        return made[tokens]
+        # Not read again: another thread may have asked about another length meanwhile.
+        return matrix
 
     def _answer(self, k: int, j: int) -> bool:
         """What the rule says about one pair."""
@@ -276,7 +278,7 @@ class Mask(_checks.LockedArrays, Masking):
             answer = rule(k, j)
         except Exception as reason:  # whatever a function of somebody raises
             raise ModelError(f"Mask: the rule failed for the positions ({k}, {j}): {reason!r}") from reason
-        return _checks.flag(answer, "the answer of the rule of Mask for two positions (k, j)")
+        return _checks.flag(answer, f"the answer of the rule of Mask for the positions ({k}, {j})", error=ModelError)
 
     def check(self, tokens: int) -> None:
         if self.is_rule:
@@ -290,6 +292,7 @@ class Mask(_checks.LockedArrays, Masking):
 
 def _allowed(given: Any) -> NDArray[np.bool_]:
     """A boolean matrix in which everybody sees somebody, or `ModelError`."""
+    _checks.refuse_masked(given, "Mask.allowed", ModelError)
     try:
         array = np.array(given)
     except ValueError:

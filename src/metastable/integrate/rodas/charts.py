@@ -61,7 +61,7 @@ def combine(increments, k, coefficients, count, y, square):
         y[b] = 0.0
         for j in range(count):
             y[b] += coefficients[j] * increments[j, k, b]
-        square += y[b] ** 2
+        square += y[b] * y[b]
     return square
 
 
