@@ -104,10 +104,8 @@ def drift_over(
     """The drift over a step: Heun's method from one of `breakpoints`, where the right-hand side jumps, to the next."""
     for jump in (b for b in breakpoints if t < b <= t + step):
 
-        def before(
-            time: float, state: FloatArray, out: FloatArray, last: float = float(np.nextafter(jump, 0.0))
-        ) -> None:
-            rhs(min(time, last), state, out)
+        def before(t: float, y: FloatArray, out: FloatArray, last: float = float(np.nextafter(jump, 0.0))) -> None:
+            rhs(min(t, last), y, out)
 
         y = drift_step(before, t, y, dim, jump - t)
         t, step = jump, t + step - jump

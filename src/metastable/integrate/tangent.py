@@ -127,7 +127,7 @@ class Tangents(march.Recorder):
         first = self.jacobian(t, y)
         count = int(np.ceil(h * _norm(first) / RESOLVED))
         if count > 1:
-            self.frame.vectors = self._shorter(t, h, latest, polynomial(), count)
+            self.frame.vectors = self._shorter(t, h, latest, polynomial(None), count)
             return
         slopes[0] = first @ vectors
         for i in range(1, LAST):
