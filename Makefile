@@ -67,7 +67,7 @@ test-lowest:
 bench: rivals
 	$(BIN)/metastable bench
 
-# The same in full on an idle machine (half an hour), and from it the record, the tables and the picture of docs/performance.md.
+# The same in full on an idle machine (twenty minutes), and from it the record, the tables and the picture of docs/performance.md.
 bench-page: rivals
 	$(BIN)/metastable bench -- --publish
 

@@ -66,6 +66,8 @@ def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInpu
         raise error(f"{name} is not an array of numbers: {reason}") from None
     if raw.dtype.kind not in "biuf":
         raise error(f"{name} must hold real numbers, not {_what_it_holds(raw)}")
+    if np.ma.is_masked(value):
+        raise error(f"{name} is a masked array with {np.ma.count_masked(value)} missing entries; drop or fill them")
     array = np.array(raw, dtype=np.float64, order="C")
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -311,7 +313,13 @@ def readonly(array: np.ndarray) -> np.ndarray:
 
 
 class LockedArrays:
-    """For frozen dataclasses with read-only arrays, which stay so in deep copies and when they are sent between processes."""
+    """For frozen dataclasses with read-only arrays, which stay so in deep copies and when they are sent between processes.
+
+    One that has a `__post_init__` of its own sees to its arrays there.
+    """
+
+    def __post_init__(self) -> None:
+        self.__setstate__(vars(self).copy())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

@@ -277,7 +277,7 @@ def test_forces_on_points_and_their_jacobian(dim, count):
     places, sizes = ms.sphere.uniform(4, dim, 1), np.array([3.0, 1.0, 2.0, 5.0])
     field = clusters.Field.of(model)
     work = points.make_work(field.frame.into(places), 4 * (dim - 1), count)
-    around = field.surroundings(sizes, 1e-9)
+    around = field.surroundings(sizes, len(sizes), 1e-9)
     _linearise(around, work)
     velocity = field.frame.back(np.einsum("kab,kb->ka", work.frames, work.velocity))
     tokens = np.repeat(places, sizes.astype(int), axis=0)
@@ -346,7 +346,7 @@ def test_a_value_with_one_leading_eigenvector_brings_everybody_there():
 def test_what_has_no_points_is_refused_beyond_the_horizon_of_a_dense_block():
     x = ms.sphere.uniform(4, dim=2, seed=0)
     for fields, word in (
-        ({"mask": ms.Prefix(3)}, "mask Prefix"),
+        ({"mask": ms.Mask([[True, True, False, False]] * 4)}, "mask"),
         ({"mask": FULL, "value": np.array([[1.0, -1.0], [1.0, 1.0]])}, "complex"),
         ({"mask": FULL, "value": -np.eye(2)}, "leading eigenvalue of V is -1"),
         ({"mask": FULL, "frozen": ms.Frozen(x[:1])}, "frozen"),

@@ -13,7 +13,7 @@ from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
 from metastable.control.counting import REDUCED, SIMULATED, Counter
-from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded
+from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded, turns_beta
 from metastable.control.search import Problem, Root, Try, find
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
@@ -262,7 +262,7 @@ def _changed(model: Attention, knob: Knob, value: float, tokens: int) -> tuple[A
 
 def _law(model: Attention, knob: Knob, tokens: int, until: float) -> Callable[[float], float] | None:
     """log of the expected count as a function of log(beta), for `tokens` tokens; None for other knobs and other forces."""
-    if knob.name != "beta" or not feasible.has_law(model):
+    if not turns_beta(knob) or not feasible.has_law(model):
         return None
 
     def law(x: float) -> float:

@@ -55,7 +55,7 @@ def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.
     rhs = select.right_hand_side(plan.model, len(start), plan.backend)
 
     def later(t: float, y: FloatArray, out: FloatArray) -> None:
-        rhs(depth + t, y, out)
+        rhs(plan.model.norm.depth_of(depth, t), y, out)
 
     return tsit5.System(later if depth else rhs, np.array(start), plan.model.dim, 0, plan.accuracy), start, "ambient"
 

@@ -161,6 +161,10 @@ class Movable(System, Protocol):
         ...
 
 
+Limit = Callable[[float, float], float]
+"""(t, step) -> the step from t that may be taken instead."""
+
+
 @dataclass
 class _March:
     """Where an integration is, how far it dares to step, and what it has cost."""
@@ -207,8 +211,12 @@ class _March:
         self.h = control.initial_step(self.system.speed(), self.system.bend, tolerance, horizon)
         self.evaluations += 1
 
-    def attempt(self, stop: float, latest: float, recorder: Recorder) -> bool:
+    def attempt(self, stop: float, latest: float, recorder: Recorder, limit: Limit | None = None) -> bool:
         """Try one step towards `stop`; False when the solution cannot be continued."""
+        wanted = min(self.h, stop - self.t)
+        allowed = wanted if limit is None else limit(self.t, wanted)
+        if allowed < wanted:
+            self.h = allowed
         # A step that would leave a sliver before the stop is stretched onto it.
         lands = self.t + 1.0001 * self.h >= stop
         if lands and stop == self.until and self.landing is None:
@@ -246,10 +254,11 @@ def integrate(
     fixed_step: float | None = None,
     progress: Report | None = None,
     resume: Resume | None = None,
+    limit: Limit | None = None,
 ) -> Solution:
     """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 (or from `resume`) to `until`.
 
-    Arguments as in `tsit5.solve`.
+    Arguments as in `tsit5.solve`; `limit`: who may ask for a shorter step than the error control does.
     """
     begin = 0.0 if resume is None else resume.t
     stops = [b for b in sorted(breakpoints) if begin < b < until] + [until]
@@ -273,7 +282,7 @@ def integrate(
                 status, message = out_of_steps(march.t, max_steps)
             elif recorder.bytes_kept > DENSE_LIMIT:
                 status, message = dense_overflow(march.t)
-            elif not march.attempt(stop, latest, recorder):
+            elif not march.attempt(stop, latest, recorder, limit):
                 status, message = diverged(march.t)
             if progress is not None:
                 progress(march.t)

@@ -76,7 +76,7 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     rhs = select.right_hand_side(plan.model, len(state), plan.backend)
 
     def later(t: float, y: FloatArray, out: FloatArray) -> None:
-        rhs(begin + t, y, out)
+        rhs(plan.model.norm.depth_of(begin, t), y, out)
 
     return tsit5.solve(
         later,

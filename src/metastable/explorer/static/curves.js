@@ -20,7 +20,8 @@ function trace(chart, run, values, place, color, dash = [], lineWidth = 1.8) {
 const DASHES = [[], [5, 3]];
 
 export class Clusters extends Chart {
-  draw(runs, clock, theme) {
+  // `bare`: the count alone, without what theory says.
+  draw(runs, clock, theme, bare = false) {
     const shown = runs.filter(Boolean);
     if (!shown.length || !this.size[0]) return;
     this.clear(theme);
@@ -35,23 +36,17 @@ export class Clusters extends Chart {
     runs.forEach((run, panel) => {
       if (!run) return;
       const { facts, curves } = run;
-      if (panel === 0 && facts?.expected && shown.length === 1) this.expected(facts.expected, place, theme, top);
-      if (facts?.law) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
+      if (panel === 0 && facts?.expected && shown.length === 1 && !bare) this.expected(facts.expected, place, theme, top);
+      if (facts?.law && !bare) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
     });
     this.figure.querySelector(".key").textContent = `r = ${plain(shown[0].radius, 3)}`;
-    if (law) this.name("N(t)", theme);
-  }
-
-  name(law, theme) {
-    const { ctx } = this, { x, y, width } = this.inner;
-    ctx.fillStyle = theme.theory; ctx.textAlign = "right"; ctx.textBaseline = "top";
-    ctx.fillText(`law ${law}`, x + width, y + 2);
+    this.figure.querySelector(".law").hidden = !law;
   }
 
   expected(expected, place, theme, top) {
     const { ctx } = this, { x, width } = this.inner;
-    ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.lineWidth = 1;
+    ctx.textAlign = "left"; ctx.textBaseline = "bottom"; ctx.lineWidth = 1; // at the beginning, where the curves are high above
     const labels = [["strong", expected.strong, theme.strong], ["Rényi", expected.renyi, theme.soft]].filter(([, v]) => v !== null && v > 1 && v < top);
     for (const [name, value, color] of labels) {
       const py = place(value);
@@ -59,7 +54,7 @@ export class Clusters extends Chart {
       ctx.beginPath(); ctx.moveTo(x, py); ctx.lineTo(x + width, py); ctx.stroke(); ctx.setLineDash([]);
       const below = name === "strong" && labels.length > 1;
       ctx.textBaseline = below ? "top" : "bottom";
-      ctx.fillText(`${name} ${plain(value, 3)}`, x + width, py + (below ? 2 : -1));
+      ctx.fillText(`${name} ${plain(value, 3)}`, x + 3, py + (below ? 2 : -1));
     }
     ctx.globalAlpha = 1;
   }

@@ -272,6 +272,9 @@ def evaluate(piece, u, out):
 def record(counters, times, saved, t, h, until, piece):
     """Save the output times that the step from t to t + h covers."""
     end = t + h
+    # t + (until - t) may be less than until, by rounding: whoever asked for the end would get nothing.
+    if until - end <= 1e-15 * until:
+        end = until
     while counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= end or end >= until):
         u = (times[counters[OUTPUTS]] - t) / h
         evaluate(piece, min(1.0, max(0.0, u)), saved[counters[OUTPUTS]])

@@ -119,7 +119,7 @@ def solve(
     state, t, step, done = start, begin, first_step, base
     while True:
         flow = clusters.make_flow(model, state, t, step, goal.tolerance, goal.max_steps - _work(done))
-        if flow.places.shape[0] * (model.dim - 1) <= clusters.SMALL or t >= min(horizon, goal.until):
+        if flow.leading * (model.dim - 1) <= clusters.SMALL or t >= min(horizon, goal.until):
             break
         end = min(horizon, goal.until, max(2.0 * t, t + FIRST_STRETCH))
         part = _stretch(model, state, stretch, record, t, end, step, flow.tries)

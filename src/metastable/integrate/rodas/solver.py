@@ -7,8 +7,8 @@ cascade of merges down to one cluster is a matter of some hundred steps. Three s
 - the circle with Q = K = V = I, in angles (`circle_system`);
 - any dimension, heads, Q, K, V, in gnomonic charts (`sphere_system`);
 - a dense leading block for full attention and prefix masks (`dense`), honest to `DENSE_HORIZON` only; unnormalised weights are one
-  such block at another pace (`unnormalized`). Beyond, tokens under full attention that have met are one point with a mass
-  (`clusters`, `full_attention`).
+  such block at another pace (`unnormalized`). Beyond, tokens under full attention (or of a prefix) that have met are one point with a
+  mass (`clusters`, `full_attention`).
 
 The tolerance is `atol + rtol`, absolute in angle, the worst token of every step (`control`). Range: differences of
 logits must stay above -700, i.e. beta below 350 when Q = K = I; beyond, forces between antipodes underflow to zero.
@@ -50,6 +50,8 @@ POINTS_FROM = 1e13
 longer than its fast times leave nothing of 1 / (gamma h) - J, and none may be short enough (two tokens at t = 1e16)."""
 DENSE_SIZE = 6000
 """Largest dense block, tokens times (dim - 1)."""
+POINTS_SIZE = 2000
+"""Tokens times (dim - 1) up to which those behind a prefix are points of their own: one matrix holds what moves them all."""
 LOGIT_SPREAD = 700.0
 """Largest difference of logits whose exponential double precision holds with relative accuracy."""
 
@@ -105,12 +107,21 @@ def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
     return f"joins tokens that fall back to one another, but the leading eigenvalue of V is {top.real:.3g}"
 
 
+def _behind_rule(model: Attention, tokens: int | None) -> str | None:
+    """Tokens behind a prefix are never joined."""
+    if tokens is None or dense_tokens(model, tokens) == tokens or tokens * (model.dim - 1) <= POINTS_SIZE:
+        return None
+    return f"moves the tokens behind a prefix one by one, {POINTS_SIZE} coordinates in all (there are {tokens * (model.dim - 1)})"
+
+
 JOINED = replace(
     RESTING,
+    masks=frozenset({"full", "prefix"}),
     parts=RESTING.parts | {"heads", "value"},
-    rules=(Rule("contraction", _contraction_rule),),
+    rules=(Rule("contraction", _contraction_rule), Rule("behind", _behind_rule)),
 )
-"""Models whose tokens become points with masses: under full attention those at one place stay together, whatever V is."""
+"""Models whose tokens become points with masses: under full attention, and in a prefix, those at one place stay together, whatever V
+is."""
 
 
 def refusal(model: Attention, tokens: int | None = None) -> str | None:
