@@ -20,6 +20,8 @@ SCENES = (
     ("explorer-compare", "norms", "dark", 0.63),
 )
 """Name, preset, colours, and place of the clock."""
+STORY = 4
+"""The step of the story that is shown."""
 
 
 def show(page: Page, address: str, preset: str, at: float) -> None:
@@ -51,6 +53,14 @@ def main() -> None:
                 page.wait_for_timeout(500)
                 page.screenshot(path=IMAGES / "explorer-chart.png")
             page.close()
+        page = browser.new_page(viewport=SIZE, color_scheme="light")
+        page.goto(address)
+        page.click("#tell")
+        page.locator("#story .step").nth(STORY - 1).click()
+        page.wait_for_selector(f"body[data-step='{STORY}'] .stage[data-done]", state="attached", timeout=PATIENCE)
+        page.locator("#story-control").fill("0.4")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=IMAGES / "explorer-story.png")
         browser.close()
         server.terminate()
 

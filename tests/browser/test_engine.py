@@ -232,6 +232,60 @@ def test_runs_are_those_of_python(engine: Page) -> None:
     print(f"\n{len(wanted)} settings: positions at t = 20 differ by at most {worst:.1e}")
 
 
+def test_sums_that_leave_out_whom_nobody_feels(engine: Page) -> None:
+    """Lists and series against the reference engine, also after the tokens have gone elsewhere: velocities of Q = K = V = I."""
+    draw, cases = np.random.default_rng(12), []
+    frozen = {"tokens": [[0.6, 0.8], [-1.0, 0.0]], "weights": [4.0, 0.5]}
+    masks = [None, {"kind": "full"}, {"kind": "window", "width": 7}, {"kind": "prefix", "length": 20}]
+    for number in range(40):
+        dim, tokens = pick(draw, [2, 2, 3, 5]), int(draw.integers(2, 130))
+        model: dict[str, Any] = {"dim": dim, "beta": float(np.exp(draw.uniform(np.log(0.05), np.log(3000))))}
+        mask = pick(draw, [None, None, *masks])
+        model |= {} if mask is None else {"mask": mask}
+        model |= {"frozen": frozen} if dim == 2 and number % 4 == 0 else {}
+        near = 1.0 + 1e-3 * draw.standard_normal((tokens, dim))
+        near /= np.linalg.norm(near, axis=1, keepdims=True)
+        states = [ms.sphere.uniform(tokens, dim=dim, seed=number), near, ms.sphere.uniform(tokens, dim=dim, seed=99)]
+        cases.append({"model": model, "tokens": tokens, "states": [state.ravel().tolist() for state in states]})
+    angles = np.linspace(0, 2 * np.pi, 121)[:-1]  # some of whom are as far away as numbers reach: exp(-710)
+    even = np.stack([np.cos(angles), np.sin(angles)], axis=1).ravel().tolist()
+    cases += [{"model": {"dim": 2, "beta": beta}, "tokens": 120, "states": [even]} for beta in (354.0, 355.5, 357.0)]
+    script = """async (cases) => {
+      const { modelOf } = await import("/static/engine/setting.js");
+      const { Force, horizonOfSight } = await import("/static/engine/force.js");
+      return cases.map(({ model: table, tokens, states }) => {
+        const model = modelOf(table, tokens), force = new Force(model, tokens, horizonOfSight(tokens, 20)), { dim } = model, spins = [];
+        const all = new Force(model, tokens), velocities = states.map((state) => {
+          const out = new Float64Array(state.length);
+          force.velocity(0, Float64Array.from(state), out);
+          if (dim === 2) {
+            const turns = new Float64Array(tokens);
+            force.spin(0, Float64Array.from(turns, (_, k) => Math.atan2(state[2 * k + 1], state[2 * k])), turns);
+            spins.push(Array.from(turns));
+          }
+          const whole = new Float64Array(state.length); // the same with nobody left out
+          all.velocity(0, Float64Array.from(state), whole);
+          if (!whole.every((value, i) => Math.abs(value - out[i]) < 3e-11)) throw new Error(`beta = ${table.beta}`);
+          return Array.from(out);
+        });
+        return { velocities, spins, series: Boolean(force.series), left: 1 - force.sight.first[tokens] / force.sight.who.length };
+      });
+    }"""
+    found = engine.evaluate(script, cases)
+    for case, item in zip(cases, found):
+        model = ms.Attention.from_dict(case["model"])
+        for number, flat in enumerate(case["states"]):
+            state = np.array(flat).reshape(-1, model.dim)
+            wanted = ms.velocity(model, state, engine="reference")
+            np.testing.assert_allclose(np.reshape(item["velocities"][number], state.shape), wanted, atol=3e-11)
+            if model.dim == 2:
+                turns = state[:, 0] * wanted[:, 1] - state[:, 1] * wanted[:, 0]
+                np.testing.assert_allclose(item["spins"][number], turns, atol=3e-11)
+    assert sum(item["series"] for item in found) > 4  # both ways are tried,
+    assert sum(not item["series"] for item in found) > 5
+    assert sum(item["left"] > 0.3 for item in found) > 5  # and lists that leave somebody out
+
+
 LONG: list[tuple[dict[str, Any], float]] = [
     ({"model": {"dim": 2, "beta": 16.0}, "start": {"tokens": 60, "seed": 3}}, 1e12),
     ({"model": {"dim": 2, "beta": 32.0}, "start": {"tokens": 40, "seed": 0}}, 1e30),

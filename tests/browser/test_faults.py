@@ -284,6 +284,31 @@ def test_a_link_that_cannot_be_read_says_so(visit, address):
     expect(page.locator("#preset")).to_have_value("sphere")
 
 
+def garbled(**fields):
+    """A link whose setting has other things where the page reads numbers and lists."""
+    model = {"dim": 2, "beta": 4.0} | {name: value for name, value in fields.items() if name != "tokens"}
+    return link([{"model": model, "start": {"tokens": fields.get("tokens", 5)}}], {"until": 1.0})
+
+
+def test_links_with_other_things_in_them(visit, server):
+    """Nothing throws, whatever stands where a number should; how it is looked at falls back to what can be."""
+    page = visit(SMALL)
+
+    def go(address):
+        page.goto("about:blank")
+        page.goto(server.address + address)
+
+    others = [{"beta": "x"}, {"value": {"eigenvalues": "q"}}, {"mask": 5}, {"heads": [None]}, {"tokens": "7"}]
+    for address in ("#preset=%E0%A4%A", *(garbled(**fields) for fields in others)):
+        go(address)
+        expect(page.locator("#notice")).to_contain_text(re.compile("cannot be read|There is no preset"))
+    panels = [{"model": {"dim": 2, "beta": 4.0}, "start": {"tokens": 5}}]
+    go(link(panels, {"until": 1.0}, speed=-3, color="none", active=7))
+    wait_until_done(page)
+    expect(page.locator("#speed")).to_have_value("1")
+    expect(page.locator("[name=color]")).to_have_value("cluster")
+
+
 # ------------------------------------------------------------------------------------------------------ smaller things
 
 

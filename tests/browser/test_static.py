@@ -104,6 +104,10 @@ def test_from_a_folder(site: Path, open_page: Open) -> None:
     page.keyboard.press("End")
     assert position(page) == 1
     assert page.locator("#stages canvas").first.screenshot() != first
+    page.click("#download")
+    page.click("#download-menu [data-format=embed]")
+    expect(page.locator("#embed p")).to_contain_text("on your own machine")
+    page.locator("#embed .close").click()
     # What was not recorded is computed here, and says so.
     rerun(page, lambda: page.select_option("#preset", "figure-2"))
     expect(fine_print(page)).to_contain_text("engine browser")

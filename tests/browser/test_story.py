@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from metastable.explorer.export_site import export
 from tests.browser.conftest import rerun, wait_until_done
+from tests.unit.explorer.serving import Server
 
 TITLES = (
     "Attention pulls",
@@ -66,6 +67,9 @@ def walk(page: Page) -> None:
     expect(page.locator(".stage .count").first).to_have_text("2 clusters")
     page.click("#story-next")
     at_step(page, 6)
+    assert page.locator("#story .row").evaluate(
+        "(row) => row.lastChild.offsetLeft + row.lastChild.offsetWidth <= row.offsetLeft + row.offsetWidth"
+    )
     to_end(page)
     expect(page.locator("#clock")).to_have_text("layer 30 of 30")
     expect(page.locator(".stage .count").first).to_have_text("1 cluster")
@@ -135,6 +139,24 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
     page.keyboard.press(" ")
     expect(meaning).to_be_hidden()
     assert page.locator("#play").get_attribute("aria-label") == playing
+    # Every field, chart and line of the page has a word that explains itself.
+    without = """() => [...document.querySelectorAll("#form .field, .chart:not(#lines-b) figcaption, #legend li, #verdict dt, .until")]
+      .filter((node) => !node.matches(".field") || node.querySelector("span:not(.sr)"))
+      .filter((node) => !node.matches(".term") && !node.querySelector(".term")).map((node) => node.textContent)"""
+    assert page.evaluate(without) == []
+    meanings = {
+        "#verdict .term >> text=Predicted": "before anything is computed",
+        "#verdict .term >> text=Reached": "when the run ends",
+        "#form .term >> text=heads": "Several attentions at once",
+        "#form .term >> text=weights": "How much each token that is seen counts",
+        "#clusters figcaption .term >> text=Clusters": "how many theory expects",
+    }
+    for place, text in meanings.items():
+        page.locator(place).first.focus()
+        expect(meaning).to_contain_text(text)
+        page.locator("#tell").focus()
+        page.locator(place).first.hover()
+        expect(meaning).to_contain_text(text)
     page.click("#help")
     page.click("#about .open-glossary")
     for name in (
@@ -149,3 +171,24 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
         "Value matrix",
     ):
         expect(page.locator("#glossary dt", has_text=re.compile(f"^{name}")).first).to_be_visible()
+
+
+def test_story_on_a_phone_on_its_side(browser: Browser, server: Server) -> None:
+    """The picture and its clock stand beside the text, not over it."""
+    context = browser.new_context(viewport={"width": 844, "height": 390}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(server.address)
+    page.click("#tell")
+    at_step(page, 1)
+    for step in (1, 4):
+        page.locator("#story .step").nth(step - 1).tap()
+        at_step(page, step)
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        story, clock, picture = (page.locator(name).bounding_box() for name in ("#story", "#transport", "#stages"))
+        assert story is not None
+        assert clock is not None
+        assert picture is not None
+        assert max(box["x"] + box["width"] for box in (clock, picture)) <= story["x"]
+        assert picture["height"] > 190
+        assert 0 <= clock["y"] <= 390 - clock["height"]
+    context.close()

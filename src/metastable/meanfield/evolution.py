@@ -100,7 +100,7 @@ def _averages(model: Attention, positions: int) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evolution:
+class Evolution(_checks.LockedArrays):
     """What `evolve` returns.
 
     Fields

@@ -30,16 +30,36 @@ export const TERMS = {
   noise: ["Noise σ", "Random shaking of every token."],
   keys: ["Query and key", "Two matrices that decide which tokens look alike to attention."],
   feedforward: ["Feed-forward part", "The other half of a layer: it changes each token by itself, without looking at others."],
+  heads: ["Heads", "Several attentions at once, each with its own β and its own V. Their pulls are added."],
+  weights: ["Weights", "How much each token that is seen counts. Softmax: shares that add up to one. Unnormalised: not divided by their sum. Hardmax: only the most similar token counts."],
+  mask: ["Mask", "Who sees whom. Causal: itself and all before. Full: everybody. Window: the last w. Sink: the first s and the last w. Prefix: the first p see each other."],
+  predicted: ["Predicted", "What theory says about the end before anything is computed, from the eigenvalues of V; and whether that is a theorem or a conjecture."],
+  reached: ["Reached", "Where the tokens are when the run ends, and whether that is what was predicted. Clusters that have not merged yet do not contradict it: they may need more time."],
+  counts: ["Clusters, law N(t)", "How many clusters there are: tokens linked closer than r. Orange: the law N(t), how many theory expects at time t. Dotted: the expected numbers of centers."],
+  start: ["Start", "How the first places are drawn: evenly over the sphere, around one direction or several, or each near the one before it."],
+  seed: ["Seed", "The number that random draws begin with. The same seed draws the same tokens again."],
+  horizon: ["Horizon", "The time up to which the run is computed. With log t every decade takes as long to play as the one before."],
+  color: ["Colour", "By cluster: tokens that are one now. By order: from the first token to the last. By origin: where a token began."],
+  projection: ["Projection", "More than three dimensions cannot be drawn: the picture shows three directions of them."],
+  trails: ["Trails", "Where tokens were a little earlier: a tail on the sphere, a line towards the middle on the circle."],
+  numbers: ["Number of a cluster", "The number of its first token, counted from 0."],
+  ghost: ["Ended before", "Dashed rings: where clusters ended before the last change by hand."],
   sink: ["Sink", "The first token of a text. Models rest unused attention on it, and its state grows out of all proportion."],
 };
 
 // Words that the page has already: selector -> name.
 const MARKS = {
-  "#legend li:nth-child(1)": "renyi", "#legend li:nth-child(2)": "strong", "#legend li:nth-child(3)": "first", "#legend-frozen": "frozen", "#legend-leading span": "leading",
-  "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "cluster", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
+  "#legend li:nth-child(1)": "renyi", "#legend li:nth-child(2)": "strong", "#legend li:nth-child(3)": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading",
+  "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "counts", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
   "#attention figcaption > span:first-child": "attention", "#spectrum figcaption > span:first-child": "spectrum",
+  "#clusters .key": "radius", "#capture .key": "delta", ".until > span": "horizon",
 };
-const FIELDS = { tokens: "token", dim: "sphere", beta: "beta", mask: "causal", norm: "norm", noise: "noise", frozen: "frozen", value: "value", query: "keys", delta: "delta", radius: "radius" };
+// A field of the form is explained by the longest beginning of its name that is here.
+const FIELDS = {
+  tokens: "token", dim: "sphere", seed: "seed", start: "start", beta: "beta", heads: "heads", head: "heads", mask: "mask", weights: "weights", norm: "norm", noise: "noise", frozen: "frozen",
+  value: "value", "value-seed": "seed", query: "keys", "query-seed": "seed", key: "keys", "key-seed": "seed", delta: "delta", radius: "radius", color: "color", projection: "projection",
+  trails: "trails", centers: "renyi", numbers: "numbers",
+};
 
 let open = null; // the word whose meaning is shown
 
@@ -113,5 +133,8 @@ export function startGlossary() {
 // Mark the words of the page, once its form is there.
 export function markTerms() {
   for (const [selector, name] of Object.entries(MARKS)) mark($(selector), name);
-  for (const [field, name] of Object.entries(FIELDS)) mark($(`#form [name="${field}"]`)?.closest(".field")?.querySelector("span"), name);
+  for (const field of document.querySelectorAll("#form .field")) {
+    const parts = field.querySelector("[name]")?.name.split("-") ?? [], known = parts.map((_, k) => parts.slice(0, parts.length - k).join("-")).find((name) => FIELDS[name]);
+    if (known) mark(field.querySelector("span:not(.sr)"), FIELDS[known]);
+  }
 }

@@ -214,7 +214,7 @@ function drawCharts(runs, view, theme) {
   if (names.has("lines")) runs.forEach((run, panel) => {
     if (run) { stageOf(panel).use(run, panels.ghosts[panel]); charts.lines[panel].begin(run, panels.ghosts[panel], stageOf(panel).palette(view, theme), view, theme, now); }
   });
-  if (names.has("curves")) for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.draw(runs, now, theme);
+  if (names.has("curves")) for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.draw(runs, now, theme, view.story !== null);
   if (names.has("attention")) charts.attention.draw(theme, lit(active()));
   if (names.has("spectrum")) drawSpectrum(runs[active()], theme);
   if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs); drawMarks(runs[0], theme); }
@@ -290,7 +290,7 @@ watch((what, details) => {
     if (!details.hand && !details.amend) { panels.ghosts = [null, null]; panels.before = [null, null]; }
     if (details.panel === undefined) panels.requestAll(details.final ?? true); else panels.request(details.panel, details.final ?? true);
     stale("spectrum");
-  } else stale("lines", "spectrum");
+  } else stale("lines", "spectrum", "curves");
   syncAll();
   queueMicrotask(syncEdit); // the history has its entry by then
 });

@@ -2,6 +2,7 @@
 // the chosen token.
 
 const MOST_NUMBERS = 30;
+const EDGE = 10; // pixels that a number keeps from the edge of the picture
 
 function label(ctx, text, x, y, theme) {
   ctx.lineWidth = 3; ctx.strokeStyle = theme.panel; ctx.fillStyle = theme.ink;
@@ -31,8 +32,9 @@ export function drawNumbers(stage, { cx, cy, R, theme }) {
     if (reach.has(leader)) reach.set(leader, Math.max(reach.get(leader), Math.hypot(screen[3 * k] - cx, screen[3 * k + 1] - cy)));
   }
   for (const [k, far] of reach) {
-    const angle = Math.atan2(screen[3 * k + 1] - cy, screen[3 * k] - cx), r = far + radius + 11;
-    label(ctx, String(k), cx + r * Math.cos(angle), cy + r * Math.sin(angle), theme);
+    const angle = Math.atan2(screen[3 * k + 1] - cy, screen[3 * k] - cx), r = far + radius + 11, [width, height] = stage.size;
+    const inside = (value, size) => Math.max(EDGE, Math.min(size - EDGE, value));
+    label(ctx, String(k), inside(cx + r * Math.cos(angle), width), inside(cy + r * Math.sin(angle), height), theme);
   }
 }
 
@@ -44,14 +46,16 @@ function saying(words) {
   return distinct.slice(0, 3).join(", ") + (rest > 0 ? ` +${rest}` : "");
 }
 
-// The words of a text on its tokens, one label for each cluster. A label that would cover another moves up or down a line.
+// The words of a text on its tokens, one label for each cluster, faint behind the ball. A label that would cover another moves up or down
+// a line; those in front choose first.
 export function drawWords(stage, { cx, R, theme }) {
   const { ctx, run, screen, radius } = stage, taken = [], size = Math.round(Math.max(12, Math.min(17, 0.05 * R))), members = new Map();
   for (let k = 0; k < run.tokens; k++) { const leader = stage.leaderOf(k); members.set(leader, [...(members.get(leader) ?? []), run.facts.words[k].trim()]); }
   ctx.font = `600 ${size}px ${theme.sans}`;
   ctx.textAlign = "left"; ctx.textBaseline = "middle"; ctx.globalAlpha = 1; ctx.lineJoin = "round";
-  for (const [k, words] of members) {
-    if (screen[3 * k + 2] < -0.05) continue;
+  const behind = (k) => screen[3 * k + 2] < -0.05, order = [...members].sort(([a], [b]) => behind(a) - behind(b));
+  for (const [k, words] of order) {
+    ctx.globalAlpha = behind(k) ? 0.5 : 1;
     const text = saying(words), width = ctx.measureText(text).width, r = Math.min(0.085 * R, radius * Math.sqrt(words.length)) + 5;
     const x = screen[3 * k] + (screen[3 * k] >= cx + 0.6 * R ? -r - width : r);
     const free = (y) => !taken.some(([a, b, w]) => x < a + w + 4 && a < x + width + 4 && Math.abs(y - b) < size);
@@ -60,6 +64,7 @@ export function drawWords(stage, { cx, R, theme }) {
     taken.push([x, y, width]);
     label(ctx, text, x, y, theme);
   }
+  ctx.globalAlpha = 1;
 }
 
 // The tokens of the same cluster.

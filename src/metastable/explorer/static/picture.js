@@ -88,7 +88,7 @@ function paced(run, many, end) {
 
 function embed() {
   saveNow();
-  const local = ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
+  const local = location.protocol === "file:" || ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
   $("#embed code").textContent = `<iframe src="${location.href}" title="metastable explorer" width="960" height="680" style="border:0" loading="lazy" allow="fullscreen"></iframe>`;
   $("#embed p").textContent = local ? "This address is on your own machine. For others, put the page on a server as static files (metastable explore --export site/) and use its address." : "Put this into any page.";
   $("#embed").showModal();

@@ -6,6 +6,7 @@ import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere
 import { drawCluster, drawGhosts, drawHandle, drawNumbers, drawWords } from "./marks.js";
 
 const PICK = 15; // pixels around a token that mean it
+const CAPTION = 24; // pixels
 const SLIP = 4; // pixels that a click may move
 
 export class Stage {
@@ -44,7 +45,8 @@ export class Stage {
 
   geometry(theme) {
     const [width, height] = this.size;
-    const R = Math.max(20, Math.min(width, height) * (this.flat ? 0.345 : 0.45));
+    // A small picture leaves room for the line above it and the one below.
+    const R = Math.max(20, Math.min(Math.min(width, height) * (this.flat ? 0.345 : 0.45), height / 2 - CAPTION));
     return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
   }
 

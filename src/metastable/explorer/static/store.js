@@ -45,14 +45,25 @@ export function encode() {
 
 const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isClock = (clock) => isTable(clock) && Number.isFinite(clock.until) && ["boolean", "undefined"].includes(typeof clock.log);
-const isSetting = (panel) => isTable(panel) && isTable(panel.model) && isTable(panel.start);
+const missing = (value) => value === undefined || value === null;
+const isNumber = (value) => missing(value) || Number.isFinite(value);
+const isVariant = (value) => missing(value) || typeof value === "string" || (isTable(value) && ["string", "undefined"].includes(typeof value.kind));
+const isList = (value) => missing(value) || Array.isArray(value);
+const isRows = (value) => Array.isArray(value) && value.every((row) => Array.isArray(row) && row.every(Number.isFinite));
+const isMatrix = (value) => missing(value) || isRows(value) || (isTable(value) && (missing(value.eigenvalues) || isRows(value.eigenvalues)));
+const isHead = (head) => isTable(head) && isNumber(head.beta) && [head.query, head.key, head.value].every(isMatrix);
+const isModel = (model) => isTable(model) && isHead(model) && Number.isFinite(model.dim) && isNumber(model.noise) && [model.mask, model.norm, model.weights].every(isVariant)
+  && (missing(model.heads) || (Array.isArray(model.heads) && model.heads.every(isHead))) && (missing(model.frozen) || (isTable(model.frozen) && isRows(model.frozen.tokens) && isList(model.frozen.weights)));
+// What the page itself reads of a setting has the form that it reads.
+const isSetting = (panel) => isTable(panel) && isTable(panel.start) && isNumber(panel.delta) && isNumber(panel.radius)
+  && (panel.recorded ? isTable(panel.model) : isModel(panel.model) && Number.isFinite(panel.start.tokens) && isNumber(panel.start.seed) && [panel.start.placed, panel.start.appended, panel.start.removed].every(isList));
 
 // What a link asks for: `state`, or null with a `problem` where it asks for something that cannot be read. What can be read is checked
 // again by whoever computes.
 export function decode(hash, presets) {
   const named = /^#preset=(.*)$/.exec(hash);
   if (named) {
-    const preset = presets.find((item) => item.name === decodeURIComponent(named[1]));
+    const preset = presets.find((item) => item.name === named[1]);
     return preset ? { state: fromPreset(preset) } : { state: null, problem: `There is no preset “${named[1].slice(0, 40)}”` };
   }
   if (!hash.startsWith("#s=")) return { state: null };
@@ -73,6 +84,8 @@ function sound(name, value) {
   if (name === "camera") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5;
   if (name === "preset" || name === "origin") return value === null || typeof value === "string";
   if (name === "story") return value === null || Number.isInteger(value);
+  if (name === "speed") return [0.25, 0.5, 1, 2, 4].includes(value);
+  if (name === "color") return ["cluster", "order", "origin"].includes(value);
   if (name === "at") return Number.isFinite(value) && value >= 0 && value <= 1;
   if (typeof value === "number" && !Number.isFinite(value)) return false;
   return typeof value === typeof DEFAULT_VIEW[name];

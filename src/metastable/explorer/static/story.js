@@ -54,7 +54,7 @@ const STEPS = [
   {
     title: "Tokens gather",
     text: [
-      "Four hundred tokens now. Each follows its nearest forerunners, so crowds draw together until a crowd is almost a point: a [[cluster]]. Tokens of one cluster wear one colour.",
+      "Four hundred tokens now. Each follows its nearest forerunners, so crowds draw together until a crowd is almost a point: a [[cluster]]. Tokens of one cluster wear one colour; [[numbers|the number]] is that of its first token.",
     ],
     invite: "[[beta|β]] says how picky attention is. Raise it: tokens hear only close neighbours, and more, smaller clusters form. Lower it: fewer.",
     state: own(() => setting(3, 36, 400), 1000, true),
@@ -65,7 +65,8 @@ const STEPS = [
   {
     title: "Leaders hold",
     text: [
-      "The same on a circle, where nothing hides. Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], black and red.",
+      "The same on a circle, where nothing hides: tokens in one place pile up outwards, and [[trails|lines inwards]] are their past.",
+      "Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], black and red.",
       "Red ones are [[strong|strong centers]]: no earlier token is near to pull them. They hold their place while later tokens fall towards them and are [[captured]].",
     ],
     invite: "Draw new starts. Other places, the same pattern: red holds, the rest gathers.",
@@ -138,6 +139,7 @@ function go(number) {
   remember();
   byHand = true;
   told = number;
+  delete node.dataset.step; // told anew, also if it is the same one
   const origin = number === 4 ? "figure-1a" : null;
   show(STEPS[number].state(page), origin);
 }

@@ -1,17 +1,23 @@
 // What was predicted, what was reached, and how it was computed: in words.
 
 import { el } from "./dom.js";
+import { term } from "./glossary.js";
 import { plural, scientific } from "./text.js";
+
+let said = "";
 
 export function drawVerdict(node, panels, settings) {
   node.classList.toggle("single", settings.length < 2);
-  node.replaceChildren(...settings.map((_, panel) => block(panels.runs[panel], panels, panel)));
+  const made = el("div", {}, ...settings.map((_, panel) => block(panels.runs[panel], panels, panel)));
+  if (made.innerHTML === said && node.childElementCount) return; // whoever reads a word of it may go on
+  said = made.innerHTML;
+  node.replaceChildren(...made.childNodes);
 }
 
 function block(run, panels, panel) {
   const list = el("dl", { "data-panel": panel });
   const facts = run?.facts, end = run?.end;
-  const line = (name, text, kind = "") => list.append(el("dt", {}, name), el("dd", { class: kind }, text));
+  const line = (name, text, kind = "") => list.append(el("dt", {}, term(name.toLowerCase(), name)), el("dd", { class: kind }, text));
   if (facts?.prediction) line("Predicted", facts.prediction.text, "predicted");
   if (end) {
     line("Reached", end.reached.text, `reached ${end.reached.agrees === true ? "agrees" : end.reached.agrees === false ? "differs" : ""}`);

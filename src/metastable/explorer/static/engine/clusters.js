@@ -33,10 +33,22 @@ export class Linker {
   }
   find(k) { const { root } = this; while (root[k] !== k) { root[k] = root[root[k]]; k = root[k]; } return k; }
   join(a, b) { const p = this.find(a), q = this.find(b); if (p < q) this.root[q] = p; else this.root[p] = q; }
+  // Tokens in the order of their places, which is nearly that of the last frame: by insertion, or from the start where it is not.
+  sort() {
+    const { order, place, tokens } = this;
+    for (let i = 1, moves = 8 * tokens; i < tokens; i++) {
+      const token = order[i], here = place[token];
+      let j = i - 1;
+      for (; j >= 0 && place[order[j]] > here; j--) order[j + 1] = order[j];
+      order[j + 1] = token;
+      moves -= i - 1 - j;
+      if (moves < 0) { order.sort((a, b) => place[a] - place[b]); return; }
+    }
+  }
   leaders(x, bound, out) {
     const { tokens, dim, root, order, place } = this;
     for (let k = 0; k < tokens; k++) { root[k] = k; place[k] = dim === 2 ? Math.atan2(x[2 * k + 1], x[2 * k]) : x[k * dim]; }
-    order.sort((a, b) => place[a] - place[b]);
+    this.sort();
     if (dim === 2) {
       for (let i = 0; i < tokens; i++) { const a = order[i], b = order[(i + 1) % tokens]; if (chord(x, 2 * a, x, 2 * b, 2) <= bound) this.join(a, b); }
     } else {

@@ -1,19 +1,21 @@
 // The right-hand side: whom each token looks at, and where that moves it. States are packed rows of `width` numbers, the direction
 // and, for norms that have one, a radius (`metastable.kernels.reference` says the same in NumPy).
 
-// exp from a table of 2^(j/1024), powers of two and four terms: three times as fast as Math.exp, to rounding.
-const STEPS = 1024, LOWEST = -708;
-const UNIT = Math.LN2 / STEPS, PER_UNIT = STEPS / Math.LN2;
-const FINE = Float64Array.from({ length: STEPS }, (_, j) => 2 ** (j / STEPS));
-const COARSE = Float64Array.from({ length: 1100 }, (_, j) => 2 ** (j - 1050));
+import { Series } from "./series.js";
+import { SLACK, Sight } from "./sight.js";
+
+// exp from a table of exp(-j/512) and four terms: three times as fast as Math.exp, to 1e-13.
+const LOWEST = -708, STEPS = 512, ONE = 1 / STEPS, TWO = ONE ** 2 / 2, THREE = ONE ** 3 / 6;
+// Lists reach further than they must, and tokens may move before they are made again: the table goes on beyond the lowest.
+const TABLE = Float64Array.from({ length: 1 + STEPS * (1 + 2 * SLACK - LOWEST) }, (_, j) => Math.exp(-j / STEPS));
 export function exponential(v) {
   if (v < LOWEST) return 0;
   if (v > 0) return Math.exp(v);
-  const k = (v * PER_UNIT - 0.5) | 0, r = v - k * UNIT;
-  return FINE[k & (STEPS - 1)] * COARSE[(k >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
+  const u = 0.5 - STEPS * v, i = u | 0, r = i - u + 0.5;
+  return TABLE[i] * (1 + r * (ONE + r * (TWO + r * THREE)));
 }
 
-const UNFELT = 1e-13;
+const UNFELT = 1e-10;
 
 // The logit, below one's own, from which on a token is left out: all that are left out move nobody by more than `UNFELT` in the whole run.
 export const horizonOfSight = (tokens, until) => Math.max(LOWEST, Math.log(UNFELT / (tokens * Math.max(until, 1))));
@@ -51,32 +53,39 @@ export class Force {
     const [head] = heads, seesSelf = model.ranges.every((range, k) => range.some((_, i) => i % 2 === 0 && range[i] <= k && k < range[i + 1]));
     // Q = K = V = I, softmax, everybody sees itself: no weight is larger than one's own.
     this.plain = heads.length === 1 && !head.form && !head.value && head.beta >= 0 && seesSelf && law.score === "exponential" && law.total === "weights";
+    this.sight = this.plain ? new Sight(tokens, dim, model.ranges, head.beta, least) : null;
     this.overflow = 0;
+  }
+
+  // The series that says how fast tokens turn on the circle, where it is cheaper than pairs; else null.
+  get series() {
+    if (!this.plain) return null;
+    if (this.cheaper === undefined) { this.sight.look(this.x); this.cheaper = Series.where(this.model, this.tokens, this.sight.first[this.tokens]); }
+    return this.cheaper;
   }
 
   // Where tokens with directions x are drawn: A_k into `sum`, for plain models less x_k itself, which the projection removes.
   attend() {
-    if (this.plain) { if (this.model.dim === 2) this.attendCircle(); else if (this.model.dim === 3) this.attendSphere(); else this.attendPlain(); return; }
+    if (this.plain) {
+      this.sight.look(this.x);
+      if (this.model.dim === 2) this.attendCircle(); else if (this.model.dim === 3) this.attendSphere(); else this.attendPlain();
+      return;
+    }
     this.sum.fill(0);
     this.model.heads.forEach((head, number) => this.attendHead(head, number));
   }
 
   attendCircle() {
-    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    const { x, sum, tokens, model, sight: { who, first } } = this, { frozen } = model, beta = model.heads[0].beta, scale = -STEPS * beta;
     for (let k = 0; k < tokens; k++) {
-      const c = x[2 * k], s = x[2 * k + 1], range = ranges[k];
+      const c = x[2 * k], s = x[2 * k + 1];
       let z = 1, force = 0, along = 0;
-      for (let q = 0; q < range.length; q += 2) {
-        for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
-          if (j === k) continue;
-          const cj = x[2 * j], sj = x[2 * j + 1], cosine = c * cj + s * sj - 1, v = beta * cosine;
-          if (v < least) continue;
-          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
-          const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
-          z += w;
-          force += w * (c * sj - s * cj);
-          along += w * cosine;
-        }
+      for (let p = first[k], stop = first[k + 1]; p < stop; p++) {
+        const j = 2 * who[p], cj = x[j], sj = x[j + 1], cosine = c * cj + s * sj - 1;
+        const u = scale * cosine + 0.5, i = u | 0, r = i - u + 0.5, w = TABLE[i] * (1 + r * (ONE + r * (TWO + r * THREE)));
+        z += w;
+        force += w * (c * sj - s * cj);
+        along += w * cosine;
       }
       if (frozen) for (let j = 0; j < frozen.count; j++) {
         const cj = frozen.places[2 * j], sj = frozen.places[2 * j + 1], cosine = c * cj + s * sj - 1;
@@ -92,20 +101,15 @@ export class Force {
   }
 
   attendSphere() {
-    const { x, sum, tokens, model, least } = this, { ranges, frozen } = model, beta = model.heads[0].beta;
+    const { x, sum, tokens, model, sight: { who, first } } = this, { frozen } = model, beta = model.heads[0].beta, scale = -STEPS * beta;
     for (let k = 0; k < tokens; k++) {
-      const a = x[3 * k], b = x[3 * k + 1], c = x[3 * k + 2], range = ranges[k];
+      const a = x[3 * k], b = x[3 * k + 1], c = x[3 * k + 2];
       let z = 1, sa = 0, sb = 0, sc = 0;
-      for (let q = 0; q < range.length; q += 2) {
-        for (let j = range[q], stop = range[q + 1]; j < stop; j++) {
-          if (j === k) continue;
-          const aj = x[3 * j], bj = x[3 * j + 1], cj = x[3 * j + 2], v = beta * (a * aj + b * bj + c * cj - 1);
-          if (v < least) continue;
-          const i = (v * PER_UNIT - 0.5) | 0, r = v - i * UNIT;
-          const w = FINE[i & (STEPS - 1)] * COARSE[(i >> 10) + 1050] * (1 + r * (1 + r * (0.5 + r * (1 / 6 + r * (1 / 24)))));
-          z += w;
-          sa += w * (aj - a); sb += w * (bj - b); sc += w * (cj - c);
-        }
+      for (let p = first[k], stop = first[k + 1]; p < stop; p++) {
+        const j = 3 * who[p], aj = x[j], bj = x[j + 1], cj = x[j + 2];
+        const u = scale * (a * aj + b * bj + c * cj - 1) + 0.5, i = u | 0, r = i - u + 0.5, w = TABLE[i] * (1 + r * (ONE + r * (TWO + r * THREE)));
+        z += w;
+        sa += w * (aj - a); sb += w * (bj - b); sc += w * (cj - c);
       }
       if (frozen) for (let j = 0; j < frozen.count; j++) {
         const aj = frozen.places[3 * j], bj = frozen.places[3 * j + 1], cj = frozen.places[3 * j + 2];
@@ -118,7 +122,7 @@ export class Force {
   }
 
   attendPlain() {
-    const { x, sum, tokens, model } = this, { ranges, frozen, dim } = model, beta = model.heads[0].beta;
+    const { x, sum, tokens, model, sight: { who, first } } = this, { frozen, dim } = model, beta = model.heads[0].beta;
     sum.fill(0);
     const draw = (places, j, mass, at) => {
       let dot = -1;
@@ -128,9 +132,9 @@ export class Force {
       return w;
     };
     for (let k = 0; k < tokens; k++) {
-      const at = k * dim, range = ranges[k];
+      const at = k * dim;
       let z = 1;
-      for (let q = 0; q < range.length; q += 2) for (let j = range[q]; j < range[q + 1]; j++) if (j !== k) z += draw(x, j * dim, 1, at);
+      for (let p = first[k]; p < first[k + 1]; p++) z += draw(x, who[p] * dim, 1, at);
       if (frozen) for (let j = 0; j < frozen.count; j++) z += draw(frozen.places, j * dim, frozen.weights[j], at);
       for (let a = 0; a < dim; a++) sum[at + a] /= z;
     }
@@ -181,26 +185,26 @@ export class Force {
     const { model, tokens, x, sum, plain } = this, { dim, width, norm } = model;
     for (let k = 0; k < tokens; k++) {
       let square = 0;
-      for (let a = 0; a < dim; a++) square += y[k * width + a] ** 2;
+      for (let a = 0; a < dim; a++) { const v = y[k * width + a]; square += v * v; }
       const inverse = 1 / Math.sqrt(square);
       for (let a = 0; a < dim; a++) x[k * dim + a] = y[k * width + a] * inverse;
     }
     this.attend();
-    const law = norm.laws[norm.laws.length > 1 && t >= norm.jump ? 1 : 0];
+    const law = norm.laws[norm.laws.length > 1 && t >= norm.jump ? 1 : 0], { lengthPower, radiusPower } = law, { hasRadius } = norm;
     const pace = law.amplitude / (law.decay ? (t + 1) ** law.decay : 1);
     for (let k = 0; k < tokens; k++) {
       const from = k * dim, to = k * width;
       let along = 0;
       for (let a = 0; a < dim; a++) along += x[from + a] * sum[from + a];
       let speed = pace;
-      if (law.lengthPower) {
+      if (lengthPower) {
         let square = 0;
         for (let a = 0; a < dim; a++) square += (sum[from + a] + (plain ? x[from + a] : 0)) ** 2;
-        speed /= (Math.sqrt(square) || 1) ** law.lengthPower;
+        speed /= (Math.sqrt(square) || 1) ** lengthPower;
       }
-      const radial = speed * (along + (plain ? 1 : 0)), turn = law.radiusPower ? speed / y[to + dim] ** law.radiusPower : speed;
+      const turn = radiusPower ? speed / y[to + dim] ** radiusPower : speed;
       for (let a = 0; a < dim; a++) out[to + a] = turn * (sum[from + a] - along * x[from + a]);
-      if (norm.hasRadius) out[to + dim] = law.radial * radial;
+      if (hasRadius) out[to + dim] = law.radial * speed * (along + (plain ? 1 : 0));
     }
   }
 
@@ -208,8 +212,13 @@ export class Force {
   spin(t, angles, out) {
     const { model, tokens, x, sum, plain } = this, law = model.norm.laws[0];
     for (let k = 0; k < tokens; k++) { x[2 * k] = Math.cos(angles[k]); x[2 * k + 1] = Math.sin(angles[k]); }
-    this.attend();
     const pace = law.amplitude / (law.decay ? (t + 1) ** law.decay : 1);
+    if (!law.lengthPower && this.series) {
+      this.series.turns(x, out);
+      for (let k = 0; k < tokens; k++) out[k] *= pace;
+      return;
+    }
+    this.attend();
     for (let k = 0; k < tokens; k++) {
       const c = x[2 * k], s = x[2 * k + 1];
       let speed = pace;

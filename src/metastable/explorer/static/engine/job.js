@@ -97,7 +97,7 @@ export function* simulate(order) {
   const { frames } = record, near = CONSUMED * setting.delta, energy = energyOf(setting);
   const clusters = [], curve = { renyi: [], strong: [], energy: energy ? [] : null };
   for (let frame = 0; frame < frames; frame++) {
-    clusters.push(new Set(leaders.subarray(frame * tokens, (frame + 1) * tokens)).size);
+    clusters.push(countOf(leaders.subarray(frame * tokens, (frame + 1) * tokens)));
     curve.renyi.push(consumed(record.state(frame), tokens, dim, renyi, near));
     curve.strong.push(consumed(record.state(frame), tokens, dim, strong, near));
     if (energy) curve.energy.push(energy(record.state(frame)));
@@ -111,6 +111,12 @@ export function* simulate(order) {
   } };
 }
 
+// Clusters are as many as tokens that lead themselves.
+function countOf(leaders) {
+  let count = 0;
+  for (let k = 0; k < leaders.length; k++) if (leaders[k] === k) count++;
+  return count;
+}
 function factsOf(setting, times, prediction, renyi, strong, tag) {
   const { model, dim, delta, tokens } = setting, identity = Float64Array.from({ length: dim * dim }, (_, i) => (i % (dim + 1) === 0 ? 1 : 0));
   return {

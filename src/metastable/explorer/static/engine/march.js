@@ -50,6 +50,7 @@ class System {
       else for (let a = 0; a < this.width; a++) this.y[k * this.width + a] = a < dim ? start[k * dim + a] : 1;
     }
     this.next = this.y.slice();
+    this.inner = this.y.slice();
     this.stages = A.map(() => new Float64Array(this.y.length));
     this.out = new Float64Array(tokens * dim);
   }
@@ -104,19 +105,18 @@ class System {
 
   // Directions (n x d) at the fraction u of the step just made, from its quartic.
   between(h, u, out) {
-    const { y, stages, width, model: { dim } } = this;
-    const weights = DENSE.map((row) => h * u * (row[0] + u * (row[1] + u * (row[2] + u * row[3]))));
-    const at = (i) => { let v = y[i]; for (let s = 0; s < 7; s++) v += weights[s] * stages[s][i]; return v; };
-    this.uncharted((k, a) => at(k * width + a), dim, out);
+    const { y, inner, stages: [k0, k1, k2, k3, k4, k5, k6] } = this;
+    const [w0, w1, w2, w3, w4, w5, w6] = DENSE.map((row) => h * u * (row[0] + u * (row[1] + u * (row[2] + u * row[3]))));
+    for (let i = 0; i < y.length; i++) inner[i] = y[i] + w0 * k0[i] + w1 * k1[i] + w2 * k2[i] + w3 * k3[i] + w4 * k4[i] + w5 * k5[i] + w6 * k6[i];
+    this.directions(inner, out);
   }
 
-  directions(y, out) { const { width, model: { dim } } = this; this.uncharted((k, a) => y[k * width + a], dim, out); }
-
-  uncharted(at, dim, out) {
-    for (let k = 0; k < this.tokens; k++) {
-      if (this.angles) { const angle = at(k, 0); out[2 * k] = Math.cos(angle); out[2 * k + 1] = Math.sin(angle); continue; }
+  directions(y, out) {
+    const { tokens, width, angles, model: { dim } } = this;
+    for (let k = 0; k < tokens; k++) {
+      if (angles) { const angle = y[k]; out[2 * k] = Math.cos(angle); out[2 * k + 1] = Math.sin(angle); continue; }
       let square = 0;
-      for (let a = 0; a < dim; a++) { const v = at(k, a); out[k * dim + a] = v; square += v * v; }
+      for (let a = 0; a < dim; a++) { const v = y[k * width + a]; out[k * dim + a] = v; square += v * v; }
       const length = Math.sqrt(square);
       for (let a = 0; a < dim; a++) out[k * dim + a] /= length;
     }

@@ -12,28 +12,32 @@ export function canonical(value) {
 }
 
 async function inflate(text) {
-  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const letters = atob(text), packed = new Uint8Array(letters.length);
+  for (let i = 0; i < packed.length; i++) packed[i] = letters.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Differences from frame to frame, lower bytes first, then upper ones, back to the numbers (16 bits).
-function* planes(bytes, at) {
-  for (;;) {
-    const { frames, size } = yield null, count = frames * size, values = new Uint16Array(count);
-    for (let i = 0; i < count; i++) values[i] = (bytes[at + i] | (bytes[at + count + i] << 8)) + (i < size ? 0 : values[i - size]);
-    at += 2 * count;
-    yield values;
-  }
+// Differences from frame to frame (`count` numbers, `size` to a frame), lower bytes first, then upper ones, back to the numbers (16 bits).
+function plane(bytes, at, count, size) {
+  const values = new Uint16Array(count);
+  for (let i = 0; i < size; i++) values[i] = bytes[at + i] | (bytes[at + count + i] << 8);
+  for (let i = size; i < count; i++) values[i] = (bytes[at + i] | (bytes[at + count + i] << 8)) + values[i - size];
+  return values;
+}
+function scaled(values, unit) {
+  const out = new Float32Array(values.length);
+  for (let i = 0; i < out.length; i++) out[i] = values[i] * unit;
+  return out;
 }
 
 // A recording as { messages, frames, tokens, components, positions, distance, leaders }.
 export async function decode(text) {
   const bytes = await inflate(text), length = new DataView(bytes.buffer).getUint32(0, true);
   const { frames, tokens, components, messages } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  const reader = planes(bytes, 4 + length), next = (size) => { reader.next(); return reader.next({ frames, size }).value; };
-  const positions = Float32Array.from(new Int16Array(next(tokens * components).buffer), (value) => value / UNIT);
-  const distance = Float32Array.from(next(tokens), (value) => (Math.PI * value) / FURTHEST), leaders = next(tokens);
+  let at = 4 + length;
+  const next = (size) => { const found = plane(bytes, at, frames * size, size); at += 2 * found.length; return found; };
+  const positions = scaled(new Int16Array(next(tokens * components).buffer), 1 / UNIT), distance = scaled(next(tokens), Math.PI / FURTHEST), leaders = next(tokens);
   return { frames, tokens, components, messages, positions, distance, leaders };
 }
 

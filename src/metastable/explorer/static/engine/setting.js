@@ -113,7 +113,12 @@ function headOf(table, dim, where) {
   return { beta, form, value };
 }
 
-const variant = (value, fallback) => (value === undefined || value === null ? { kind: fallback } : typeof value === "string" ? { kind: value } : { ...value, kind: value.kind ?? fallback });
+function variant(value, fallback) {
+  if (value === undefined || value === null) return { kind: fallback };
+  if (typeof value === "string") return { kind: value };
+  if (typeof value !== "object" || Array.isArray(value)) refuse(`a mask, a norm and weights are named by a word or a table, not ${JSON.stringify(value)}`);
+  return { ...value, kind: value.kind ?? fallback };
+}
 
 // Whom each token sees: an array of [start, stop, start, stop, ...] per token.
 function rangesOf(mask, tokens) {

@@ -5,7 +5,7 @@ import { file } from "./files.js";
 import { attention, simulate } from "./job.js";
 import { SettingError } from "./setting.js";
 
-const SLICE = 12; // milliseconds
+const SLICE = 5; // milliseconds until a newer wish is heard
 const MAKERS = { simulate, attention };
 const tasks = new Map();
 const bell = new MessageChannel();
