@@ -207,11 +207,11 @@ def _shown(value: int) -> str:
     return str(value) if abs(value) < 10**40 else f"a number of {value.bit_length()} bits"
 
 
-def flag(value: Any, name: str) -> bool:
+def flag(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> bool:
     """`value` as True or False (0 and 1 count)."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
         return bool(value)
-    raise InvalidInputError(f"{name} must be True or False, not {value!r}")
+    raise error(f"{name} must be True or False, not {value!r}")
 
 
 def seed(value: Any, name: str = "seed") -> int:
