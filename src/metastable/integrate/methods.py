@@ -95,6 +95,7 @@ def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> S
         times=plan.save.times,
         progress=report,
         first=plan.steps_done,
+        breakpoints=sorted(model.norm.breakpoints),
     )
 
 

@@ -76,8 +76,9 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Attention dynamics, recomputed</title><style>{style}</style></head><body><main>
 <h1>Attention dynamics, recomputed</h1>
-<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. We tested what they say:
-{plain(_ways(every))}. {plain(_in_words(theirs, "statement", "theirs"))}{plain(_besides(counts - theirs))}</p>
+<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves.
+<b>{plain(_in_words(theirs, "statement", "theirs"))}</b>{plain(_besides(counts - theirs))}
+Tested were {plain(_ways(every))}.</p>
 {_bar(counts)}{_links(counts)}
 {_minute(found, every)}
 <h2 class="part">The papers</h2>
@@ -102,8 +103,8 @@ def _minute(found: Mapping[Paper, Sequence[Result]], every: Sequence[tuple[Paper
     failed = "".join(
         _doubt(p, r, f"{r.title} could not be computed: {r.error}") for p in found for r in found[p] if r.error
     )
-    first = "".join(_doubt(p, r, f.claim) for p, r, f in doubts) + failed
-    second = "".join(_doubt(p, r, f.claim) for p, r, f in undecided)
+    first = "".join(_doubt(p, r, f.claim, f.measured) for p, r, f in doubts) + failed
+    second = "".join(_doubt(p, r, f.claim, f.measured) for p, r, f in undecided)
     first = (
         f'<ul class="short">{first}</ul>'
         if first
@@ -114,9 +115,12 @@ def _minute(found: Mapping[Paper, Sequence[Result]], every: Sequence[tuple[Paper
 <section><h2>What we could not confirm</h2>{first}{second}</section></div>"""
 
 
-def _doubt(paper: Paper, result: Result, text: str) -> str:
+def _doubt(paper: Paper, result: Result, text: str, measured: str = "", limit: int = 150) -> str:
+    """A statement, the beginning of what was measured (all of it is below), and where to read on."""
+    short = measured if len(measured) <= limit else measured[: limit - 1].rsplit(" ", 1)[0] + " …"
+    found = f'<p class="measured">Found: {typeset(short)}</p>' if short else ""
     place = f'<a href="{_place(paper)}#{plain(result.name)}">{plain(paper.number)} · {typeset(result.title)}</a>'
-    return f'<li><p>{typeset(text)}</p><p class="where">{place}</p></li>'
+    return f'<li><p>{typeset(text)}</p>{found}<p class="where">{place}</p></li>'
 
 
 def _held(results: Sequence[Result]) -> str:

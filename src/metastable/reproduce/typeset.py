@@ -45,7 +45,7 @@ def typeset(text: str) -> str:
     shown = _CODE.sub(r"<code>\1</code>", html.escape(text))
     shown = _EXPONENT.sub(_scientific, shown)
     shown = _WORD.sub(lambda match: GREEK[match.group(1)], shown)
-    shown = re.sub(r"\bsum(?=[_(])", "∑", shown.replace("sqrt(", "√("))
+    shown = re.sub(r"\bsum(?=[_(]| exp\()", "∑", shown.replace("sqrt(", "√("))
     shown = _BRACKETS.sub(r"⟨\1⟩", shown).replace("&gt;=", "≥").replace("&lt;=", "≤")
     return _PRIME.sub("′", _scripts(_MINUS.sub("−", shown)))
 

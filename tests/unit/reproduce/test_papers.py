@@ -161,6 +161,12 @@ def test_statements_that_could_not_be_tested_are_not_counted_as_tested(tmp_path)
     page = run_papers(select([], [first, make_paper("second")]), Settings(), tmp_path, "").index.read_text()
     assert "Of 4 statements of theirs that were tested 3 hold and 1 could not be confirmed." in page
     assert 'not confirmed: <a href="first/report.html#one">' in page
+    minute = page.split('<div class="minute">')[1].split("<h2 class=")[0]
+    assert "1 of 2 statements tested holds, 1 not confirmed" in minute
+    assert "all 2 statements tested hold" in minute
+    unsure, undecided = minute.split("What we could not confirm")[1].split("Not decided")
+    assert unsure.count("<li>") == undecided.count("<li>") == 1
+    assert "Found: 1 of 1 &lt;b&gt;" in unsure
 
 
 def test_what_was_computed_is_not_called_simulated(tmp_path):

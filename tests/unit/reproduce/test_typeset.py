@@ -24,7 +24,7 @@ from metastable.reproduce.typeset import typeset
         ("e^(-pi^2 m^2/(2 M^2))", "e<sup>−π<sup>2</sup> m<sup>2</sup>/(2 M<sup>2</sup>)</sup>"),
         ("1/sigma(B_delta)", "1/σ(B<sub>δ</sub>)"),
         ("theta_j' = -sum_{k<j} w_jk", "θ<sub>j</sub>′ = −∑<sub>k&lt;j</sub> w<sub>jk</sub>"),
-        ("exp(beta <x_i, x_j>), dx_i/dt", "exp(β ⟨x<sub>i</sub>, x<sub>j</sub>⟩), dx<sub>i</sub>/dt"),
+        ("sum exp(beta <x_i, x_j>), dx_i/dt", "∑ exp(β ⟨x<sub>i</sub>, x<sub>j</sub>⟩), dx<sub>i</sub>/dt"),
         ("beta >= -0.16, it's -1e-9", "β ≥ −0.16, it&#x27;s −10<sup>−9</sup>"),
         ("0.0e+00 and 3.0e+00 rad", "0 and 3 rad"),
         ("ξ or -ξ, exp(-ct), `classify`", "ξ or −ξ, exp(−ct), <code>classify</code>"),

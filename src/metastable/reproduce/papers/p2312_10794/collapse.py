@@ -117,7 +117,8 @@ def _draw_hemisphere(data: xr.Dataset) -> Figure:
         middle = np.median(since, axis=1)
         color = statements.style.CATEGORICAL[number]
         low, high = middle - np.quantile(since, 0.1, axis=1), np.quantile(since, 0.9, axis=1) - middle
-        waits.append(statements.Curve(f"$d = {dim}$", data.beta.values, middle, np.stack([low, high]), color=color))
+        places = data.beta.values + 0.12 * (number - 1)  # side by side
+        waits.append(statements.Curve(f"$d = {dim}$", places, middle, np.stack([low, high]), color=color))
         rate = data.rate.sel(dim=dim).values
         rates.append(
             statements.Curve(

@@ -256,7 +256,7 @@ HYSTERESIS = Recipe(
     "both ways, against the branches of stationary states.",
     parameters={
         "beta": 5.0,
-        "tokens": 2000,
+        "tokens": 1000,
         "shares": (0.82, 0.86, 0.89, 0.91, 0.93, 0.95, 0.97, 0.99, 1.02, 1.06, 1.1),
         "rest": 2.0,
         "long_rest": 20.0,
@@ -269,7 +269,7 @@ HYSTERESIS = Recipe(
     draw=_draw_ramps,
     revision=3,
     seconds=60,
-    hindsight="300 tokens became 1000 and then 2000, two draws became twelve, and the uniform state is looked for more than 3 % "
+    hindsight="300 tokens became 1000, two draws became twelve, and the uniform state is looked for more than 3 % "
     "below the fold, not 0.5 %. It was "
     "looked for after the short rests of the ramp first and was not there: 1000 tokens kept 0.33 ± 0.10 (two draws) at 0.96 of "
     "the fold's kappa. The long rest was added then and decides now, since the statement is on states that last. A guess of "
