@@ -89,7 +89,7 @@ class System:
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         retract(self.new, self.dim)
-        recorder.step(t, step, end, self.new, lambda: march.polynomial(self.y, step, self.stages))
+        recorder.step(t, step, end, self.new, lambda out: march.polynomial(self.y, step, self.stages, out))
         self.y = self.new
         self.stages[0] = self.stages[-1]
 

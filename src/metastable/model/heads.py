@@ -10,7 +10,7 @@ R_k the rotation of position k (the identity without `rotary`). Frozen tokens ha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,7 @@ class Rotary:
 
     def check_count(self, tokens: int, rank: int, name: str) -> None:
         """Raise `ModelError` where a sequence of this length turns by angles that double precision does not know; `name`: whose."""
-        with np.errstate(over="ignore"):
-            largest = float(np.abs(self.angles(np.array([tokens - 1.0]), rank)).max(initial=0.0))
+        largest = _largest_angle(self, tokens, rank)
         if not largest <= LARGEST_ANGLE:
             raise ModelError(
                 f"{name}.rotary turns the last of {tokens} tokens by {largest:.3g} radians, and double precision knows the cosine of "
@@ -94,6 +93,13 @@ class Rotary:
         if self.interleaved:
             return slice(0, dims, 2), slice(1, dims, 2)
         return slice(0, dims // 2), slice(dims // 2, dims)
+
+
+@lru_cache(maxsize=64)  # asked at every evaluation
+def _largest_angle(rotary: Rotary, tokens: int, rank: int) -> float:
+    """The angle that the last of so many tokens is turned by."""
+    with np.errstate(over="ignore"):
+        return float(np.abs(rotary.angles(np.array([tokens - 1.0]), rank)).max())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -45,9 +45,11 @@ class Masking(Declared, ABC, family="mask"):
         ranges = self.intervals(tokens)
         if ranges is None:
             return self.matrix(tokens)[start:stop]
-        index, part = np.arange(tokens), ranges[start:stop]
-        inside = (index >= part[:, :, :1]) & (index < part[:, :, 1:])
-        return inside[:, 0] | inside[:, 1]
+        first, second = ranges[start:stop, 0], ranges[start:stop, 1]
+        inside = _inside(first, tokens)
+        if (second[:, 1] > second[:, 0]).any():
+            inside |= _inside(second, tokens)
+        return inside
 
     def is_causal(self, tokens: int) -> bool:
         """True when nobody sees a later token, i.e. when the system is triangular."""
@@ -108,6 +110,15 @@ def _look(mask: Masking, tokens: int) -> _Sight:
 
 
 _remembered = lru_cache(maxsize=256)(_look)
+
+
+def _inside(ranges: IntArray, tokens: int) -> NDArray[np.bool_]:
+    """True where 0..tokens-1 lies within the range of a row (rows, 2); asked at every evaluation, so with few passes."""
+    index = np.arange(tokens)
+    inside = index < ranges[:, 1:]
+    if ranges[:, 0].any():
+        inside &= index >= ranges[:, :1]
+    return inside
 
 
 def _ranges(first: Any, second: Any = None, tokens: int = 0) -> IntArray:
