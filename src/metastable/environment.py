@@ -15,8 +15,11 @@ LIBRARIES = ("numpy", "scipy", "numba", "llvmlite", "xarray", "zarr", "matplotli
 """Dependencies whose version most often decides."""
 FEATURES = ("sse2", "sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
 """Features of processors that the compiled code makes use of."""
+GATHERED = ("all", "dev")
+"""Extras of which it is enough to know that they are there: made of others, or for those who change the code."""
 VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT",
-             "METASTABLE_LANES", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME")  # fmt: skip
+             "METASTABLE_LANES", "METASTABLE_CACHE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME",
+             "HF_HUB_OFFLINE")  # fmt: skip
 """Environment variables that change what is computed or where it is kept."""
 
 
@@ -49,7 +52,7 @@ def installed(name: str) -> str:
 
 
 def extras() -> Section:
-    """For each extra of the package: "installed", or what is missing and the command that gets it."""
+    """For each extra of the package: the versions that are installed, or what is missing and the command that gets it."""
     wanted: dict[str, list[str]] = {}
     for line in metadata.requires("metastable") or ():
         requirement, _, marker = line.partition(";")
@@ -58,9 +61,15 @@ def extras() -> Section:
             wanted.setdefault(extra.group(1), []).append(re.split(r"[\s<>=!~\[(]", requirement.strip(), maxsplit=1)[0])
     found = {}
     for extra, names in wanted.items():
-        # An extra that is made of other extras names the package itself.
-        missing = [name for name in dict.fromkeys(names) if name != "metastable" and installed(name) == "missing"]
-        found[extra] = f'without {", ".join(missing)}: pip install "metastable[{extra}]"' if missing else "installed"
+        # An extra that is made of other extras names the package itself, and one may bound what the core needs anyway.
+        versions = {name: installed(name) for name in dict.fromkeys(names) if name not in ("metastable", *LIBRARIES)}
+        missing = [name for name, version in versions.items() if version == "missing"]
+        if missing:
+            found[extra] = f'without {", ".join(missing)}: pip install "metastable[{extra}]"'
+        elif extra in GATHERED:
+            found[extra] = "installed"
+        else:
+            found[extra] = "installed: " + ", ".join(f"{name} {version}" for name, version in versions.items())
     return found
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError
 from metastable.integrate.solution import Statistics
+from metastable.stores import seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,7 +34,8 @@ class Handle(ABC):
     """A handle on an `xarray.Dataset` of the schema of runs: dims `time`, `token`, `coord`, variables `x` and `start`.
 
     Variables and attributes of your own may be added to `dataset`; they are saved and loaded with the run. What was computed stays:
-    the properties of a run do not notice when `dataset` is changed, and `save` refuses to store it so.
+    the properties of a run do not notice when `dataset` is changed, and `save` refuses to store it so. A handle is made of the dataset
+    of another one, or of a slice of its times; a copy, whose numbers may be others by now, is refused.
     """
 
     dataset: xr.Dataset
@@ -43,19 +45,36 @@ class Handle(ABC):
     def __post_init__(self) -> None:
         import xarray as xr
 
-        from metastable.dataset import readonly
-
         if not isinstance(self.dataset, xr.Dataset):
             kind = type(self.dataset).__name__
             raise InvalidInputError(
                 f"dataset must be an xarray.Dataset of the schema of runs, not {kind}; runs come from simulate and load"
             )
-        whole = readonly(self.dataset)
-        made = whole.copy()
-        if OWN in whole.attrs:
-            added = json.loads(whole.attrs.pop(OWN))
-            made = made.drop_vars(added["variables"])
-            made.attrs = {name: value for name, value in whole.attrs.items() if name not in added["attributes"]}
+        seal.check(self.dataset)
+        self._hold(self.dataset, seal.computed(self.dataset))
+
+    @classmethod
+    def _of_computed(cls, dataset: xr.Dataset) -> Self:
+        """The handle on a dataset that was computed just now, or read from a store whose checksums are right."""
+        handle = object.__new__(cls)
+        names = {"variables": list(dataset.variables), "attributes": list(dataset.attrs)}
+        if OWN in dataset.attrs:
+            added = json.loads(dataset.attrs[OWN])
+            names = {kind: [name for name in there if name not in added[kind]] for kind, there in names.items()}
+            names["attributes"].remove(OWN)
+            dataset = dataset.assign_attrs()
+            del dataset.attrs[OWN]
+        handle._hold(seal.sealed(dataset, names), names)
+        return handle
+
+    def _hold(self, dataset: xr.Dataset, computed: dict[str, list[Any]]) -> None:
+        """Keep `dataset`, and apart from it what was `computed` (names of `variables` and `attributes`)."""
+        from metastable.dataset import readonly
+
+        whole = readonly(dataset)
+        added = {*map(str, whole.variables)} - {*map(str, computed["variables"])}
+        made = whole.drop_vars(added) if added else whole.copy()
+        made.attrs = {name: whole.attrs[name] for name in (*computed["attributes"], seal.SEAL)}
         object.__setattr__(self, "dataset", whole)
         object.__setattr__(self, "_made", made)
 

@@ -1,4 +1,4 @@
-"""The pages of `metastable flow` and `metastable meaning` on a desktop and on a phone: nothing is wider than the screen."""
+"""The pages of `metastable flow`, `meaning` and `reproduce` on a desktop and on a phone: nothing is wider than the screen."""
 
 from __future__ import annotations
 
@@ -69,4 +69,56 @@ def test_a_page_fits_the_screen(name: str, size: str, pages: dict[str, Path], br
     if name == "flow":
         assert page.locator(".key").first.is_visible() == (size == "phone")
     assert not complaints
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory) -> Path:
+    """Two papers of one item each: a figure with two panels and one with a single one, and words that do not break."""
+    from metastable.figures import statements
+    from metastable.reproduce import Finding, Paper, Recipe, Settings
+    from metastable.reproduce.runner import run_papers, select
+
+    def measure(parameters, settings, report):
+        import xarray as xr
+
+        return xr.Dataset(attrs={"panels": parameters["panels"]})
+
+    def draw(data):
+        plot = statements.Plot("title", "x", "y", [statements.Curve("curve", [0, 1], [0, 1])])
+        return statements.plots([plot] * data.attrs["panels"])
+
+    def judge(data):
+        return [Finding("e^(-pi^2 m^2/(2 M^2)) " * 9, "0.123456789," * 40, "exact", "disagrees")]
+
+    papers = []
+    for panels in (1, 2):
+        parameters = {"panels": panels, "a_long_name_of_a_parameter": tuple(range(60))}
+        item = Recipe("item", f"Item with {panels}", "says", parameters, measure, judge, draw)
+        papers.append(Paper(f"paper-{panels}", f"Paper {panels}", "A. Author", "It says something.", (item,)))
+    out = tmp_path_factory.mktemp("reproduced")
+    run_papers(select([], papers), Settings(), out, "metastable reproduce --paper all")
+    return out
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["index.html", "paper-1/report.html", "paper-2/report.html"])
+def test_reproduced_papers_fit_the_screen(name: str, size: str, reproduced: Path, browser: Browser) -> None:
+    width, height = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto((reproduced / name).as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # What is wider than its box says so, and nothing else scrolls.
+    moving = page.evaluate(
+        "Array.from(document.querySelectorAll('*')).filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth"
+        " && ['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX)).map(e => e.tagName)"
+    )
+    wide = size == "phone" and name.startswith("paper-2")
+    assert moving == (["FIGURE"] if wide else [])
+    assert page.locator(".hint").count() == int(name.startswith("paper-2"))
+    assert not name.startswith("paper-2") or page.locator(".hint").is_visible() == wide
+    # A single panel is not blown up to the width of a page, and is seen whole on a phone.
+    if name.startswith("paper-1"):
+        assert page.evaluate("document.images[0].clientWidth") <= (560 if size == "desktop" else width)
     page.close()

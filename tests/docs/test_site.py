@@ -100,7 +100,7 @@ def public_names() -> dict[str, set[str]]:
     """Everything users may call, as `metastable.room.name`, with the names under which the reference may have it."""
     places: dict[int, set[str]] = {}
     values = {}
-    for room in (*ROOMS, "meanfield", "reproduce", "starts"):
+    for room in ROOMS:
         module = import_module("metastable.analysis.observe" if room == "observe" else f"metastable.{room}".rstrip("."))
         for name in getattr(module, "__all__", None) or vars(module):
             value = getattr(module, name)

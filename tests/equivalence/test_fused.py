@@ -1,5 +1,6 @@
 """Compiled integrations against DOP853 at 1e-12, against the step-by-step integrator, and against themselves."""
 
+import _thread
 import os
 import signal
 import subprocess
@@ -183,7 +184,10 @@ def interrupt_soon(event):
     def send():
         event.wait(20.0)
         time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        if sys.platform == "win32":  # where `os.kill` knows no Ctrl-C and ends the process
+            _thread.interrupt_main()
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=send, daemon=True).start()
 

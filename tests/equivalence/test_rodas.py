@@ -271,7 +271,9 @@ def test_refusals_name_the_way_out():
         with pytest.raises(UnsupportedError, match="tsit5"):
             ms.simulate(ms.Attention(dim=2, beta=1.0, **fields), x, until=1.0, method="rodas")
     with pytest.raises(NumericalRangeError, match="causal mask"):
-        ms.simulate(ms.Attention(dim=2, beta=1.0, mask=ms.Prefix(3)), x, until=1e30, method="rodas")
+        ms.simulate(
+            ms.Attention(dim=2, beta=1.0, mask=ms.Prefix(3), frozen=ms.Frozen(x[:1])), x, until=1e30, method="rodas"
+        )
     assert rodas.refusal(ms.Attention(dim=2, beta=1.0, mask=ms.Full()), 10_000) is not None
 
 

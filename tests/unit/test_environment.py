@@ -28,6 +28,16 @@ def test_missing_extras_are_named_with_the_command(monkeypatch):
     assert found["explore"] == 'without uvicorn: pip install "metastable[explore]"'
 
 
+def test_versions_of_extras_are_told(monkeypatch):
+    """A bug in a sweep or a flow depends on the versions of Dask or PyTorch more often than on ours."""
+    monkeypatch.setattr(environment, "installed", lambda name: "1.2.3")
+    found = environment.extras()
+    assert found["weights"] == "installed: gguf 1.2.3"
+    assert "transformers 1.2.3" in found["transformers"]
+    assert "numpy" not in found["cuda"]
+    assert found["all"] == found["dev"] == "installed"
+
+
 def test_a_failing_driver_is_reported_not_raised(monkeypatch):
     monkeypatch.setattr(environment, "installed", lambda name: "0.30")
     monkeypatch.setitem(sys.modules, "numba.cuda", None)

@@ -81,12 +81,34 @@ def test_archives_are_small(archives):
 
 
 def test_the_citation_is_of_this_version():
-    text = (ROOT / "CITATION.cff").read_text()
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {metastable.__version__}\n" in text
-    newest = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    newest = next(
+        line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line.startswith("## ")
+    )
     released = re.search(r"^date-released: (.*)$", text, re.MULTILINE)
     assert released is not None
     assert newest == f"## {metastable.__version__} ({released.group(1)})"
+
+
+def test_the_paper_has_the_form_of_its_journal():
+    """Sections and length as the Journal of Open Source Software asks; every reference is cited, exists and can be found."""
+    text = (ROOT / "paper.md").read_text(encoding="utf-8")
+    _, header, body = text.split("---\n", 2)
+    assert {line.split(":")[0] for line in header.splitlines() if line[:1].isalpha()} >= {
+        "title", "tags", "authors", "affiliations", "date", "bibliography"}  # fmt: skip
+    sections = re.findall(r"^# (.*)$", body, re.MULTILINE)
+    assert sections == ["Summary", "Statement of need", "State of the field", "Software design", "Research impact statement",
+                        "References"]  # fmt: skip
+    assert 750 <= len(body.split()) <= 1750
+    entries = dict(
+        re.findall(r"^@\w+\{(\w+),(.*?)^\}", (ROOT / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    )
+    assert set(re.findall(r"@(\w+)", body)) == set(entries)
+    for name, entry in entries.items():
+        fields = set(re.findall(r"^  (\w+) = \{", entry, re.MULTILINE))
+        assert {"title", "author", "year"} <= fields, name
+        assert fields & {"doi", "url", "journal"}, name
 
 
 def test_source_archive_has_what_testing_needs(archives):

@@ -124,6 +124,19 @@ def test_no_module_needs_posix():
     assert {path: names for path, names in found.items() if names} == {}
 
 
+def test_tests_that_need_posix_say_so():
+    """`make test-core` runs on Windows and macOS too: a test with a POSIX signal or call asks where it is, or has a mark."""
+    found = {}
+    for room in ("unit", "equivalence", "smoke"):
+        for path in sorted((ROOT / "tests" / room).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            names = [name for name in posix_only(ast.parse(text), text) if name.startswith(("os.", "signal."))]
+            asks = "win32" in text or "hasattr(os" in text or path.name == "breaking.py"  # whose callers have the mark
+            if names and not asks:
+                found[str(path)] = names
+    assert found == {}
+
+
 HIDE = """
 # Read by every Python process of the test, the spawned ones too: modules that Windows lacks cannot be imported by our package nor
 # by the lock library. (The rest of the machine is Linux and may use them: Dask, tornado and psutil look for them by platform.)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "0.1.0"
-ROOMS = ("", "analysis", "observe", "checkpoints", "errors", "figures", "sphere", "sweep", "theory")
+ROOMS = ("", "analysis", "observe", "checkpoints", "control", "derivatives", "errors", "figures", "meanfield", "reproduce",
+         "sphere", "starts", "sweep", "theory")  # fmt: skip
 
 
 def names() -> list[str]:
@@ -40,18 +41,26 @@ def names() -> list[str]:
 
 
 def released() -> set[str]:
-    return set((Path(__file__).parent / "data" / f"names-{RELEASE}.txt").read_text().split())
+    return set((Path(__file__).parent / "data" / f"names-{RELEASE}.txt").read_text(encoding="utf-8").split())
 
 
 def news() -> str:
     """The changelog down to the last release."""
-    text = (ROOT / "CHANGELOG.md").read_text()
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     return text.split(f"\n## {RELEASE}")[0]
 
 
 def unmentioned(lines: set[str], text: str) -> list[str]:
     """Those whose last word (a name, or a parameter) does not stand as a word of the text."""
     return sorted(line for line in lines if not re.search(rf"\b{re.split(r'[.(]', line.rstrip(')'))[-1]}\b", text))
+
+
+def test_every_public_room_is_compared():
+    """Rooms that `import metastable` offers by name; `ms.observe` is one that lives inside another."""
+    text = (ROOT / "src" / "metastable" / "__init__.pyi").read_text(encoding="utf-8")
+    rooms = set(re.findall(r"^from \. import (\w+) as", text, re.MULTILINE))
+    assert len(rooms) >= 12
+    assert rooms <= set(ROOMS)
 
 
 def test_nothing_went_without_a_word():

@@ -72,7 +72,7 @@ REFERENCE_LIMIT = 1000
 
 
 @dataclass(frozen=True, repr=False)
-class Features:
+class Features(_checks.LockedArrays):
     """Distances and speeds that decide a configuration (geodesic, in radians).
 
     `to_space` (n,): distance of each token to L. `side` (n,): for L = span(xi) the sign of <x, xi>, otherwise zeros.
@@ -108,7 +108,7 @@ class Features:
 
 
 @dataclass(frozen=True, repr=False)
-class Groups:
+class Groups(_checks.LockedArrays):
     """Clusters of the final tokens: labels (n,), positions (m, d), sizes (m,) and inner spread (m,)."""
 
     labels: Any

@@ -31,7 +31,7 @@ EARLIEST = 1e-6
 
 
 @dataclass(frozen=True)
-class MergeTree:
+class MergeTree(_checks.LockedArrays):
     """Merges of a run in order of time. One row per merge, m rows; a cluster is named by its leader, its first token.
 
     Fields

@@ -80,7 +80,7 @@ class Own:
 
     def _array(self, found: Any) -> np.ndarray:
         try:
-            return np.asarray(found)
+            return _with_gaps(found)
         except ValueError as reason:
             raise ObservableError(f"the observable {self.name!r} returned no array: {reason}") from None
 
@@ -147,6 +147,13 @@ def as_observable(value: Any, name: str, label: str | None = None) -> Observable
     )
 
 
+def _with_gaps(found: Any) -> np.ndarray:
+    """What a function returned as an array; entries that a masked array marks as missing are NaN, not what lies behind the mask."""
+    if np.ma.is_masked(found) and np.ma.getdata(found).dtype.kind in "biuf":
+        return np.ma.filled(np.ma.asarray(found).astype(np.float64), np.nan)
+    return np.asarray(found)
+
+
 def measured(
     observable: Observable | Own,
     name: str,
@@ -174,7 +181,7 @@ def measured(
         called = f" (the function {name_of(observable.function)!r})" if isinstance(observable, Own) else ""
         raise own_function(f"the observable {name!r}{called}", whose, reason) from reason
     try:
-        values = np.asarray(found)
+        values = _with_gaps(found)
     except ValueError as reason:
         raise ObservableError(f"the observable {name!r} returned no array: {reason}") from None
     if values.dtype == object and any(np.asarray(item).tolist() is None for item in values.ravel()):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis import _html
 from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
@@ -42,7 +43,7 @@ LOWEST_BETA = 2.0
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(_checks.LockedArrays):
     """Table 1's row for a model, before running it.
 
     Fields

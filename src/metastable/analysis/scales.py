@@ -46,8 +46,13 @@ def center_separation(model: Attention) -> float:
 
 
 def cluster_radius_of_run(run: Any) -> float:
-    """`cluster_radius` of the model of a run; of its models, where all agree. Where they do not, no one length fits the whole run."""
-    found = sorted({cluster_radius(model) for model in getattr(run, "models", (run.model,))})
+    """`cluster_radius` of the model of a run; of its models, where all agree, or where the run ends with the model that it began with
+    (a change for a while, such as `metastable.control.schedule` makes). Elsewhere no one length fits the whole run.
+    """
+    models = getattr(run, "models", (run.model,))
+    if models[0] == models[-1]:
+        return cluster_radius(models[0])
+    found = sorted({cluster_radius(model) for model in models})
     if len(found) > 1:
         raise InvalidInputError(
             f"the models of this run have different beta, and so different radii of clusters, {found[0]:.3g} to {found[-1]:.3g}; say "

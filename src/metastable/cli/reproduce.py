@@ -49,6 +49,7 @@ def reproduce(
     from metastable.errors import StoppedEarlyWarning
     from metastable.reproduce import Settings, all_papers, find_papers, load_paper
     from metastable.reproduce.display import print_catalogue, print_verdicts, terminal
+    from metastable.reproduce.own_papers import remembered
     from metastable.reproduce.runner import run_papers, select
 
     console = Console(soft_wrap=False)
@@ -56,7 +57,7 @@ def reproduce(
     if list:
         print_catalogue(console, known)
         return
-    chosen = known[-1:] if own is not None else find_papers(paper, known)
+    chosen = known[-1:] if own is not None else find_papers(paper, known, elsewhere=remembered(out))
     selection = select(items or [], chosen)
     settings = Settings(seed=seed, members=members, engine=engine)
     warnings.simplefilter("ignore", StoppedEarlyWarning)  # the verdicts say it

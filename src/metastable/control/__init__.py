@@ -12,7 +12,8 @@ from metastable.control.knobs import Knob
 from metastable.control.paired import paired_elasticities
 from metastable.control.placement import Apart, Placement, Together, place
 from metastable.control.search import Try
-from metastable.control.steering import Steering, schedule
+from metastable.control.steered import Steering
+from metastable.control.steering import schedule
 from metastable.control.tuning import Setting, temperature, tune
 
 __all__ = [

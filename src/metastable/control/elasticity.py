@@ -203,7 +203,7 @@ def _rows(clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str]
     for knob in knobs:
         value, error = _derivative(turned[knob], event, clusters.t0)
         expected = _theory(clusters, child, parent, target, knob)
-        name = f"{event.child - sink} into " + ("the sink" if sink and event.parent == 0 else str(event.parent - sink))
+        name = event.said(sink).split(" at ")[0]
         life = event.time - clusters.t0
         rows.append(Elasticity(name, life, knob, value, value - error, value + error, expected, "derivative"))
     return rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from metastable import sphere, theory
-from metastable.control.knobs import Knob, narrowed
+from metastable.control.knobs import Knob, narrowed, turns_beta
 from metastable.errors import GoalError
 from metastable.integrate.rodas import LOGIT_SPREAD
 from metastable.model import Attention, Causal, Full
@@ -16,9 +16,10 @@ LAW_DOUBT = 1.5
 
 
 def has_law(model: Attention) -> bool:
-    """True for the models that the law N(t) is about: Q = K = I, V = I, softmax, no noise, no frozen tokens."""
+    """True for the models that the law N(t) is about: Q = K = I, V = I, softmax, and nothing else that moves or weighs tokens."""
     plain = model.is_identity and model.norm.kind == "post_ln" and model.weights == "softmax"
-    return plain and model.frozen is None and model.noise == 0 and isinstance(model.mask, (Causal, Full))
+    alone = model.frozen is None and model.bias is None and model.masses is None and model.feedforward is None
+    return plain and alone and model.noise == 0 and isinstance(model.mask, (Causal, Full))
 
 
 def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: float) -> None:
@@ -34,7 +35,8 @@ def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: f
         raise GoalError(
             f"clusters={goal:g} of {tokens} tokens: nearly every token would have to be a cluster, from the start on; give more tokens"
         )
-    if knob.name == "beta" or not has_law(model):
+    # Only of the number of tokens is it known that it changes nothing of who reaches whom.
+    if knob.set is not None or not has_law(model):
         return
     assert model.beta is not None
     most = most_clusters(until, model.beta, model.dim)
@@ -42,7 +44,7 @@ def check_count(model: Attention, knob: Knob, tokens: int, goal: float, until: f
         raise GoalError(
             f"clusters={goal:g}: at beta={model.beta:g} two clusters nearer than {reach(until, model.beta):.3g} rad have met by t = "
             f"{until:g}, "
-            f"so the sphere of R^{model.dim} holds at most {most:.4g} of them, whatever {knob.name} is; raise beta "
+            f"so the sphere of R^{model.dim} holds at most {most:.4g} of them, however many tokens there are; raise beta "
             "(metastable.control.temperature says to which), or ask for an earlier time"
         )
 
@@ -59,7 +61,7 @@ def most_clusters(until: float, beta: float, dim: int) -> float:
 
 def limited(knob: Knob, model: Attention, until: float, law: Callable[[float], float] | None) -> Knob:
     """The knob with the bounds that numbers and the law set: beta no further than implicit steps go, where they are needed."""
-    if knob.name != "beta":
+    if not turns_beta(knob):
         return knob
     if until > 2e3 and model.noise == 0:
         knob = narrowed(knob, knob.low, 0.5 * LOGIT_SPREAD)

@@ -86,9 +86,9 @@ def value_of(knob: Knob, model: Attention) -> float:
 def knob_of(model: Attention, knob: str | Knob) -> Knob:
     """The `Knob` that a name stands for in this model.
 
-    "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm "
-    "has), "sink"
-    (the total weight of frozen tokens), "gap" (how far the other eigenvalues of V are below its largest one, all by one factor).
+    "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm
+    has), "sink" (the total weight of frozen tokens), "gap" (how far the other eigenvalues of V are below its largest one, all by one
+    factor).
     """
     if isinstance(knob, Knob):
         return knob
@@ -98,17 +98,24 @@ def knob_of(model: Attention, knob: str | Knob) -> Knob:
     return NAMED[knob](model)
 
 
+def _get_beta(model: Attention) -> float:
+    return max(head.beta for head in model.all_heads)
+
+
+def _set_beta(model: Attention, value: float) -> Attention:
+    if model.heads is None:
+        return model.replace(beta=value)
+    factor = value / _get_beta(model)
+    return model.replace(heads=tuple(replace(head, beta=head.beta * factor) for head in model.heads))
+
+
 def _beta(model: Attention) -> Knob:
-    def get(model: Attention) -> float:
-        return max(head.beta for head in model.all_heads)
+    return Knob("beta", _set_beta, _get_beta, low=1e-3, high=1e6)
 
-    def set_beta(model: Attention, value: float) -> Attention:
-        if model.heads is None:
-            return model.replace(beta=value)
-        factor = value / get(model)
-        return model.replace(heads=tuple(replace(head, beta=head.beta * factor) for head in model.heads))
 
-    return Knob("beta", set_beta, get, low=1e-3, high=1e6)
+def turns_beta(knob: Knob) -> bool:
+    """True for the knob "beta", whatever its bounds: what the laws are about. A knob of one's own has none, whatever its name."""
+    return knob.set is _set_beta
 
 
 def _noise(model: Attention) -> Knob:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,11 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.analysis import cluster_radius
-from metastable.analysis.cascade import counts_refusal
 from metastable.analysis.merging import MergeTree
 from metastable.control.counting import GATHERED
-from metastable.control.reduced import clusters_of, tree_of, with_sink
+from metastable.control.reduced import clusters_of, sink_refusal, tree_of
 from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, StoppedEarlyWarning, TimeError
-from metastable.model import Attention, Frozen
+from metastable.model import Attention, Frozen, Full
 from metastable.model.describe import table
 from metastable.run import Run, merge_tree, simulate
 
@@ -40,8 +40,9 @@ class Together:
     tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        found = _checks.vector(self.tokens, "Together.tokens").tolist()
-        tokens = tuple(_checks.count(token if token % 1 else int(token), "each token", 0) for token in found)
+        if isinstance(self.tokens, str) or not isinstance(self.tokens, (Sequence, np.ndarray)):
+            raise InvalidInputError(f"Together.tokens must be positions of tokens, such as (3, 7), not {self.tokens!r}")
+        tokens = tuple(_checks.count(token, "each token of Together", 0) for token in self.tokens)
         if len(set(tokens)) < 2:
             raise GoalError(f"Together needs two different tokens, not {self.tokens!r}")
         object.__setattr__(self, "tokens", tokens)
@@ -268,10 +269,7 @@ class Trial:
 
 
 def _reducible(model: Attention, start: FloatArray) -> bool:
-    if model.frozen is not None and len(model.frozen.tokens) != 1:
-        return False
-    tokens, plain = with_sink(start, model)
-    return counts_refusal(plain, len(tokens)) is None
+    return sink_refusal(model, len(start)) is None
 
 
 def _met(tree: MergeTree, chosen: np.ndarray) -> float:
@@ -314,7 +312,23 @@ def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: 
             "the mask is a matrix for these tokens, which does not say who sees one more; use kind='frozen'"
         )
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    if isinstance(goal, Apart) and _alike(model, tokens[goal.first], tokens[goal.second], goal):
+        raise GoalError(
+            f"tokens {goal.first} and {goal.second} start in one point, and under full attention they see the same and move alike: "
+            "no token parts them"
+        )
     return Trial(model, tokens, goal, until, kind, radius, [0])
+
+
+def _alike(model: Attention, first: FloatArray, second: FloatArray, goal: Apart) -> bool:
+    """True when two tokens have the same place and the same velocity for ever: all see all, and nothing depends on positions."""
+    if not isinstance(model.mask, Full) or model.bias is not None or not np.array_equal(first, second):
+        return False
+    if any(head.rotary is not None for head in model.all_heads):
+        return False
+    # Who does not see itself sees the other one instead.
+    same_mass = model.masses is None or model.masses[goal.first] == model.masses[goal.second]
+    return model.mask.include_self or bool(same_mass)
 
 
 def _weights(weight: Any) -> list[float]:

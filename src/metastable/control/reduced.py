@@ -17,7 +17,7 @@ from metastable.analysis.cascade import ARRIVED, LATEST, TOLERANCE, Clusters, co
 from metastable.analysis.leaders import ONE_LEFT, STILL, Path
 from metastable.analysis.merging import MergeTree
 from metastable.errors import ConvergenceError, UnsupportedError
-from metastable.model import Attention
+from metastable.model import Attention, Causal
 
 Pieces = Sequence[tuple[float, float]]
 """(depth from which it holds, inverse temperature), in order; the first depth is that of the state or earlier."""
@@ -31,18 +31,33 @@ class Event:
     parent: int
     time: float
 
+    def said(self, sink: bool) -> str:
+        """In words; `sink`: token 0 is the frozen one, and those of the run come behind it."""
+        parent = "the sink" if sink and self.parent == 0 else str(self.parent - sink)
+        return f"{self.child - sink} into {parent} at t = {self.time:.4g}"
+
     def __str__(self) -> str:
-        return f"{self.child} into {self.parent} at t = {self.time:.4g}"
+        return self.said(False)
+
+
+def sink_refusal(model: Attention, tokens: int) -> str | None:
+    """Why the clusters of this model, whose frozen token may be one of them, are no points; None: they are."""
+    if model.frozen is None:
+        return counts_refusal(model, tokens)
+    if len(model.frozen.tokens) != 1:
+        return f"the flow of clusters takes one frozen token, and this model has {len(model.frozen.tokens)}"
+    if not isinstance(model.mask, Causal):
+        return "a frozen token stands for a first one, which rests, under the causal mask only"
+    # Who sits on the frozen token stays there, whatever it weighs: only the others' leaders may be left.
+    return counts_refusal(model.replace(frozen=None), tokens)
 
 
 def with_sink(state: FloatArray, model: Attention) -> tuple[FloatArray, Attention]:
-    """State and model with the one frozen token as first token; both as they are where there is none."""
+    """State and model (of those that `sink_refusal` has nothing against) with the frozen token as first token; both as they are where
+    there is none.
+    """
     if model.frozen is None:
         return state, model
-    if len(model.frozen.tokens) != 1:
-        raise UnsupportedError(
-            f"the flow of clusters takes one frozen token, and this model has {len(model.frozen.tokens)}"
-        )
     assert model.frozen.weights is not None
     masses = np.ones(len(state)) if model.masses is None else np.asarray(model.masses)
     weights = np.concatenate([np.maximum(model.frozen.weights, 1e-300), masses])
@@ -51,11 +66,10 @@ def with_sink(state: FloatArray, model: Attention) -> tuple[FloatArray, Attentio
 
 def clusters_of(state: FloatArray, model: Attention, t0: float, radius: float) -> Clusters:
     """The clusters of a state as points; `UnsupportedError` for models whose clusters are none."""
-    tokens, plain = with_sink(state, model)
-    reason = counts_refusal(plain, len(tokens))
+    reason = sink_refusal(model, len(state))
     if reason is not None:
         raise UnsupportedError(f"{reason}; control of single merges is for clusters that are points until they fall")
-    return Clusters(tokens, plain, t0, radius)
+    return Clusters(*with_sink(state, model), t0, radius)
 
 
 def changed(clusters: Clusters, *, places: FloatArray | None = None, masses: FloatArray | None = None) -> Clusters:

@@ -27,8 +27,9 @@ SURE = 3.0
 """Standard errors from the goal at which a try is on one side of it for sure."""
 NEAR = 0.25
 """|log(mean/goal)| up to which a try takes part in the fit."""
-OFFSET = 0.04
-"""|log(mean/goal)| at which tries beside the root are made: near enough for a line, far enough for its slope."""
+OFFSET = 0.02
+"""|log(mean/goal)| at which tries beside the root are made: near enough for a line, far enough for its slope. (What the mean bends over
+the law moves the root by as much as the bend at this distance; twice as far that is up to an error of the answer.)"""
 SLOPE_DOUBT = 0.3
 """Relative standard deviation of a law's slope before anything is measured."""
 STRIDE = math.log(2.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +14,12 @@ from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
 from metastable.control.counting import GATHERED
-from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of
-from metastable.errors import GoalError, InvalidInputError, StoppedEarlyWarning, TimeError
+from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of, with_sink
+from metastable.control.steered import Steering, fall_time, first_time
+from metastable.errors import GoalError, InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.integrate.rodas import LOGIT_SPREAD
 from metastable.model import Causal, Schedule
-from metastable.model.describe import table
 from metastable.run import Run, merge_tree, simulate
-from metastable.run.trees import MergeTree as DrawnTree
 from metastable.run.trees import with_picture
 
 AFTER = 1.02, 10.0
@@ -37,69 +37,6 @@ CORRECTIONS = 2
 """Times that a simulation may correct what the flow of clusters said."""
 GOOD = 0.005
 """Part of log10 T to which a simulated merge is taken as it is."""
-
-
-@dataclass(frozen=True, repr=False)
-class Steering:
-    """What `schedule` found.
-
-    Fields
-    ------
-    schedule : the `Schedule`; `simulate(steering.schedule, run.start, until=...)` is the run under it.
-    beta, changed : the inverse temperature of the model, and that of the change (the same one where none is needed).
-    window : the depths between which the change holds.
-    event, at : the merge (first tokens of the two clusters; None: that nothing merges) and the time asked for.
-    natural, tree : the merges without and with the change, as the flow of clusters says.
-    run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of
-        all), infinite where there is none up to its end.
-    undisturbed : True when all earlier merges are as without the change (in the simulation, where there is one).
-    """
-
-    schedule: Schedule
-    beta: float
-    changed: float
-    window: tuple[float, float]
-    event: tuple[int, int] | None
-    at: float
-    natural: DrawnTree
-    tree: DrawnTree
-    run: Run | None
-    achieved: float | None
-    undisturbed: bool
-
-    @property
-    def change(self) -> float:
-        """The change of beta."""
-        return self.changed - self.beta
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What was found, in words, by name."""
-        goal = "no merge" if self.event is None else f"{self.event[0]} into {self.event[1]}"
-        before = _first_time(self.natural) if self.event is None else _time(self.natural, self.event[0])
-        seen = (
-            ""
-            if self.achieved is None
-            else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
-        )
-        return {
-            "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
-            "without": f"t = {before:.4g}",
-            "beta": f"{self.beta:.6g}, and {self.changed:.6g} from t = {self.window[0]:.4g} to {self.window[1]:.4g}",
-            "simulated": seen and f"t = {seen}",
-        }
-
-    def __repr__(self) -> str:
-        return "<Steering: " + "; ".join(f"{name} {text}" for name, text in self.facts.items() if text) + ">"
-
-    def _repr_html_(self) -> str:
-        return table("Steering", self.facts)
-
-    def plot(self, **options: Any) -> Any:
-        """World lines without and with the change; see `metastable.figures.draw_steering`."""
-        from metastable import figures
-
-        return figures.draw_steering(self, **options)
 
 
 def schedule(
@@ -165,6 +102,11 @@ class _Goal:
         return float(self.clusters.model.all_heads[0].beta)
 
     @property
+    def sink(self) -> bool:
+        """True when token 0 of the clusters is a frozen token."""
+        return self.run.model.frozen is not None
+
+    @property
     def highest(self) -> float:
         return 0.5 * LOGIT_SPREAD
 
@@ -174,6 +116,11 @@ def _checked(run: Run, event: Any, at: float, since: float | None, radius: float
     if len(run.models) != 1:
         raise InvalidInputError("run must be of one model: beta is changed from what it is everywhere")
     model = run.model
+    if event is not None and model.frozen is not None:
+        raise UnsupportedError(
+            "single merges are scheduled in models without frozen tokens, and this one has some; without an event all clusters are "
+            "held apart there, too: schedule(run, at=...)"
+        )
     moment = min(run.end, GATHERED) if since is None else _checks.number(since, "since", 0.0, run.end, error=TimeError)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     at = _checks.number(at, "at", moment, strict=True, error=TimeError)
@@ -278,12 +225,13 @@ def _refuse_time(goal: _Goal, natural: MergeTree, logarithm: float, delay: bool)
     who = "the first merge" if goal.event is None else f"the fall of {goal.event[0]} into {goal.event[1]}"
     if goal.event is not None:
         own = fall_of(natural, goal.event[0])
-        known = "never falls" if own is None else f"falls as {own}"
+        known = f"{goal.event[0]} never falls" if own is None else f"{goal.event[0]} falls as {own}"
     else:
-        known = "the first merge is " + str(events_of(natural)[0])
+        known = f"the first merge is {events_of(natural)[0].said(goal.sink)}"
     raise GoalError(
-        f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried down or up to {math.exp(logarithm):.4g}); without a "
-        f"change it {known}; ask for another time, or place a token instead: metastable.control.place"
+        f"no beta up to {goal.highest:g} puts {who} at t = {goal.at:.4g} (tried {'up' if delay else 'down'} to "
+        f"{math.exp(logarithm):.4g}); without a change {known}; ask for another time, or place a token instead: "
+        "metastable.control.place"
     )
 
 
@@ -293,19 +241,10 @@ def _hold(goal: _Goal, natural: MergeTree) -> Steering:
         return _steering(goal, natural, goal.beta, goal.since, goal.at)
 
     def first(value: float) -> float:
-        return _first_time(tree_of(goal.clusters, _pieces(goal, value, goal.since)))
+        return first_time(tree_of(goal.clusters, _pieces(goal, value, goal.since)))
 
     value = _solve(goal, first, goal.at * 10.0**MARGIN, natural, goal.since)
     return _steering(goal, natural, value, goal.since, goal.at)
-
-
-def _first_time(tree: MergeTree) -> float:
-    return float(tree.time[0]) if len(tree) else math.inf
-
-
-def _time(tree: MergeTree, child: int) -> float:
-    fall = fall_of(tree, child)
-    return math.inf if fall is None else fall.time
 
 
 def _steering(goal: _Goal, natural: MergeTree, value: float, begin: float, end: float) -> Steering:
@@ -348,12 +287,14 @@ def _steering(goal: _Goal, natural: MergeTree, value: float, begin: float, end: 
 def _moved(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
     """Which merge before the chosen one is not as without the change, in words; None: all are."""
     if goal.event is None:
-        return None if _first_time(tree) >= goal.at else f"{events_of(tree)[0]} comes before"
+        return None if first_time(tree) >= goal.at else f"{events_of(tree)[0].said(goal.sink)} comes before"
     child = goal.event[0]
     wanted = [
-        item for item in events_of(natural) if item.time < min(goal.at, _time(natural, child)) and item.child != child
+        item
+        for item in events_of(natural)
+        if item.time < min(goal.at, fall_time(natural, child)) and item.child != child
     ]
-    found = [item for item in events_of(tree) if item.time < _time(tree, child) and item.child != child]
+    found = [item for item in events_of(tree) if item.time < fall_time(tree, child) and item.child != child]
     for item in wanted:
         match = next((other for other in found if other.child == item.child and other.parent == item.parent), None)
         if match is None or abs(math.log10(match.time / item.time)) > SAME_TIME:
@@ -363,34 +304,46 @@ def _moved(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:
 
 
 def _verified(goal: _Goal, steering: Steering, progress: bool | None) -> Steering:
-    """The steering with its simulation; where the merge is off, beta is corrected by what the simulation says."""
-    import warnings
-
-    aim = goal.at
+    """The steering with its simulation; where the merge is off, beta is corrected by what the simulation says. What is returned was
+    simulated: of all tries, the one that is least off.
+    """
+    aim, best, least = goal.at, None, math.inf
     for _ in range(CORRECTIONS + 1):
-        end = 1.5 * goal.at + 20.0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StoppedEarlyWarning)  # the run's status says it
-            seen = simulate(steering.schedule, goal.run.start, until=end, progress=progress)
-        tree = merge_tree(seen, goal.clusters.radius)
-        later = tree.time > goal.since
-        first = float(tree.time[later].min()) if later.any() else math.inf
-        achieved = first if goal.event is None else _time(tree, goal.event[0])
-        same = _moved_in(steering.natural, tree, goal) is None
-        steering = replace(steering, run=seen, achieved=achieved, undisturbed=same)
-        if goal.event is None or not math.isfinite(achieved) or seen.status != "success":
-            break
-        off = math.log10(achieved) - math.log10(goal.at)
-        if abs(off) <= GOOD * max(1.0, abs(math.log10(goal.at))):
+        steering = _simulated(goal, steering, progress)
+        assert steering.run is not None
+        assert steering.achieved is not None
+        off = math.log10(steering.achieved) - math.log10(goal.at) if steering.achieved < math.inf else math.inf
+        if best is None or abs(off) < least:
+            best, least = steering, abs(off)
+        sure = goal.event is None or not math.isfinite(off) or steering.run.status != "success"
+        if sure or abs(off) <= GOOD * max(1.0, abs(math.log10(goal.at))):
             break
         aim = aim * 10.0**-off
         try:
-            steering = replace(
-                _release(replace(goal, at=aim), steering.natural), at=goal.at, run=seen, achieved=achieved
-            )
+            steering = replace(_release(replace(goal, at=aim), steering.natural), at=goal.at)
         except GoalError:
             break
-    return steering
+    assert best is not None
+    return best
+
+
+def _simulated(goal: _Goal, steering: Steering, progress: bool | None) -> Steering:
+    """The steering with what a simulation of its schedule says, until all of the change is over."""
+    end = max(1.5 * goal.at + 20.0, 1.01 * steering.window[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoppedEarlyWarning)  # the run's status says it
+        seen = simulate(steering.schedule, goal.run.start, until=end, progress=progress)
+        whole = seen
+        if goal.sink:
+            # The tree of the run does not know the frozen token: as a first one, which rests, it is part of it.
+            pieces = [(begin, with_sink(goal.run.start, model)[1]) for begin, model in steering.schedule.pieces]
+            tokens = with_sink(goal.run.start, goal.run.model)[0]
+            whole = simulate(Schedule(tuple(pieces)), tokens, until=end, progress=progress)
+    tree = merge_tree(whole, goal.clusters.radius)
+    later = tree.time > goal.since
+    first = float(tree.time[later].min()) if later.any() else math.inf
+    achieved = first if goal.event is None else fall_time(tree, goal.event[0])
+    return replace(steering, run=seen, achieved=achieved, undisturbed=_moved_in(steering.natural, tree, goal) is None)
 
 
 def _moved_in(natural: MergeTree, tree: MergeTree, goal: _Goal) -> str | None:

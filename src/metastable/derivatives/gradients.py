@@ -92,7 +92,8 @@ def gradient(
 
     The discrete adjoint of the accepted steps of Tsit5: the derivative of the very numbers that
     `simulate(model, start, until, method="tsit5", interaction="direct")` computes, with its steps held fixed. It costs a few runs,
-    whatever the number of parameters, and memory for O(sqrt(steps)) states.
+    whatever the number of parameters, and memory for O(sqrt(steps)) states. Where tokens rest or only drift, steps as long as the
+    state allows do not follow small changes of it; there (step times |Jacobian| > 1) shorter ones are made than `simulate` makes.
 
     Parameters
     ----------
@@ -108,9 +109,7 @@ def gradient(
     times : when the observable is taken (None: at `until`).
     engine : "reference", "cpu" or "auto".
     rtol, atol, max_steps, threads, progress : as in `metastable.simulate`.
-    max_step : a bound of the steps (None: as `simulate` steps). Steps are as long as the state allows; where tokens rest that is longer
-        than small changes of them allow, and what has decayed in truth has only become small (about the tolerance). `ConvergenceError`
-        where it grows instead; then, or where such small numbers matter, bound the steps by half the fastest time scale.
+    max_step : a further bound of the steps (None: none).
     differences : for functions that return the value alone: "central" (differences of the function in the tokens, 2 tokens (dim - 1)
         values of it and no further run; error about 1e-10 of the value) or "complex" (exact, for analytic functions).
 

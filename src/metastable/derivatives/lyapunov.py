@@ -73,10 +73,11 @@ def jacobian_spectrum(
 ) -> JacobianSpectrum:
     """Lyapunov exponents of the flow along a run up to time t (None: its end), the direction that grows most and its token.
 
-    The run is marched again in explicit steps with its tolerances, and a full set of tangent vectors of the product of spheres (and of
-    the radii, for norms with one) is carried along: the derivative of the accepted steps (of shorter ones, where these are too long for
-    small changes), made orthonormal on the way. The exponents are (1/t) ln of its singular values, to about 1e-4 of the fastest
-    rate and to the tolerances of the run, however small the values are. Each step multiplies matrices of order tokens (dim - 1).
+    The run is marched again in explicit steps with its tolerances, and a full set of tangent vectors of the product of spheres
+    (and of the radii, for norms with one) is carried along: the derivative of the accepted steps (which are shorter where tokens
+    rest: short enough for small changes), made orthonormal after each. The exponents are (1/t) ln of its singular values, to about
+    1e-4 of the fastest rate and to the tolerances of the run, however small the values are. Each step multiplies matrices of order
+    tokens (dim - 1).
 
     A change of the start by a tangent vector v (tokens, dim) of small length becomes at most exp(t exponents[0]) |v|; where that is
     large a token sits on a ridge between two clusters, and `token` says which.

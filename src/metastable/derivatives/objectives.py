@@ -215,8 +215,10 @@ CENTRAL_STEP = 6e-6
 """Radians by which a token is moved for central differences: the cube root of rounding."""
 COMPLEX_STEP = 1e-100
 DIFFERENCES = ("central", "complex")
-AGREEMENT = 1e-3
-"""A slope that is given must agree with a difference of the values along one direction, relatively."""
+AGREEMENT = 1e-6
+"""A slope that is given must agree with differences of the values, relatively, beside what these are known to."""
+ROUNDING = 16.0 * float(np.finfo(float).eps) / CENTRAL_STEP
+"""What rounding of the values does to their differences, relatively to the values."""
 
 
 def measured(observable: Any, states: FloatArray, single: bool, differences: str | None) -> tuple[float, FloatArray]:
@@ -289,23 +291,32 @@ def _moved(x: FloatArray, by: FloatArray) -> FloatArray:
 
 
 def _agree(function: Callable[[FloatArray], float], value: float, slope: FloatArray, x: FloatArray) -> None:
-    """Raise `ObservableError` where a slope is not that of the values, seen along one direction."""
+    """Raise `ObservableError` where a slope is not that of the values, seen along itself and along a direction at random.
+
+    Central differences with two steps say how much they are to be believed themselves: where a function bends within the step, or is
+    not computed to rounding, they differ.
+    """
     slope = _across(slope, x)
     size = float(np.linalg.norm(slope))
-    other = _across(np.random.default_rng(0).standard_normal(x.shape), x)
-    direction = other / np.linalg.norm(other)
+    # Not the seed of anybody's tokens: normal numbers of one stream are uniform tokens, and have no part across them.
+    other = _across(np.random.default_rng([23, 2411, 4990]).standard_normal(x.shape), x)
+    # A step of the same length for each token, whatever their number: one of many that is wrong must be seen.
+    directions = [other * np.sqrt(other[..., 0].size) / np.linalg.norm(other)]
     if size:
-        direction = _across(direction + slope / size, x)
-        direction /= np.linalg.norm(direction)
-    found = (function(_moved(x, CENTRAL_STEP * direction)) - function(_moved(x, -CENTRAL_STEP * direction))) / (
-        2.0 * CENTRAL_STEP
-    )
-    said = float(np.sum(direction * slope))
-    if abs(found - said) > AGREEMENT * max(abs(found), size) + 1e-9 * max(1.0, abs(value)):
-        raise ObservableError(
-            f"the slope of the observable is not the derivative of its value: along one direction it says {said:.6g}, and the value "
-            f"changes by {found:.6g}; correct it, or return the value alone with differences='central'"
-        )
+        directions.append(slope / size)
+    for direction in directions:
+        differences, largest = [], abs(value)
+        for step in (CENTRAL_STEP, 2.0 * CENTRAL_STEP):
+            ahead, behind = function(_moved(x, step * direction)), function(_moved(x, -step * direction))
+            largest = max(largest, abs(ahead), abs(behind))
+            differences.append((ahead - behind) / (2.0 * step))
+        found, said = differences[0], float(np.sum(direction * slope))
+        known = 2.0 * abs(differences[1] - found) + ROUNDING * largest
+        if abs(found - said) > AGREEMENT * max(abs(found), size) + known:
+            raise ObservableError(
+                f"the slope of the observable is not the derivative of its value: along one direction it says {said:.8g}, and the "
+                f"value changes by {found:.8g}; correct it, or return the value alone with differences='central'"
+            )
 
 
 def _central(function: Callable[..., Any], x: FloatArray, shape: tuple[int, ...]) -> tuple[float, FloatArray]:

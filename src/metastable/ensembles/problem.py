@@ -245,6 +245,8 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
         )
     checked: dict[str, Observable] = {}
     for name, observable in observe.items():
+        if not isinstance(name, str) or not name.strip(". ") or {"/", "\\"} & {*name}:
+            raise InvalidInputError(f"observe: {name!r} cannot be the name of a result; use letters, digits and _")
         item: Any = known.as_observable(observable, f"observe[{name!r}]", name)
         if name in ("status", "accepted", "rejected", "evaluations", "member", "member_seed", "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 GIVE_UP = 32
 """When so many members have failed, and none has not, the rest is not tried."""
 
+EXACT = 2**53
+"""Up to here floating-point numbers hold whole ones exactly."""
+
 MEMBER_QUANTILE = "member_quantile"
 """The dim of quantiles over members where an observable has a dim `quantile` of its own."""
 OWN_QUANTILE = "_own_quantile"
@@ -73,6 +76,11 @@ class Record:
             if name not in self.values:
                 for dim, along in coordinates_of(item, dims, found.shape[1:]).items():
                     self.coordinates.setdefault(dim, []).append(along)
+            if found.dtype.kind in "iu" and found.size and max(abs(int(found.min())), int(found.max())) > EXACT:
+                raise ObservableError(
+                    f"the observable {name!r} returned whole numbers beyond 2**53, and ensembles keep floating-point numbers, which do "
+                    "not tell those apart; return smaller ones, or their digits as an array"
+                )
             self._make_room(name, found.shape[1:], dims)
             self.values[name][member, :reached] = found
 
@@ -82,6 +90,12 @@ class Record:
             self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
             self.dims[name] = dims
             self._check_sizes(name, shape, dims)
+            both = [dim for dim in dims if dim in self.problem.observables]
+            if both:
+                raise ObservableError(
+                    f"{both[0]!r} is the name of an observable and of a dimension of the observable {name!r}; call one of them "
+                    "otherwise, in observe={...} or with metastable.observe.own(f, dims=(...))"
+                )
         known = self.values[name].shape[2:]
         if shape != known:
             raise ObservableError(

@@ -25,7 +25,9 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     """
     import xarray as xr
 
-    if not isinstance(stats, xr.Dataset) or "member" not in stats.dims or "model" not in stats.attrs:
+    # Joined ensembles of several models have no attribute that would say one (combine_attrs="drop_conflicts").
+    ours = isinstance(stats, xr.Dataset) and "member" in stats.dims and ("model" in stats.attrs or "status" in stats)
+    if not ours:
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curve:
-    """A named curve: `x`, `y` (m,), optional `error` bars (drawn as points) and `dashed` for predictions."""
+    """A named curve: `x`, `y` (m,), optional `error` bars (drawn as points) and `dashed` for predictions.
+
+    `marker` is that of points; `hollow` ones stand for values that are only known to lie beyond.
+    """
 
     label: str
     x: Any
@@ -27,11 +30,13 @@ class Curve:
     dashed: bool = False
     points: bool = False
     color: str | None = None
+    marker: str = "o"
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One axis: curves, labels, scales ("linear" or "log"), a title and limits."""
+    """One axis: curves, labels, scales ("linear" or "log"), a title and limits; `whole`: the horizontal axis counts something."""
 
     title: str
     xlabel: str
@@ -42,16 +47,30 @@ class Plot:
     ylim: tuple[float, float] | None = None
     xlim: tuple[float, float] | None = None
     legend: str | None = "best"
+    whole: bool = False
+
+
+def _draw_curve(ax: Any, curve: Curve, color: str) -> Any:
+    """Draw one curve; returns what stands for it in a legend."""
+    if curve.hollow:
+        face = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9, "markersize": 4.2}
+        return ax.plot(curve.x, curve.y, curve.marker, color=color, linestyle="none", clip_on=False, zorder=5, **face)[
+            0
+        ]
+    if curve.points or curve.error is not None:
+        draw_error_points(ax, curve.x, curve.y, curve.error, color=color, label=curve.label, marker=curve.marker)
+        return ax.containers[-1]
+    dash: Any = (0, (4, 2)) if curve.dashed else "-"
+    return ax.plot(curve.x, curve.y, color=color, label=curve.label, linestyle=dash)[0]
 
 
 def _fill(ax: Any, plot: Plot, letter: str) -> None:
-    for number, curve in enumerate(plot.curves):
-        color = curve.color or style.CATEGORICAL[number % len(style.CATEGORICAL)]
-        if curve.points or curve.error is not None:
-            draw_error_points(ax, curve.x, curve.y, curve.error, color=color, label=curve.label)
-        else:
-            dash: Any = (0, (4, 2)) if curve.dashed else "-"
-            ax.plot(curve.x, curve.y, color=color, label=curve.label, linestyle=dash)
+    from matplotlib.ticker import MaxNLocator
+
+    drawn = [
+        (_draw_curve(ax, curve, curve.color or style.CATEGORICAL[number % len(style.CATEGORICAL)]), curve.label)
+        for number, curve in enumerate(plot.curves)
+    ]
     ax.set_yscale(plot.yscale)
     if plot.xscale == "log":
         x = np.concatenate([np.atleast_1d(np.asarray(curve.x, dtype=float)) for curve in plot.curves])
@@ -60,20 +79,24 @@ def _fill(ax: Any, plot: Plot, letter: str) -> None:
         style.log_time_axis(ax, float(x[x > 0].min()) / room, float(x.max()) * room, plot.xlabel)
     elif plot.xlim is not None:
         ax.set_xlim(*plot.xlim)
+    if plot.whole:
+        ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     ax.set_xlabel(plot.xlabel)
     ax.set_ylabel(plot.ylabel)
     if plot.ylim is not None:
         ax.set_ylim(*plot.ylim)
     style.grid(ax)
     style.panel(ax, letter, plot.title)
-    if plot.legend is not None and any(curve.label for curve in plot.curves):
-        ax.legend(loc=plot.legend)
+    named = [(artist, label) for artist, label in drawn if label]
+    if plot.legend is not None and named:
+        # In the order of the curves: by itself matplotlib puts points behind all lines.
+        ax.legend([artist for artist, _ in named], [label for _, label in named], loc=plot.legend)
 
 
 @style.styled
 def plots(panels: Sequence[Plot], height: float = 2.4, shared: bool = False) -> Figure:
-    """Plots side by side across the page (one alone takes a column and a half); `shared`: with one vertical axis for all."""
-    width = style.PAGE_WIDTH if len(panels) > 1 else 4.4
+    """Plots side by side across the page (one alone takes little more than a column); `shared`: with one vertical axis for all."""
+    width = style.PAGE_WIDTH if len(panels) > 1 else 4.0
     page, axes = style.figure(width, height, 1, len(panels), squeeze=False)
     for letter, ax, plot in zip("abcdef", axes[0], panels):
         _fill(ax, plot, letter if len(panels) > 1 else "")

@@ -7,8 +7,9 @@ covector w of the new state and the pullback f* of the right-hand side (`kernels
     m = R'(z)^T w = (w - <w, u> u)/|z|,  u = z/|z|,          K_j = h b_j m,          y* = m,
     for i = 5, ..., 0:   v = f*(t_i, Y_i; K_i),   y* += v,   K_j += h a_ij v  for j < i,
 
-and the parameters get the sum of what f* sends them. That is the derivative of the numbers which the run computed, to rounding. States
-between steps come from the polynomial of the step (`Tableau.dense`), and so do their derivatives.
+and the parameters get the sum of what f* sends them. That is the derivative of the numbers which the run computed, to rounding;
+that of the flow it is as far as the steps follow small changes, which `resolved` sees to. States between steps come from the
+polynomial of the step (`Tableau.dense`), and so do their derivatives.
 
 Memory. Going forward the states at every `stride`-th step are kept; the stride doubles as the run gets longer. Going backward one
 stretch after the other is repeated from its state, its stages kept until it was walked back. Both parts hold O(sqrt(steps)) states.
@@ -23,14 +24,17 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.errors import ConvergenceError, NumericalRangeError
-from metastable.integrate import explicit, march
+from metastable.errors import ConvergenceError
+from metastable.integrate import explicit, march, resolved
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import DEGREE, Chart, Solution
+from metastable.integrate.solution import DEGREE, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
 from metastable.kernels.pullback import Parameters, Pullback
 
+FOLLOWED = 1.0
+"""h |J| up to which steps are those of `simulate`: their error in what decays fastest is then below 1e-3, and where tokens move
+they are shorter. Beyond it they are cut to `resolved.RESOLVED`."""
 EXPLODED = 100.0
 """Factor (times the root of the number of tokens) by which no covector grows in one step that follows small changes."""
 LAST = TSIT5.stages - 1
@@ -94,7 +98,6 @@ class Path:
     plan: Plan
     depth: float
     system: march.Movable
-    chart: Chart
     trail: Trail
     solution: Solution
     pull: Pullback
@@ -135,14 +138,14 @@ class Path:
         stages = np.empty((last - first, TSIT5.stages, *trail.kept[number].shape))
         self.system.place(trail.kept[number])
         # What the replay ends with is nobody's output: a recorder that keeps nothing.
-        nothing = march.Recorder(self.plan.model.dim, np.empty(0), self.chart)
+        nothing = march.Recorder(self.plan.model.dim, np.empty(0), self.trail.chart)
         jumps = {*stops(self.plan, self.depth, self.max_step)}
         for i in range(last - first):
             t, h = trail.starts[first + i], trail.widths[first + i]
             if i == 0 or t in jumps:
                 self.system.begin(t)
             states[i] = self.system.state()
-            self.system.advance(t, h, latest_stage(self.plan, self.depth, t))
+            self.system.advance(t, h, resolved.latest_stage(self.plan, self.depth, t))
             stages[i] = self.system.slopes()
             self.system.accept(t, h, t + h, nothing)
         for i in range(last - first - 1, -1, -1):
@@ -169,26 +172,29 @@ class Path:
             middle = self._unretract(y + np.tensordot(weights, step.k, 1), seed)
             pulled += middle
             slopes += np.multiply.outer(weights, middle)
-        latest, back = latest_stage(self.plan, self.depth, step.t), np.empty_like(y)
+        latest, back = resolved.latest_stage(self.plan, self.depth, step.t), np.empty_like(y)
         end = y + h * np.tensordot(TSIT5.a[LAST, :LAST], step.k[:LAST], 1)
         covector = self._unretract(end, covector)
         if slopes[LAST].any():
-            self.pull(self.depth + min(step.t + h, latest), end, slopes[LAST], back)
+            self.pull(self._depth(min(step.t + h, latest)), end, slopes[LAST], back)
             covector += back
         pulled += covector
         slopes += np.multiply.outer(h * TSIT5.a[LAST], covector)
         for i in range(LAST - 1, -1, -1):
             place = y + h * np.tensordot(TSIT5.a[i, :i], step.k[:i], 1) if i else y
-            self.pull(self.depth + min(step.t + TSIT5.c[i] * h, latest), place, slopes[i], back)
+            self.pull(self._depth(min(step.t + TSIT5.c[i] * h, latest)), place, slopes[i], back)
             pulled += back
             if i:
                 slopes[:i] += np.multiply.outer(h * TSIT5.a[i, :i], back)
         return pulled
 
+    def _depth(self, t: float) -> float:
+        return self.plan.model.norm.depth_of(self.depth, t)
+
     def _unretract(self, place: FloatArray, covector: FloatArray) -> FloatArray:
         """R'(place)^T covector: across the direction, over its length; radii and angles as they are."""
         result = covector.copy()
-        if self.chart == "angle":
+        if self.trail.chart == "angle":
             return result
         dim = self.plan.model.dim
         length = np.sqrt(np.einsum("ij,ij->i", place[:, :dim], place[:, :dim]))[:, None]
@@ -198,13 +204,13 @@ class Path:
 
     def _into_chart(self, state: FloatArray, covector: FloatArray) -> FloatArray:
         """A packed covector at a packed state, as one of the chart: in angles, what it gives along (-sin, cos)."""
-        if self.chart == "ambient":
+        if self.trail.chart == "ambient":
             return covector
         return (state[:, 0] * covector[:, 1] - state[:, 1] * covector[:, 0])[:, None]
 
     def _out_of_chart(self, state: FloatArray, covector: FloatArray) -> FloatArray:
         """The packed covector, its directions tangent to the sphere."""
-        if self.chart == "angle":
+        if self.trail.chart == "angle":
             return covector * np.stack([-state[:, 1], state[:, 0]], axis=1)
         return self._unretract(state, covector)
 
@@ -219,24 +225,9 @@ class _Step:
     k: FloatArray
 
 
-def latest_stage(plan: Plan, depth: float, t: float) -> float:
-    """The latest time of a stage of the step from t, as in `march.integrate`: just before the next jump of the norm."""
-    ahead = [b - depth for b in plan.model.norm.breakpoints if t < b - depth < plan.save.until]
-    return float(np.nextafter(min(ahead), 0.0)) if ahead else plan.save.until
-
-
-def refuse_half(solution: Solution) -> None:
-    """Raise `ConvergenceError` where a run needs more than `max_steps` and `NumericalRangeError` where it diverges: a derivative of
-    half a run is none of the run."""
-    if solution.status == "diverged":
-        raise NumericalRangeError(f"there is no derivative: {solution.message}")
-    if solution.status != "success":
-        raise ConvergenceError(f"there is no derivative of a run that did not arrive: {solution.message}")
-
-
 def stops(plan: Plan, depth: float, max_step: float | None) -> list[float]:
     """Times that the march steps onto: jumps of the norm, and, to bound the steps, every `max_step`."""
-    found = [b - depth for b in plan.model.norm.breakpoints]
+    found = resolved.jumps(plan, depth)
     if max_step is not None:
         found += np.linspace(0.0, plan.save.until, int(np.ceil(plan.save.until / max_step)) + 1)[1:-1].tolist()
     return found
@@ -247,21 +238,12 @@ def walk(
 ) -> Path:
     """March `plan` (method "tsit5", with output times) from the packed state `start`.
 
-    The steps are those of `explicit.solve`, unless they are bounded by `max_step`.
+    The steps are those of `explicit.solve`, unless they are bounded by `max_step` or do not follow small changes (`resolved`).
     """
     assert plan.save.times is not None
-    system, begin, chart = explicit.system_of(plan, start, depth)
+    system, _, chart = explicit.system_of(plan, start, depth)
     trail = Trail(plan.model.dim, plan.save.times, chart)
-    solution = march.integrate(
-        system,
-        begin,
-        trail,
-        plan.save.until,
-        tolerance=plan.accuracy.tolerance,
-        max_steps=plan.accuracy.max_steps,
-        breakpoints=stops(plan, depth, max_step),
-        progress=report,
-    )
-    refuse_half(solution)
+    bounds = stops(plan, depth, max_step)
+    solution = resolved.solve(plan, start, system, trail, report, depth, followed=FOLLOWED, stops=bounds)
     pull = select.pullback(plan.model, len(start), plan.backend, chart)
-    return Path(plan, depth, system, chart, trail, solution, pull, max_step)
+    return Path(plan, depth, system, trail, solution, pull, max_step)

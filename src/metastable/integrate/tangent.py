@@ -4,11 +4,10 @@ Of a step y -> R(z) with stages k_i = f(t_i, Y_i) the tangent vectors V (columns
 
     V_i = V + h sum_{j<i} a_ij K_j,     K_i = J(t_i, Y_i) V_i,     V -> R'(z) (V + h sum_j b_j K_j),
 
-with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Where tokens rest steps are longer than
-small changes of them allow (h |J| > `RESOLVED`); there the vectors go in shorter steps along the polynomial of the step, so that
-what decays is seen to decay. Now and then they are made orthonormal again, V = Q R, and the factors R are kept (discrete QR method:
-Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291).
-The derivative of the run is then Q R_m ... R_1 Q_0^T.
+with the Jacobian J of the right-hand side: what `adjoint` walks back, in the other direction. Steps are short enough for small
+changes everywhere (`resolved`), so that what decays is seen to decay. After each of them the vectors are made orthonormal again,
+V = Q R (discrete QR method: Dieci, Van Vleck, *Appl. Numer. Math.* 17 (1995) 275-291), and the factors R are multiplied with one
+another as long as what they stretch and what they shrink stay comparable. The derivative of the run is then Q R_m ... R_1 Q_0^T.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import explicit, march
-from metastable.integrate.adjoint import LAST, latest_stage, refuse_half
+from metastable.integrate import explicit, march, resolved
+from metastable.integrate.adjoint import LAST
 from metastable.integrate.plan import Plan
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels import reference, select
@@ -29,12 +28,8 @@ from metastable.model import Attention, why_not
 
 Jacobian = Callable[[float, FloatArray], FloatArray]
 
-RESOLVED = 0.5
-"""Longest step of tangent vectors, times the norm of J: decay rates are then right to about 3e-5."""
-ROUNDS = 8
-"""Of the iteration for the norm of J."""
 GROWTH = 1e3
-"""How much vectors may be stretched against one another before they are made orthonormal again."""
+"""By how much a kept factor stretches or shrinks at the most (a single step may do more)."""
 
 
 def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: str, depth: float = 0.0) -> Jacobian:
@@ -48,7 +43,7 @@ def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: st
         for i in range(y.size):
             covector = np.zeros_like(y)
             covector.reshape(-1)[i] = 1.0
-            pull(depth + t, y, covector, out)
+            pull(model.norm.depth_of(depth, t), y, covector, out)
             rows[i] = out.reshape(-1)
         return rows
 
@@ -56,7 +51,8 @@ def jacobian_of(model: Attention, tokens: int, choice: select.Backend, chart: st
 
 
 def _analytic(model: Attention, y: FloatArray, chart: str) -> FloatArray:
-    """`reference.jacobian` in a chart; the right-hand side normalises first, so columns are divided by the length of their token."""
+    """`reference.jacobian` in a chart; the right-hand side normalises first, so columns are divided by the length of their
+    token."""
     if chart == "angle":
         x = np.concatenate([np.cos(y), np.sin(y)], axis=1)
         along = np.stack([-x[:, 1], x[:, 0]], axis=1)
@@ -76,32 +72,28 @@ def tangent_frame(x: FloatArray) -> FloatArray:
     return reflection[..., 1:, :]
 
 
-def _norm(matrix: FloatArray) -> float:
-    """The largest singular value, from below, to a few percent."""
-    vector = np.random.default_rng(0).standard_normal(len(matrix))
-    for _ in range(ROUNDS):
-        size = float(np.linalg.norm(vector))
-        if size == 0.0:
-            return 0.0
-        vector = matrix.T @ (matrix @ (vector / size))
-    return float(np.sqrt(np.linalg.norm(vector)))
-
-
 @dataclass
 class Frame:
-    """Tangent vectors (size, count) of a state in its chart, and what they were divided by on the way."""
+    """Orthonormal tangent vectors (size, count) of a state in its chart, and the triangular factors by which they were divided on
+    the way."""
 
     vectors: FloatArray
     factors: list[FloatArray] = field(default_factory=list)
 
-    def orthonormalise(self, always: bool = False) -> None:
-        """Divide by R where the vectors have been stretched (or `always`)."""
-        lengths = np.sqrt(np.einsum("ij,ij->j", self.vectors, self.vectors))
-        with np.errstate(divide="ignore"):
-            stretched = not lengths.max(initial=0.0) <= GROWTH * lengths.min(initial=np.inf)
-        if always or stretched or not 1.0 / GROWTH < lengths.max(initial=1.0) < GROWTH:
-            self.vectors, factor = np.linalg.qr(self.vectors)
-            self.factors.append(factor)
+    def orthonormalise(self, moved: FloatArray) -> None:
+        """Go on with `moved` = Q R: the vectors are Q, and R is multiplied into the last factor, or begins a new one.
+
+        What counts is the diagonal of R, not the lengths of the vectors: those of directions that decay at different rates all
+        become like the slowest one, and what is lost of the others was told by the diagonal.
+        """
+        self.vectors, factor = np.linalg.qr(moved)
+        if self.factors:
+            product = factor @ self.factors[-1]
+            heights = np.abs(np.diagonal(product))
+            if heights.max(initial=1.0) <= GROWTH and heights.min(initial=1.0) >= 1.0 / GROWTH:
+                self.factors[-1] = product
+                return
+        self.factors.append(factor)
 
 
 @dataclass
@@ -123,35 +115,14 @@ class Tangents(march.Recorder):
         assert self.plan is not None
         assert self.jacobian is not None
         y, k, vectors = self.system.state(), self.system.slopes(), self.frame.vectors
-        latest, slopes = latest_stage(self.plan, self.depth, t), np.empty((LAST, *vectors.shape))
-        first = self.jacobian(t, y)
-        count = int(np.ceil(h * _norm(first) / RESOLVED))
-        if count > 1:
-            self.frame.vectors = self._shorter(t, h, latest, polynomial(), count)
-            return
-        slopes[0] = first @ vectors
-        for i in range(1, LAST):
+        latest, slopes = resolved.latest_stage(self.plan, self.depth, t), np.empty((LAST, *vectors.shape))
+        for i in range(LAST):
             place = y + h * np.tensordot(TSIT5.a[i, :i], k[:i], 1)
             moved = vectors + h * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
             slopes[i] = self.jacobian(min(t + TSIT5.c[i] * h, latest), place) @ moved
-        vectors = vectors + h * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
+        moved = vectors + h * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
         place = y + h * np.tensordot(TSIT5.a[LAST, :LAST], k[:LAST], 1)
-        self.frame.vectors = vectors if self.chart == "angle" else self._retracted(place, vectors)
-        self.frame.orthonormalise()
-
-    def _shorter(self, t: float, h: float, latest: float, piece: FloatArray, count: int) -> FloatArray:
-        """The vectors behind a step of the run, in `count` steps of their own along its polynomial `piece`."""
-        assert self.jacobian is not None
-        width, slopes = h / count, np.empty((LAST, *self.frame.vectors.shape))
-        for number in range(count):
-            for i in range(LAST):
-                fraction = (number + TSIT5.c[i]) / count
-                moved = self.frame.vectors + width * np.tensordot(TSIT5.a[i, :i], slopes[:i], 1)
-                slopes[i] = self.jacobian(min(t + fraction * h, latest), self._between(piece, fraction)) @ moved
-            self.frame.vectors = self.frame.vectors + width * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
-            self.frame.orthonormalise()
-        end = self._between(piece, 1.0)
-        return self.frame.vectors if self.chart == "angle" else self._retracted(end, self.frame.vectors)
+        self.frame.orthonormalise(moved if self.chart == "angle" else self._retracted(place, moved))
 
     def _retracted(self, place: FloatArray, vectors: FloatArray) -> FloatArray:
         """R'(place) of tangent vectors: across the direction, over its length; radii as they are."""
@@ -168,9 +139,10 @@ def carry(
 ) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
     """Tangent vectors (tokens, width, count) at the packed state `start`, carried to the end of the plan (method "tsit5").
 
-    Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_1, ..., R_m.
+    Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_0, ..., R_m, of which the
+    first is that of the vectors as they are given.
     """
-    system, begin, chart = explicit.system_of(plan, start, depth)
+    system, _, chart = explicit.system_of(plan, start, depth)
     jacobian = jacobian_of(plan.model, len(start), plan.backend, chart, depth)
     if chart == "angle":
         along = np.stack([-start[:, 1], start[:, 0]], axis=1)
@@ -180,19 +152,10 @@ def carry(
     recorder = Tangents(
         plan.model.dim, np.array([plan.save.until]), chart, system=system, plan=plan, depth=depth, jacobian=jacobian
     )
-    recorder.frame = Frame(inside.copy())
-    solution = march.integrate(
-        system,
-        begin,
-        recorder,
-        plan.save.until,
-        tolerance=plan.accuracy.tolerance,
-        max_steps=plan.accuracy.max_steps,
-        breakpoints=[b - depth for b in plan.model.norm.breakpoints],
-        progress=report,
+    recorder.frame.orthonormalise(inside)
+    solution = resolved.solve(
+        plan, start, system, recorder, report, depth, followed=resolved.RESOLVED, stops=resolved.jumps(plan, depth)
     )
-    refuse_half(solution)
-    recorder.frame.orthonormalise(always=True)
     final, found = solution.states[-1], recorder.frame.vectors
     if chart == "angle":
         along = np.stack([-final[:, 1], final[:, 0]], axis=1)

@@ -5,8 +5,9 @@
 zonal ones, in any dimension, by Newton's method on their series. The interaction in harmonics is integrated numerically here, not
 taken from the formula with Bessel functions, so what this module finds checks those formulas.
 
-Stability is that of the Fokker-Planck equation linearised at the state, against perturbations of every symmetry up to `SECTORS`:
-F(z) Y_m(w), z the height along the axis, Y_m a harmonic of degree m in the directions across. Turning the state as a whole costs
+Stability is that of the Fokker-Planck equation linearised at the state, against perturbations of every symmetry F(z) Y_m(w), z the
+height along the axis, Y_m a harmonic of degree m in the directions across (m up to `SECTORS` at least, and on until rates fall:
+the ring around an equator breaks into as many clusters as grow fastest). Turning the state as a whole costs
 nothing; that mode (m = 1) is left out.
 """
 
@@ -36,7 +37,7 @@ RESIDUAL = 1e-12
 """Root mean square of mu - exp(kappa psi)/Z, against mu, of what counts as stationary."""
 ITERATIONS = 60
 SECTORS = 3
-"""Largest degree m, across the axis, of the perturbations whose growth is computed."""
+"""Degree m, across the axis, up to which the growth of perturbations is computed in any case."""
 SECTOR_DEGREE = 96
 """Degree of perturbations, at most: those that grow, or decay slowest, are smooth."""
 NEUTRAL = 1e-9
@@ -64,6 +65,7 @@ def make_system(model: Attention, axis: FloatArray, degree: int, kappa: float, b
     basis = bases.make(Zonal, model.dim, degree)
     assert isinstance(basis, Zonal)
     size = abs(beta)
+    interaction.check_scale(beta, model.dim)
     z, weights, polynomials = _harmonics(model.dim, degree, max(2 * degree + 8, 64 + math.ceil(12.0 * math.sqrt(size))))
     force = (weights * _lift(beta, z)) @ polynomials
     force[0] = 0.0
@@ -205,14 +207,18 @@ def _anchor_slope(system: System) -> FloatArray:
 def growth(system: System, a: FloatArray) -> tuple[float, int]:
     """Largest rate at which a perturbation grows (below zero: all decay), and its symmetry m."""
     uniform = float(np.linalg.norm(a[1:])) < 1e-9
-    best, where = -math.inf, 0
-    for m in range(min(SECTORS, 1 if system.basis.dim == 2 else SECTORS) + 1):
+    highest = 1 if system.basis.dim == 2 else min(system.basis.degree, SECTOR_DEGREE) - 1
+    best, where, before = -math.inf, 0, math.inf
+    for m in range(highest + 1):
         values = np.linalg.eigvals(sector_matrix(system, a, m))
         if m == 1 and not uniform and not system.anchors.any():
             values = np.delete(values, int(np.argmin(np.abs(values))))
         rate = float(values.real.max())
         if rate > best + NEUTRAL / system.kappa:
             best, where = rate, m
+        if m >= SECTORS and rate < min(before, best):
+            break
+        before = rate
     return best, where
 
 
@@ -246,7 +252,7 @@ class StationaryState:
 
     @property
     def stable(self) -> bool:
-        """True when every perturbation decays."""
+        """True when every perturbation decays (a rate below 1e-9/kappa cannot be told from none)."""
         return self.growth < NEUTRAL / self.kappa
 
     @property
@@ -262,7 +268,7 @@ def noisy(model: Attention) -> float:
         raise UnsupportedError(
             "without noise stationary laws are point masses, not densities; give the model noise: noise=sqrt(2/kappa)"
         )
-    kappa = 2.0 / model.noise**2
+    kappa = 2.0 / model.noise / model.noise
     if not 1e-12 < kappa < 1e12:
         raise InvalidInputError(f"kappa = 2/noise^2 must be between 1e-12 and 1e12, not {kappa:g}")
     return kappa

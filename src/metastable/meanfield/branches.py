@@ -7,29 +7,22 @@ neutral.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import optimize
 
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import ConvergenceError, InvalidInputError, MetastableError
 from metastable.meanfield import interaction
+from metastable.meanfield.arclength import Curve, curve_from, onset_value, onset_values, root
 from metastable.meanfield.balance import (
     DEGREE,
     LARGEST_DEGREE,
-    RESIDUAL,
     TAIL,
     StationaryState,
-    System,
-    jacobian,
-    make_system,
     noisy,
-    residual,
-    sector_matrix,
     state_of,
     zonal_start,
 )
@@ -42,8 +35,6 @@ PARAMETERS = ("kappa", "beta")
 POINTS = 400
 STEP = 0.05
 SMALLEST_STEP = 1e-6
-DIFFERENCE = 1e-6
-"""Relative step of the derivative of the equations in the parameter (central differences)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,115 +82,6 @@ def _branch(parameter: str, states: list[StationaryState], values: list[float], 
     )
 
 
-@dataclass
-class Curve:
-    """The equations of one branch: unknown are the coefficients of degree 1.. and the parameter over `unit`."""
-
-    model: Attention
-    axis: FloatArray
-    parameter: str
-    kappa: float
-    beta: float
-    degree: int
-    unit: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.unit = max(abs(self.kappa if self.parameter == "kappa" else self.beta), 1e-2)
-
-    def system(self, p: float) -> System:
-        """At p = parameter/unit."""
-        value = p * self.unit
-        kappa, beta = (value, self.beta) if self.parameter == "kappa" else (self.kappa, value)
-        return make_system(self.model, self.axis, self.degree, kappa, beta)
-
-    @staticmethod
-    def whole(unknown: FloatArray) -> FloatArray:
-        """All coefficients, the mass in front."""
-        return np.concatenate([[1.0], unknown[:-1]])
-
-    def residual(self, unknown: FloatArray) -> FloatArray:
-        return residual(self.system(float(unknown[-1])), self.whole(unknown))
-
-    def jacobian(self, unknown: FloatArray) -> FloatArray:
-        """(size - 1, size): in the coefficients, and in the parameter."""
-        p, a = float(unknown[-1]), self.whole(unknown)
-        width = DIFFERENCE * max(abs(p), 1e-3)
-        ahead, behind = residual(self.system(p + width), a), residual(self.system(p - width), a)
-        return np.column_stack([jacobian(self.system(p), a), (ahead - behind) / (2.0 * width)])
-
-    def tangent(self, unknown: FloatArray, along: FloatArray) -> FloatArray:
-        """Unit tangent at a point, on the side of `along`."""
-        bordered = np.vstack([self.jacobian(unknown), along])
-        vector = np.linalg.solve(bordered, np.eye(1, along.size, along.size - 1)[0])
-        vector /= np.linalg.norm(vector)
-        return vector if vector @ along >= 0 else -vector
-
-    def correct(self, guess: FloatArray, row: FloatArray) -> tuple[FloatArray, int]:
-        """The point of the curve with <row, point - guess> = 0, and the iterations it took."""
-        point = guess.copy()
-        for count in range(1, 13):
-            wrong = np.append(self.residual(point), row @ (point - guess))
-            if np.linalg.norm(wrong) <= RESIDUAL * np.linalg.norm(self.whole(point)):
-                return point, count
-            point = point - np.linalg.solve(np.vstack([self.jacobian(point), row]), wrong)
-            if not np.isfinite(point).all() or np.linalg.norm(point - guess) > 1.0 + np.linalg.norm(guess):
-                break
-        if np.linalg.norm(wrong) <= 1e3 * RESIDUAL * np.linalg.norm(self.whole(point)):
-            return point, count
-        raise ConvergenceError("Newton's method left the branch")
-
-    def refined(self) -> bool:
-        """Twice as many modes; False where no more are allowed."""
-        if 2 * self.degree > LARGEST_DEGREE:
-            return False
-        self.degree *= 2
-        return True
-
-    def padded(self, unknown: FloatArray) -> FloatArray:
-        """A point (or a tangent) with the modes of now."""
-        return np.append(resized(unknown[:-1], self.degree), unknown[-1])
-
-
-def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """The zero of a function between two points at which it has different signs."""
-    return float(optimize.root_scalar(function, bracket=(low, high), method="brentq", xtol=1e-14).root)
-
-
-def onset_value(model: Attention, parameter: str, mode: int, limits: tuple[float, float], axis: FloatArray) -> float:
-    """The first parameter between the limits at which mode `mode` of the uniform state becomes neutral; `InvalidInputError` where
-    there is none."""
-    found = onset_values(model, parameter, mode, limits, axis)
-    if not found:
-        raise InvalidInputError(
-            f"mode {mode} of the uniform state becomes neutral nowhere for {parameter} between {limits[0]:g} and {limits[1]:g}; "
-            "widen limits"
-        )
-    return found[0]
-
-
-def onset_values(
-    model: Attention, parameter: str, mode: int, limits: tuple[float, float], axis: FloatArray
-) -> list[float]:
-    """All parameters between the limits at which mode `mode` of the uniform state is neutral, from the linearised equation: a mode
-    may grow in between only."""
-    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 2 * mode))
-
-    def rate(value: float) -> float:
-        system = curve.system(value / curve.unit)
-        uniform = np.eye(1, system.basis.size)[0]
-        return float(sector_matrix(system, uniform, 0)[mode - 1, mode - 1]) * system.kappa
-
-    marks = np.geomspace(*limits, 65) if limits[0] > 0 else np.linspace(*limits, 65)
-    signs = np.array([rate(float(mark)) for mark in marks])
-    changes = np.flatnonzero(np.sign(signs[1:]) != np.sign(signs[:-1]))
-    return [root(rate, float(marks[first]), float(marks[first + 1])) for first in changes]
-
-
-def kappa_of(model: Attention) -> float:
-    """kappa of the model; 1 where it has no noise (then it is the parameter)."""
-    return noisy(model) if model.noise > 0 else 1.0
-
-
 def checked_range(model: Attention, parameter: str, limits: Any) -> tuple[Attention, str, tuple[float, float]]:
     model = interaction.checked(model)
     parameter = _checks.choice(parameter, "parameter", PARAMETERS)
@@ -226,7 +108,7 @@ def uniform_branch(
     found = [value for mode in range(1, 9) for value in onset_values(model, parameter, mode, limits, axis)]
     marks = np.geomspace(*limits, points) if limits[0] > 0 else np.linspace(*limits, points)
     marks = np.unique(np.concatenate([marks, found]))
-    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), DEGREE)
+    curve = curve_from(model, axis, parameter, 1.0, DEGREE)
     states = []
     for value in marks:
         system = curve.system(float(value) / curve.unit)
@@ -273,7 +155,7 @@ def branch(
     refuse_anchors(model)
     axis = np.eye(1, model.dim)[0]
     value = onset_value(model, parameter, mode, limits, axis)
-    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 4 * mode))
+    curve = curve_from(model, axis, parameter, value, max(DEGREE, 4 * mode))
     point = np.append(np.zeros(curve.degree), value / curve.unit)
     along = np.zeros(point.size)
     along[mode - 1] = 1.0
@@ -382,6 +264,7 @@ def _add_last(found: _Followed, curve: Curve, point: FloatArray, new: FloatArray
     guess[-1] = limit / curve.unit
     try:
         found.add(curve, curve.correct(guess, row)[0])
+        found.values[-1] = limit
     except (MetastableError, np.linalg.LinAlgError):
         found.message += " (the state there was not found)"
 

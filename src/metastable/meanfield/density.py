@@ -20,10 +20,10 @@ from metastable.meanfield.making import (
     DEGREE,
     LARGEST_DEGREE,
     angles_of_shares,
+    at_nodes,
     check_axis,
     check_degree,
     degree_of,
-    evaluated,
     in_frame,
     kind_of,
     out_of_frame,
@@ -124,9 +124,7 @@ class Density(_checks.LockedArrays):
         """
         dim = _checks.count(dim, "dim", minimum=2, maximum=10_000)
         axis = check_axis(axis, dim)
-        coefficients = projected(
-            lambda nodes: evaluated(function, out_of_frame(nodes, axis)), kind_of(dim, axis), dim, degree
-        )
+        coefficients = projected(at_nodes(function, axis), kind_of(dim, axis), dim, degree)
         if not coefficients[0] > 0:
             raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
         return Density(dim, coefficients / coefficients[0], axis)
@@ -146,9 +144,10 @@ class Density(_checks.LockedArrays):
         axis = check_axis(axis, dim)
         kind = kind_of(dim, axis)
         share = np.ones(n) if masses is None else _checks.vector(masses, "masses", n)
-        if (share < 0).any() or not 0 < share.sum() < math.inf:
-            raise InvalidInputError("masses must not be negative, and their sum must be positive and finite")
-        (coefficients,) = smeared(tokens, share[None], axis, *smearing(n, dim, kind, bandwidth, degree))
+        if (share < 0).any() or not share.max() > 0:
+            raise InvalidInputError("masses must not be negative, and not all of them zero")
+        share = share / share.max()
+        (coefficients,) = smeared(tokens, (share / share.sum())[None], axis, *smearing(n, dim, kind, bandwidth, degree))
         return Density(dim, coefficients / coefficients[0], axis)
 
     # ------------------------------------------------------------------------------------------------------------ asked

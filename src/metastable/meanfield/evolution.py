@@ -26,7 +26,7 @@ from metastable.integrate.tableau import TSIT5
 from metastable.meanfield import interaction
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
 from metastable.meanfield.density import Density
-from metastable.meanfield.making import check_degree, tail_of
+from metastable.meanfield.making import check_degree, lifted, tail_of
 from metastable.meanfield.positions import (
     MOST_POSITIONS,
     CausalDensity,
@@ -53,6 +53,7 @@ class Field:
         place = basis.degrees.astype(int)
         self.basis = basis
         self.softmax = interaction.is_softmax(model)
+        interaction.check_scale(beta, dim)
         self.weight = interaction.scaled_coefficients(beta, dim, basis.degree)[place]
         self.force = interaction.forces(beta, dim, basis.degree)[place]
         self.decay = interaction.diffusion(model) * basis.laplacian
@@ -78,8 +79,18 @@ class Field:
     def __call__(self, coefficients: FloatArray) -> FloatArray:
         """-div(mu v), (positions, size)."""
         total, slope = self.potential_parts(coefficients)
-        velocity = slope / total if self.softmax else slope * self.scale
+        velocity = _mean_pull(slope, total) if self.softmax else slope * self.scale
         return self.basis.project_gradient(self.basis.values(coefficients) * velocity)
+
+
+def _mean_pull(slope: FloatArray, total: FloatArray) -> FloatArray:
+    """slope/total, components in front, no longer than one: it is the tangent part of a mean of unit vectors.
+
+    Far from all tokens the series of both is rounding errors of their largest values (and the density is nothing): without the
+    bound their ratio would be anything there.
+    """
+    length = np.sqrt(np.einsum("c...,c...->...", slope, slope))
+    return slope / np.maximum(np.maximum(total, length), np.finfo(float).tiny)
 
 
 def _averages(model: Attention, positions: int) -> FloatArray:
@@ -89,7 +100,7 @@ def _averages(model: Attention, positions: int) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evolution:
+class Evolution(_checks.LockedArrays):
     """What `evolve` returns.
 
     Fields
@@ -213,9 +224,11 @@ class March:
         self.t = 0.0
 
     def _density(self) -> Density | CausalDensity:
+        """The state as a density: nowhere negative, which a series of this tolerance may be."""
+        laws = lifted(self.field.basis, self.state)
         if self.plain:
-            return Density(self.model.dim, self.state[0], self.axis)
-        return CausalDensity(self.model.dim, self.state, self.axis)
+            return Density(self.model.dim, laws[0], self.axis)
+        return CausalDensity(self.model.dim, laws, self.axis)
 
     def run(self, times: FloatArray, max_steps: int) -> Evolution:
         """To the last of `times`, or as far as it goes."""
@@ -262,7 +275,9 @@ class March:
         )
 
     def _first_step(self, horizon: float) -> float:
-        speed = float(np.linalg.norm(self.field(self.state))) / float(np.linalg.norm(self.state))
+        slope = self.field(self.state)
+        largest = float(np.abs(slope).max()) or 1.0
+        speed = largest * (float(np.linalg.norm(slope / largest)) / float(np.linalg.norm(self.state)))
         return min(horizon, 0.01 / speed if speed > 0 else horizon, 0.1 / (1.0 + self.field.scale))
 
     def _attempt(self, h: float) -> tuple[FloatArray, float]:
@@ -317,5 +332,6 @@ class March:
             )
         return (
             f"at t = {self.t:.6g} the density is sharper than {self.field.basis.degree} modes can show (it becomes a point mass "
-            "where tokens meet and no noise spreads them); stop earlier, raise modes or rtol, or follow tokens: density.sample(n, seed)"
+            "where tokens meet and no noise spreads them); stop earlier, raise modes or rtol, or follow tokens: "
+            f"density.{'sample' if self.plain else 'sequence'}(n, seed)"
         )

@@ -29,8 +29,8 @@ LARGEST_BETA = 1e5
 """Beyond it a density would need thousands of modes to be seen at all."""
 LARGEST_EXPONENT = 700.0
 """exp of more leaves double precision."""
-SMALLEST_BETA = 1e-8
-"""Below it the first two terms of the series in beta are all there is."""
+SERIES_UP_TO = 16.0
+"""|beta| up to which Bessel functions are summed here: all terms are positive, so that nothing is lost however small beta is."""
 
 
 def _beta_rule(model: Attention, tokens: int | None) -> str | None:
@@ -96,40 +96,74 @@ def growth_scale(model: Attention) -> float:
 def scaled_coefficients(beta: float, dim: int, degree: int) -> FloatArray:
     """exp(-|beta|) c_l for l = 0..degree; c_l(-beta) = (-1)^l c_l(beta)."""
     size, l = abs(beta), np.arange(degree + 1.0)
-    half = 0.5 * dim - 1.0
-    if size < SMALLEST_BETA:
-        return np.where(l == 0, 1.0 - size, np.where(l == 1, beta / dim, 0.0))
-    bessel = ive(l + half, size)
-    if bessel[0] > 0:
-        with np.errstate(divide="ignore"):
-            result = np.exp(gammaln(0.5 * dim) + half * math.log(2.0 / size) + np.log(bessel))
-    else:
-        result = _by_series(size, dim, l)
+    lead, total = _parts(size, dim, degree)
+    # lead is the first term over beta/2, but for l = 0.
+    result = np.where(l == 0, lead, 0.5 * size * lead) * total
     return result * np.where((beta < 0) & (l % 2 == 1), -1.0, 1.0)
 
 
-def _by_series(size: float, dim: int, l: FloatArray) -> FloatArray:
-    """The same for small beta in large dimension, where the Bessel function itself underflows but not its product with the factor."""
-    half = 0.5 * dim - 1.0
-    start = gammaln(0.5 * dim) - gammaln(l + half + 1.0) + l * math.log(0.5 * size) - size
-    term, total = np.ones_like(l), np.ones_like(l)
-    for k in range(1, 10_000):
-        term = term * (0.25 * size * size) / (k * (k + l + half))
-        total += term
-        if (term <= 1e-17 * total).all():
-            return np.exp(start) * total
-    raise NumericalRangeError(
-        f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta"
-    )
-
-
 def forces(beta: float, dim: int, degree: int) -> FloatArray:
-    """exp(-|beta|) c_l/beta, also at beta = 0 (Kuramoto: 1/d for l = 1, else nothing)."""
-    if abs(beta) < SMALLEST_BETA:
-        result = np.zeros(degree + 1)
-        result[1:2] = 1.0 / dim
-        return result
-    return scaled_coefficients(beta, dim, degree) / beta
+    """exp(-|beta|) c_l/beta, also at beta = 0 (Kuramoto: 1/d for l = 1, else nothing); 0 for l = 0, which moves nobody."""
+    l = np.arange(degree + 1.0)
+    lead, total = _parts(abs(beta), dim, degree)
+    result = np.where(l == 0, 0.0, 0.5 * lead * total)
+    return result * np.where((beta < 0) & (l % 2 == 0), -1.0, 1.0)
+
+
+def _parts(size: float, dim: int, degree: int) -> tuple[FloatArray, FloatArray]:
+    """Two factors of exp(-size) c_l for beta = size >= 0 (but for a factor size/2 where l > 0), l = 0..degree."""
+    l, half = np.arange(degree + 1.0), 0.5 * dim - 1.0
+    bessel = ive(l + half, size) if size > SERIES_UP_TO else np.zeros(1)
+    if bessel[0] > 0:
+        with np.errstate(divide="ignore"):
+            result = np.exp(gammaln(0.5 * dim) + half * math.log(2.0 / size) + np.log(bessel))
+        return result, np.where(l == 0, 1.0, 2.0 / size)
+    return _first_terms(size, dim, degree), _sums(size, dim, degree) * math.exp(-size)
+
+
+def _first_terms(size: float, dim: int, degree: int) -> FloatArray:
+    """Gamma(d/2)/Gamma(l + d/2) (size/2)^l for l = 0, that over size/2 for l >= 1: products of small numbers, which end in 0."""
+    i = np.arange(1.0, degree)
+    with np.errstate(under="ignore"):
+        return np.concatenate([[1.0, 2.0 / dim], 2.0 / dim * np.cumprod(size / (dim + 2.0 * i))])[: degree + 1]
+
+
+def _sums(size: float, dim: int, degree: int) -> FloatArray:
+    """The series of c_l over its first term: sum_k (size^2/4)^k/(k! (l + d/2)_k)."""
+    l = np.arange(degree + 1.0)
+    term, total = np.ones_like(l), np.ones_like(l)
+    with np.errstate(under="ignore", over="ignore"):
+        for k in range(1, 10_000):
+            term = term * (0.25 * size * size) / (k * (k + l + 0.5 * dim - 1.0))
+            total += term
+            if (term <= 1e-17 * total).all():
+                break
+    if not np.isfinite(total).all():
+        raise NumericalRangeError(
+            f"the interaction for beta = {size:g} in dimension {dim} leaves double precision; lower beta"
+        )
+    return total
+
+
+def check_scale(beta: float, dim: int) -> None:
+    """Refuse an interaction whose mean over the sphere, against its largest value, is no number: softmax would divide by it."""
+    if not scaled_coefficients(beta, dim, 0)[0] > 1e-290:
+        raise NumericalRangeError(
+            f"beta = {beta:g} in dimension {dim}: the mean of exp(beta <x, y>) over the sphere against its largest value exp(|beta|) "
+            "leaves double precision; lower beta"
+        )
+
+
+def relative_forces(beta: float, dim: int, degree: int) -> FloatArray:
+    """c_l/(beta c_0) for l = 0..degree, also where exp(-|beta|) c_0 is below the smallest number (high dimensions); 0 for l = 0."""
+    size, l, half = abs(beta), np.arange(degree + 1.0), 0.5 * dim - 1.0
+    bessel = ive(l + half, size) if size > SERIES_UP_TO else np.zeros(1)
+    if bessel[0] > 1e-290:
+        result = bessel / (size * bessel[0])
+    else:
+        sums = _sums(size, dim, degree)
+        result = 0.5 * _first_terms(size, dim, degree) * sums / sums[0]
+    return np.where(l == 0, 0.0, result) * np.where((beta < 0) & (l % 2 == 0), -1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -172,9 +206,8 @@ def growth_rates(model: Attention, modes: int = 8) -> FloatArray:
     modes = _checks.count(modes, "modes", maximum=100_000)
     beta, dim = beta_of(model), model.dim
     l = np.arange(1.0, modes + 1.0)
-    pull = forces(beta, dim, modes)[1:]
-    pull = pull / scaled_coefficients(beta, dim, 0)[0] if is_softmax(model) else pull * growth_scale(model)
-    return l * (l + dim - 2.0) * (pull - diffusion(model))
+    pull = relative_forces(beta, dim, modes) if is_softmax(model) else forces(beta, dim, modes) * growth_scale(model)
+    return l * (l + dim - 2.0) * (pull[1:] - diffusion(model))
 
 
 def fastest_mode(model: Attention) -> int:

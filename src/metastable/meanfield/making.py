@@ -50,6 +50,17 @@ def tail_of(basis: Basis, coefficients: FloatArray) -> float:
     return float(np.linalg.norm(coefficients[..., last])) / size if size > 0 else 0.0
 
 
+def lifted(basis: Basis, coefficients: FloatArray) -> FloatArray:
+    """Laws (..., size), each mixed with as much of the uniform law as it takes to be nowhere negative at the nodes.
+
+    The true law is not negative, so the error was as large before: mass stays, and no order is lost.
+    """
+    lowest = np.minimum(basis.values(coefficients).min(axis=-1, keepdims=True), 0.0)
+    result = coefficients / (1.0 - lowest)
+    result[..., 0] = coefficients[..., 0]
+    return result
+
+
 def check_degree(degree: Any, kind: type[Basis], name: str = "degree") -> int:
     """`degree` as the degree of a series of this kind."""
     return _checks.count(degree, name, minimum=1, maximum=LARGEST_DEGREE[kind])
@@ -72,17 +83,39 @@ def in_frame(points: FloatArray, axis: FloatArray | None) -> FloatArray:
     return flat
 
 
-def out_of_frame(points: FloatArray, axis: FloatArray | None) -> FloatArray:
+def out_of_frame(points: FloatArray, axis: FloatArray | None, towards: FloatArray | None = None) -> FloatArray:
     """Points of the space for nodes of a basis: on the meridian towards some direction across the axis."""
     if axis is None:
         return points
-    across = np.zeros_like(axis)
-    across[int(np.argmin(np.abs(axis)))] = 1.0
-    across -= (across @ axis) * axis
+    across = np.eye(axis.size)[int(np.argmin(np.abs(axis)))] if towards is None else towards
+    across = across - (across @ axis) * axis
     return points[:, :1] * axis + points[:, 1:2] * (across / np.linalg.norm(across))
 
 
-def evaluated(function: Callable[[FloatArray], Any], points: FloatArray) -> FloatArray:
+def at_nodes(function: Callable[[FloatArray], Any], axis: FloatArray | None) -> Callable[[FloatArray], FloatArray]:
+    """A user's function as one of the nodes of a basis, over its largest value there. With an axis it must depend on the height
+    alone (`InvalidInputError`)."""
+
+    def evaluated(nodes: FloatArray) -> FloatArray:
+        points = out_of_frame(nodes, axis)
+        values = _answer(function, points)
+        if axis is not None:
+            # Another meridian, at an odd angle to the first one where there is room and on the other side, shows what depends on more.
+            towards = np.random.default_rng(0).standard_normal(axis.size)
+            first = points[len(points) // 2] - (points[len(points) // 2] @ axis) * axis
+            other = _answer(function, out_of_frame(nodes, axis, -np.sign(towards @ first) * towards))
+            wrong = float(np.abs(other - values).max() / values.max())
+            if wrong > 1e-9:
+                raise InvalidInputError(
+                    f"with an axis function must depend on <x, axis> alone, but at equal heights it differs by {wrong:.2g} of its "
+                    "largest value; leave axis out (on the circle and on S^2), or average function around the axis"
+                )
+        return values / values.max()
+
+    return evaluated
+
+
+def _answer(function: Callable[[FloatArray], Any], points: FloatArray) -> FloatArray:
     """A user's function at points (m, dim): finite, not negative, one number each."""
     if not callable(function):
         raise InvalidInputError(f"function must take unit vectors (m, dim) and return m numbers, not be {function!r}")
@@ -99,7 +132,7 @@ def evaluated(function: Callable[[FloatArray], Any], points: FloatArray) -> Floa
         raise InvalidInputError(f"a density is not negative, but function returns {values.min():g}")
     if not values.max() > 0:
         raise InvalidInputError("function is zero everywhere: that is no density")
-    return values / values.max()
+    return values
 
 
 def projected(
@@ -132,7 +165,8 @@ def smearing(
     reach = math.sqrt(-2.0 * math.log(TAIL))
     if bandwidth is None:
         bandwidth = 0.5 * count ** (-1.0 / (dim + 3)) if degree is None else reach / degree
-    bandwidth = _checks.number(bandwidth, "bandwidth", 0.0, strict=True)
+    # Beyond half a turn or so everything is uniform.
+    bandwidth = min(_checks.number(bandwidth, "bandwidth", 0.0, strict=True), 1e3)
     if degree is None:
         needed = max(4.0, reach / bandwidth)
         if needed > LARGEST_DEGREE[kind]:

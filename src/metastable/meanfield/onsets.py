@@ -9,9 +9,9 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import NumericalRangeError
-from metastable.meanfield import interaction
+from metastable.meanfield.arclength import curve_from, onset_value
 from metastable.meanfield.balance import DEGREE
-from metastable.meanfield.branches import Curve, checked_range, kappa_of, onset_value, refuse_anchors
+from metastable.meanfield.branches import checked_range, refuse_anchors
 from metastable.model import Attention
 
 ONSET = 0.08
@@ -51,7 +51,7 @@ def onset(
     refuse_anchors(model)
     axis = np.eye(1, model.dim)[0]
     value = onset_value(model, parameter, mode, limits, axis)
-    curve = Curve(model, axis, parameter, kappa_of(model), interaction.beta_of(model), max(DEGREE, 4 * mode))
+    curve = curve_from(model, axis, parameter, value, max(DEGREE, 4 * mode))
     pole = curve.system(value / curve.unit).basis.functions(np.eye(1, model.dim))[0][mode]
     row = np.zeros(curve.degree + 1)
     row[mode - 1] = 1.0

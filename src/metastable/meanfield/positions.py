@@ -19,18 +19,18 @@ from numpy.polynomial import legendre
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, UnsupportedError
+from metastable.errors import InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases
 from metastable.meanfield.bases import Basis, Circle, resized
 from metastable.meanfield.density import NEGATIVE, Density
 from metastable.meanfield.making import (
     angles_of_shares,
+    at_nodes,
     check_axis,
     check_degree,
     degree_of,
-    evaluated,
     kind_of,
-    out_of_frame,
+    lifted,
     projected,
     smeared,
     smearing,
@@ -38,6 +38,10 @@ from metastable.meanfield.making import (
 
 POSITIONS = 12
 MOST_POSITIONS = 96
+POSITION_TAIL = 1e-12
+"""Part of laws that may be left in the last quarter of their polynomials in u, where as many are taken as it needs."""
+BETWEEN = 1e-2
+"""How far below zero, against its largest value, a law between two positions may go before it counts as unknown."""
 GOLDEN = 0.5 * (5.0**0.5 - 1.0)
 
 
@@ -104,6 +108,22 @@ def tail_of_positions(values: FloatArray) -> float:
     return float(np.linalg.norm(found[-max(1, count // 4) :])) / size if size > 0 else 0.0
 
 
+def _laws(
+    function: Callable[[float, FloatArray], Any],
+    kind: type[Basis],
+    dim: int,
+    count: int,
+    degree: int | None,
+    axis: FloatArray | None,
+) -> FloatArray:
+    """The series (count, size) of a user's laws at so many positions."""
+    at = [at_nodes(lambda x, u=float(u): function(u, x), axis) for u in nodes_of(count)[0]]
+    found = projected(lambda nodes: np.array([law(nodes) for law in at]), kind, dim, degree)
+    if not (found[:, 0] > 0).all():
+        raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
+    return found / found[:, :1]
+
+
 def checked_position(u: Any) -> float:
     """`u` as a position of the sequence."""
     return _checks.number(u, "u", 0.0, 1.0)
@@ -157,27 +177,34 @@ class CausalDensity(_checks.LockedArrays):
     def from_function(
         function: Callable[[float, FloatArray], Any],
         dim: int,
-        positions: int = POSITIONS,
+        positions: int | None = None,
         degree: int | None = None,
         axis: Any = None,
     ) -> CausalDensity:
-        """Laws proportional to `function(u, points)`, of a position and unit vectors (m, dim) to m numbers >= 0."""
+        """Laws proportional to `function(u, points)`, of a position and unit vectors (m, dim) to m numbers >= 0.
+
+        `positions` None: as many as it takes to have the laws between them to rounding, and as many modes where `degree` is None.
+        """
         dim = _checks.count(dim, "dim", minimum=2, maximum=10_000)
         axis = check_axis(axis, dim)
         if not callable(function):
             raise InvalidInputError(f"function must take a position and unit vectors (m, dim), not be {function!r}")
-        places = nodes_of(_checks.count(positions, "positions", maximum=MOST_POSITIONS))[0]
-        coefficients = projected(
-            lambda nodes: np.array(
-                [evaluated(lambda x, u=u: function(float(u), x), out_of_frame(nodes, axis)) for u in places]
-            ),
-            kind_of(dim, axis),
-            dim,
-            degree,
-        )
-        if not (coefficients[:, 0] > 0).all():
-            raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
-        return CausalDensity(dim, coefficients / coefficients[:, :1], axis)
+        kind = kind_of(dim, axis)
+        if positions is not None:
+            count = _checks.count(positions, "positions", maximum=MOST_POSITIONS)
+            return CausalDensity(dim, _laws(function, kind, dim, count, degree, axis), axis)
+        count = POSITIONS
+        while True:
+            coefficients = _laws(function, kind, dim, count, degree, axis)
+            left = tail_of_positions(coefficients)
+            if left <= POSITION_TAIL:
+                return CausalDensity(dim, coefficients, axis)
+            if 2 * count > MOST_POSITIONS:
+                raise ResolutionError(
+                    f"function changes more along the sequence than {count} positions can show (the last quarter of its polynomial has "
+                    f"{left:.1e} of it); smooth it in u, or say positions= to take what there is"
+                )
+            count *= 2
 
     @staticmethod
     def from_tokens(
@@ -234,7 +261,14 @@ class CausalDensity(_checks.LockedArrays):
 
     def _density(self, row: FloatArray) -> Density:
         mixed = row @ self.coefficients
-        return Density(self.dim, mixed / mixed[0], self.axis)
+        mixed = mixed / mixed[0]
+        values = self.basis.values(mixed)
+        if values.min() < -BETWEEN * values.max():
+            raise ResolutionError(
+                f"between the {len(self.coefficients)} positions at which the laws are known their polynomial is negative (down to "
+                f"{values.min() / values.max():.1e} of its largest value): they differ too much; use more positions"
+            )
+        return Density(self.dim, lifted(self.basis, mixed), self.axis)
 
     def with_degree(self, degree: int) -> CausalDensity:
         """The same laws with more modes, or cut to fewer."""

@@ -61,6 +61,16 @@ class Norm(Declared, ABC, family="norm"):
         """Depths at which the law changes; integrators step onto them."""
         return ()
 
+    def depth_of(self, begin: float, t: float) -> float:
+        """The depth begin + t, on the side of a breakpoint b on which t is of b - begin: the sum may be rounded onto the other one."""
+        depth = begin + t
+        for b in self.breakpoints if begin else ():
+            if t < b - begin:
+                depth = min(depth, math.nextafter(b, -math.inf))
+            else:
+                depth = max(depth, b)
+        return depth
+
     @property
     def laws(self) -> tuple[Law, ...]:
         """The laws in the order in which they hold."""

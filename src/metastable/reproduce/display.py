@@ -56,6 +56,10 @@ def terminal(console: Console, show: bool | None = None) -> Iterator[Watch]:
             bars.console.print(line, highlight=False)
             if result.error:
                 bars.console.print(f"         {result.error}", highlight=False, markup=False)
+                for row in result.traceback.rstrip().splitlines():
+                    bars.console.print(
+                        f"         {row}", highlight=False, markup=False, style="bright_black", soft_wrap=True
+                    )
 
         yield Watch(started, ended)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from metastable import __version__, _checks
 from metastable.errors import InvalidInputError
+from metastable.reproduce.own_papers import is_own
 from metastable.reproduce.paper import FIRST, Paper
 from metastable.reproduce.recipe import VERDICTS, Finding
 from metastable.reproduce.report import CLASS, chip, is_ours, plain, tally
@@ -41,8 +42,8 @@ WORDS = {
 }
 """Verdicts as the end of a sentence."""
 
-THUMBNAIL = 640
-"""Width of the pictures on the page, in pixels."""
+THUMBNAIL = 1080
+"""Width of the pictures on the page, in pixels: twice what a card has, for screens with fine pixels."""
 
 
 def write_index(found: Mapping[Paper, Sequence[Result]], out: Path, command: str) -> Path:
@@ -75,15 +76,73 @@ def render(found: Mapping[Paper, Sequence[Result]], command: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Attention dynamics, recomputed</title><style>{style}</style></head><body><main>
 <h1>Attention dynamics, recomputed</h1>
-<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves. We tested what they say:
-{plain(_ways(every))}. {plain(_in_words(theirs, "statement", "theirs"))}{plain(_besides(counts - theirs))}</p>
+<p class="lead">{len(found)} papers treat tokens as particles on a sphere that attention moves.
+<b>{plain(_in_words(theirs, "statement", "theirs"))}</b>{plain(_besides(counts - theirs))}
+Tested were {plain(_ways(every))}.</p>
 {_bar(counts)}{_links(counts)}
+{_minute(found, every)}
+<h2 class="part">The papers</h2>
 <div class="papers">{"".join(_card(paper, found[paper]) for paper in found)}</div>
+<h2 class="part">The statements that did not simply hold</h2>
 {lists}
 {_revised(found)}
 <p class="lead">Computing time {seconds}; metastable {__version__}. <code>{plain(command)}</code></p>
 </main></body></html>
 """
+
+
+def _minute(found: Mapping[Paper, Sequence[Result]], every: Sequence[tuple[Paper, Result, Finding]]) -> str:
+    """What a reader with one minute takes away: what each paper has shown, and what could not be confirmed."""
+    shown = "".join(
+        f'<li><p>{typeset(paper.summary)}</p><p class="where"><a href="#{plain(paper.number)}">{typeset(paper.title)}</a>: '
+        f"{plain(_held(results))}</p></li>"
+        for paper, results in found.items()
+    )
+    doubts = [(p, r, f) for p, r, f in every if f.verdict == "disagrees" and not is_ours(r, f)]
+    undecided = [(p, r, f) for p, r, f in every if f.verdict == "not available" and not is_ours(r, f)]
+    failed = "".join(
+        _doubt(p, r, f"{r.title} could not be computed: {r.error}") for p in found for r in found[p] if r.error
+    )
+    first = "".join(_doubt(p, r, f.claim, f.measured) for p, r, f in doubts) + failed
+    second = "".join(_doubt(p, r, f.claim, f.measured) for p, r, f in undecided)
+    first = (
+        f'<ul class="short">{first}</ul>'
+        if first
+        else "<p>Nothing: every statement of theirs that was tested held.</p>"
+    )
+    second = f'<h3>Not decided</h3><ul class="short">{second}</ul>' if second else ""
+    return f"""<div class="minute"><section><h2>What the field has shown</h2><ul class="short">{shown}</ul></section>
+<section><h2>What we could not confirm</h2>{first}{second}</section></div>"""
+
+
+def _doubt(paper: Paper, result: Result, text: str, measured: str = "", limit: int = 150) -> str:
+    """A statement, the beginning of what was measured (all of it is below), and where to read on."""
+    short = measured if len(measured) <= limit else measured[: limit - 1].rsplit(" ", 1)[0] + " …"
+    found = f'<p class="measured">Found: {typeset(short)}</p>' if short else ""
+    place = f'<a href="{_place(paper)}#{plain(result.name)}">{plain(paper.number)} · {typeset(result.title)}</a>'
+    return f'<li><p>{typeset(text)}</p>{found}<p class="where">{place}</p></li>'
+
+
+def _held(results: Sequence[Result]) -> str:
+    """`11 of 12 statements hold, 1 under a condition`, of those of the paper that could be decided."""
+    counts = Counter(
+        f.verdict for r in results for f in r.findings if not is_ours(r, f) and f.verdict != "not available"
+    )
+    if not counts:
+        return "no statement of its own was decided"
+    rest = [
+        f"{counts[verdict]} {text}"
+        for verdict, text in (("agrees under a condition", "under a condition"), ("disagrees", "not confirmed"))
+        if counts[verdict]
+    ]
+    total, good = counts.total(), counts["agrees"]
+    every = "all" if total > 1 else "the"
+    start = (
+        f"{every} {_number(total, 'statement')} tested {'holds' if total == 1 else 'hold'}"
+        if good == total
+        else (f"{good} of {_number(total, 'statement')} tested {'holds' if good == 1 else 'hold'}")
+    )
+    return ", ".join([start, *rest])
 
 
 def _number(count: int, word: str) -> str:
@@ -164,10 +223,11 @@ def _card(paper: Paper, results: Sequence[Result]) -> str:
         for result in results
     )
     number = f'<a href="{paper.link}">arXiv:{paper.number}</a>' if paper.link else plain(paper.number)
+    if is_own(paper):
+        number += f" · your own, as of the last call with {plain(paper.recipes[0].options)}"
     return f"""<section class="paper" id="{plain(paper.number)}"><span class="name">{number}</span>
 <h2><a href="{_place(paper)}">{typeset(paper.title)}</a></h2>
 {_picture(paper, results)}
-<p>{typeset(paper.summary)}</p>
 {_bar(counts)}<p class="tally">{plain(tally(counts))}{lost}</p>
 {_doubts(paper, results)}<details><summary>{_number(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
 """

@@ -148,8 +148,11 @@ def load_paper(folder: str | Path) -> Paper:
     return replace(paper, recipes=tuple(replace(recipe, options=options, source=digest) for recipe in paper.recipes))
 
 
-def find_papers(names: str, known: Sequence[Paper] | None = None) -> list[Paper]:
-    """The papers with these numbers (comma separated, or "all"), in the order of `all_papers()`."""
+def find_papers(names: str, known: Sequence[Paper] | None = None, elsewhere: Sequence[Paper] = ()) -> list[Paper]:
+    """The papers with these numbers (comma separated, or "all"), in the order of `all_papers()`.
+
+    `elsewhere`: papers whose code is not at hand (see `own_papers`); asking for one of them is refused with the option that has it.
+    """
     every = list(all_papers()) if known is None else _checks.instances(known, Paper, "known")
     wanted = [
         name.strip().lower().removeprefix("arxiv:").replace("_", ".")
@@ -159,6 +162,11 @@ def find_papers(names: str, known: Sequence[Paper] | None = None) -> list[Paper]
         return every
     numbers = [paper.number for paper in every]
     unknown = [name for name in wanted if name not in numbers]
+    for paper in elsewhere:
+        if paper.number.lower().replace("_", ".") in unknown:
+            raise InvalidInputError(
+                f"{paper.number} is a paper of your own; its code is asked for each time: {paper.recipes[0].options}"
+            )
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(numbers)}, and all."

@@ -27,6 +27,12 @@ CLASS = {
     "failed": "failed",
 }
 
+PIXELS = 132
+"""Pixels of the page for an inch of a figure: one as wide as a page of a paper fills the text."""
+NARROW = 4.8
+"""Width in inches up to which a figure is read on a phone without being moved."""
+HINT = '<p class="hint">the figure is wider than the screen: move it sideways</p>'
+
 
 def write_report(
     results: Sequence[Result], out: Path, command: str, paper: Paper | None = None, index: bool = False
@@ -106,12 +112,12 @@ def _overview(results: Sequence[Result]) -> str:
         for r in results
     )
     head = '<tr><th>item</th><th>verdict</th><th class="optional"></th></tr>'
-    return f'<section><div class="scroll"><table>{head}{rows}</table></div></section>'
+    return f'<section><table class="overview">{head}{rows}</table></section>'
 
 
 def _section(result: Result) -> str:
     origin = "" if result.origin == "paper" else " · beyond the paper"
-    body = f"<p>{plain(result.error)}</p>" if result.error else "".join(_finding(f, result) for f in result.findings)
+    body = _failure(result) if result.error else "".join(_finding(f, result) for f in result.findings)
     label = f'<span class="name">{plain(result.name)}{origin}</span>'
     return f"""<section id="{plain(result.name)}"><header><h2>{label}{typeset(result.title)}</h2>
 {chip(result.verdict)}</header>
@@ -121,6 +127,16 @@ def _section(result: Result) -> str:
 <details><summary>Parameters, command and time ({format_seconds(result.seconds)})</summary>
 {_parameters(result)}</details></section>
 """
+
+
+def _failure(result: Result) -> str:
+    """What went wrong, and where in the code, for the one who has to mend it."""
+    where = (
+        f"<details open><summary>Traceback</summary><pre>{plain(result.traceback)}</pre></details>"
+        if result.traceback
+        else ""
+    )
+    return f"<p>{plain(result.error)}</p>{where}"
 
 
 def is_ours(result: Result, finding: Finding) -> bool:
@@ -146,10 +162,20 @@ def _finding(finding: Finding, result: Result) -> str:
 
 
 def _image(result: Result) -> str:
+    """The figure, as large as its letters ask for: a narrow one is not blown up, and only a wide one scrolls on a phone."""
     if result.figure is None or not result.figure.is_file():
         return ""
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(result.figure) as picture:
+        inches = picture.width / float(picture.info.get("dpi", (100.0,))[0])
     content = base64.b64encode(result.figure.read_bytes()).decode()
-    return f'<figure class="scroll"><img alt="{plain(result.title)}" src="data:image/png;base64,{content}"></figure>'
+    wide = inches > NARROW
+    opened = f'{HINT}<figure class="scroll">' if wide else "<figure>"
+    return (
+        f'{opened}<img alt="{plain(result.title)}" style="width:{PIXELS * inches:.0f}px" '
+        f'src="data:image/png;base64,{content}"></figure>'
+    )
 
 
 def _players(result: Result) -> str:

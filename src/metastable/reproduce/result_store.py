@@ -61,6 +61,7 @@ class Result:
     resumed: bool = field(default=False, compare=False)
     error: str | None = None
     hindsight: str = ""
+    traceback: str = field(default="", compare=False)
 
     @property
     def figure(self) -> Path | None:
@@ -209,16 +210,16 @@ def _result(
     )
 
 
-def failure(recipe: Recipe, settings: Settings, reason: str, seconds: float) -> Result:
-    """The result of an item that could not be computed."""
-    return replace(_result(recipe, settings, [], seconds, ()), verdict="failed", error=reason)
+def failure(recipe: Recipe, settings: Settings, reason: str, seconds: float, traceback: str = "") -> Result:
+    """The result of an item that could not be computed; `traceback`: where in the code it failed."""
+    return replace(_result(recipe, settings, [], seconds, ()), verdict="failed", error=reason, traceback=traceback)
 
 
 def write_marker(result: Result, folder: Path) -> None:
     """`result.json`, whole or not at all."""
     content = asdict(replace(result, folder=None))
-    content.pop("resumed")
-    content.pop("folder")
+    for name in ("resumed", "folder", "traceback"):
+        content.pop(name)
     stores.write_file(folder / MARKER, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 

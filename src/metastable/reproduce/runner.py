@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from metastable._checks import instance, instances, path
 from metastable.errors import InvalidInputError, MetastableError, StoreError
 from metastable.reproduce import index, report, result_store
+from metastable.reproduce.own_papers import remember, remembered
 from metastable.reproduce.paper import Paper, all_papers
 from metastable.reproduce.recipe import Recipe, Report, Settings
 from metastable.reproduce.result_store import Result
@@ -97,10 +99,11 @@ def _one(recipe: Recipe, settings: Settings, folder: Path, kinds: tuple[str, ...
         return result_store.store(recipe, settings, dataset, time.perf_counter() - begun, folder, kinds)
     except StoreError:
         raise
-    except MetastableError as reason:
-        return result_store.failure(recipe, settings, str(reason), time.perf_counter() - begun)
     except Exception as reason:  # one broken item must not cost the others their results; the report shows it as failed
-        return result_store.failure(recipe, settings, f"{type(reason).__name__}: {reason}", time.perf_counter() - begun)
+        named = isinstance(reason, MetastableError)
+        text = str(reason) if named else f"{type(reason).__name__}: {reason}"
+        spent = time.perf_counter() - begun
+        return result_store.failure(recipe, settings, text, spent, traceback.format_exc())
 
 
 def _complete_formats(recipe: Recipe, done: Result, kinds: tuple[str, ...]) -> Result:
@@ -148,16 +151,18 @@ def run_papers(
 ) -> Outcome:
     """Run the chosen items of each paper into its folder below `out`, with a report each and a page over all.
 
-    The page is written when `out` holds results of more than one of the papers `known` (and those of the package).
+    The page is written when `out` holds results of more than one paper: of those of the package, of those `known`, and of
+    papers from outside the package that earlier calls ran into `out` (`own_papers`).
     """
     root, kinds = path(out, "out"), check_formats(formats)
     results, reports = {}, []
-    every = list(dict.fromkeys((*all_papers(), *known, *selection)))
+    every = {paper.number: paper for paper in (*all_papers(), *remembered(root), *known, *selection)}.values()
     others = {p for p in every if with_earlier([], p.recipes, settings, p.folder(root))}
     many = len(others | set(selection)) > 1
     for paper, recipes in selection.items():
         folder = paper.folder(root)
         results[paper] = run_recipes(recipes, settings, folder, kinds, watch)
+        remember(paper, root)
         whole = with_earlier(results[paper], paper.recipes, settings, folder)
         reports.append(report.write_report(whole, folder, command, paper, index=many))
     there = {p: with_earlier(results.get(p, []), p.recipes, settings, p.folder(root)) for p in every}

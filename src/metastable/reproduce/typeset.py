@@ -25,44 +25,75 @@ GREEK = {
     "xi": "ξ",
     "pi": "π",
 }
+_LETTERS = "".join(sorted({letter for letter in GREEK.values() if len(letter) == 1}))
 _WORD = re.compile(r"(?<![A-Za-z])(" + "|".join(sorted(GREEK, key=len, reverse=True)) + r")(?![A-Za-z])")
-_INDEX = re.compile(r"([A-Za-zαβγΓδσκλθφτεμξπψρ])_(\{[^}]*\}|[A-Za-z0-9]+|[#*])")
-_POWER = re.compile(r"\^(-?[0-9.]+[0-9]|-?[0-9]|-?[A-Za-zαβγΓδσκλθφτεμξπψρ])")
-_EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9.]+)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
+_EXPONENT = re.compile(r"(?<![A-Za-z0-9.])([0-9]+(?:\.[0-9]+)?)e([+-]?)0*([0-9]+)(?![A-Za-z0-9])")
+_MINUS = re.compile(rf"(?<![^\s(\[=,])-(?=[\d.∞{_LETTERS}])|(?<=\S )-(?= \S)|(?<== )-(?=\S)|(?<=\()-(?=\S)")
+_CODE = re.compile(r"`([^`]+)`")
+_BRACKETS = re.compile(r"&lt;([^&;=]*,[^&;=]*)&gt;")
+_PRIME = re.compile(rf"(?<=[{_LETTERS}])&#x27;|(?<=</sub>)&#x27;")
+# What an index may hang on: one letter (no word, as in file_name), a differential, or the end of brackets.
+_BASE = re.compile(rf"(?:(?<![A-Za-z])(?:d?[A-Za-z]|grad)|[{_LETTERS}]|∑|[)\]])$")
+# What may be lowered or raised without brackets.
+_LOW = re.compile(rf"[A-Za-z0-9{_LETTERS}]+|[#*]")
+_HIGH = re.compile(rf"-?[0-9]+(?:\.[0-9]+)?|-?[A-Za-z{_LETTERS}](?![A-Za-z])")
+_CLOSING = {"(": ")", "{": "}"}
 
 
 def typeset(text: str) -> str:
     """`text`, escaped, with formulas typeset. Anything that is no formula stays as it is."""
-    shown = _EXPONENT.sub(_scientific, html.escape(text))
+    shown = _CODE.sub(r"<code>\1</code>", html.escape(text))
+    shown = _EXPONENT.sub(_scientific, shown)
     shown = _WORD.sub(lambda match: GREEK[match.group(1)], shown)
-    shown = shown.replace("sqrt(", "√(")
-    shown = _INDEX.sub(lambda match: f"{match.group(1)}<sub>{match.group(2).strip('{}')}</sub>", shown)
-    return _POWER.sub(lambda match: f"<sup>{_minus(match.group(1))}</sup>", _grouped_powers(shown))
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
+    shown = re.sub(r"\bsum(?=[_(]| exp\()", "∑", shown.replace("sqrt(", "√("))
+    shown = _BRACKETS.sub(r"⟨\1⟩", shown).replace("&gt;=", "≥").replace("&lt;=", "≤")
+    return _PRIME.sub("′", _scripts(_MINUS.sub("−", shown)))
 
 
 def _scientific(match: re.Match[str]) -> str:
     mantissa, sign, exponent = match.groups()
+    if exponent == "0" or float(mantissa) == 0:
+        return f"{float(mantissa):g}"
     power = f"10^{'-' if sign == '-' else ''}{exponent}"
     return power if mantissa in ("1", "1.0") else f"{mantissa} × {power}"
 
 
-def _grouped_powers(text: str) -> str:
-    """`^(...)` with balanced parentheses as a superscript."""
-    while (place := text.find("^(")) >= 0:
-        depth, end = 0, -1
-        for index in range(place + 1, len(text)):
-            depth += {"(": 1, ")": -1}.get(text[index], 0)
-            if depth == 0:
-                end = index
-                break
-        if end < 0:
-            return text
-        text = f"{text[:place]}<sup>{_minus(text[place + 2 : end])}</sup>{text[end + 1 :]}"
-    return text
+def _scripts(text: str) -> str:
+    """`a_k`, `a_{...}`, `a^k`, `a^(...)` as indices and powers, also inside one another; a bracket that never closes stays text."""
+    shown, place = [], 0
+    while place < len(text):
+        sign = text[place]
+        held = _held(text, place) if sign in "_^" else None
+        if held is None:
+            shown.append(sign)
+            place += 1
+            continue
+        inner, place = held
+        tag = "sub" if sign == "_" else "sup"
+        shown.append(f"<{tag}>{_scripts(inner.replace('-', '−'))}</{tag}>")
+    return "".join(shown)
+
+
+def _held(text: str, place: int) -> tuple[str, int] | None:
+    """What is raised or lowered by the sign at `place`, and where it ends (None: the sign is no index and no power)."""
+    before, first = text[:place], text[place + 1 : place + 2]
+    if text[place] == "_" and not _BASE.search(before):
+        return None
+    if first in _CLOSING:
+        end = _closing(text, place + 1)
+        return None if end is None else (text[place + 2 : end], end + 1)
+    found = (_LOW if text[place] == "_" else _HIGH).match(text, place + 1)
+    return None if found is None else (found.group(), found.end())
+
+
+def _closing(text: str, place: int) -> int | None:
+    """Where the bracket that opens at `place` closes."""
+    depth = 0
+    for index in range(place, len(text)):
+        depth += {text[place]: 1, _CLOSING[text[place]]: -1}.get(text[index], 0)
+        if depth == 0:
+            return index
+    return None
 
 
 def format_seconds(seconds: float) -> str:

@@ -16,7 +16,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
-from metastable.handle import OWN, Handle, moments_of
+from metastable.handle import Handle, moments_of
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
@@ -44,10 +44,12 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wis
     }
     if plan.joints:
         attributes["schedule"] = json.dumps(plan.joints)
-        return Run(dataset.from_solution(solution, plan.models, start, attributes))
+        return Run._of_computed(dataset.from_solution(solution, plan.models, start, attributes))
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
-    return Run(remember(dataset.from_solution(solution, models, start, attributes), solution.resume, wishes))
+    return Run._of_computed(
+        remember(dataset.from_solution(solution, models, start, attributes), solution.resume, wishes)
+    )
 
 
 def warn_if_early(solution: Solution) -> None:
@@ -86,7 +88,10 @@ class Run(Handle):
             )
 
     def _check_all_time(self) -> None:
-        """Refuse a part in time of a run with dense output: that would go on to show what lies before and behind the part."""
+        """Refuse times that go back, and a part in time of a run with dense output: that would go on to show what lies before and
+        behind the part."""
+        if (np.diff(self.times) < 0).any():
+            raise InvalidInputError("the times of a run increase, and those of dataset do not; slice them forwards")
         if not {"dense0_start", "dense0_width", "time"} <= {str(name) for name in self._made.variables}:
             return
         starts, widths, times = (self._made[name].values for name in ("dense0_start", "dense0_width", "time"))
@@ -360,7 +365,7 @@ class Run(Handle):
         data = longer.dataset.assign({name: self.dataset.variables[name] for name in names})
         data = data.set_coords([name for name in names if name in self.dataset.coords])
         own = {name: self.dataset.attrs[name] for name in added["attributes"]}
-        return Run(data.assign_attrs({**own, OWN: json.dumps(added)}))
+        return Run(data.assign_attrs(own))
 
     def _call(self, start: str) -> str:
         """The call of `simulate` that makes this run from other tokens."""
@@ -382,4 +387,4 @@ def load(path: str | os.PathLike[str]) -> Run:
     """The run that `Run.save` stored."""
     from metastable import dataset
 
-    return Run(dataset.load(_checks.path(path)))
+    return Run._of_computed(dataset.load(_checks.path(path)))

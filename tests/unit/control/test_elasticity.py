@@ -86,6 +86,36 @@ def test_a_sink_counts_like_a_mass():
     assert rows["beta"].cluster == "0 into the sink"
 
 
+def test_the_weight_of_a_sink_against_reruns():
+    """Two clusters fall into a sink one after the other, so it is a part of what the second one falls onto: full reruns."""
+    weight, beta, angles = 2.0, 9.0, np.array([0.7, 0.71, 0.72, -2.0])
+    sink = ms.Frozen(np.array([[1.0, 0.0]]), np.array([weight]))
+    model, start = ms.Attention(dim=2, beta=beta, frozen=sink), ms.sphere.from_angle(angles)
+    run = ms.simulate(model, start, until=0.1)
+    rows = {row.cluster: row for row in elasticities(run, ["sink", "beta"]) if row.knob == "sink"}
+    assert set(rows) == {"0 into the sink", "3 into the sink"}
+    radius, turn = 0.5 / math.sqrt(beta), 0.01
+
+    def falls(value):
+        """Times at which tokens 0 and 3 come to the sink, from the state of the run on, by full simulation."""
+        other = model.replace(frozen=ms.Frozen(sink.tokens, np.array([value])))
+        later = ms.simulate(other, run.final, until=4.0 * rows["3 into the sink"].life, rtol=1e-9)
+        found = []
+        for token in (0, 3):
+            low, high = 0.0, later.end
+            for _ in range(60):
+                middle = 0.5 * (low + high)
+                near = float(ms.sphere.distance(later.at(middle)[token], sink.tokens[0])) < radius
+                low, high = (low, middle) if near else (middle, high)
+            found.append(high)
+        return np.log(found)
+
+    slopes = (falls(weight * math.exp(turn)) - falls(weight * math.exp(-turn))) / (2.0 * turn)
+    for name, slope in zip(("0 into the sink", "3 into the sink"), slopes):
+        assert rows[name].value == pytest.approx(slope, abs=2e-3), name
+    assert -0.9 < rows["3 into the sink"].value < -0.2
+
+
 def test_paired_ensembles_know_the_pace():
     """nGPT's alpha is the pace: life times go like 1/alpha for every start."""
     model = ms.Attention(dim=2, beta=2.0, norm=ms.NGPT(0.5))

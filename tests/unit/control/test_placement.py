@@ -8,7 +8,7 @@ import pytest
 import metastable as ms
 from metastable.control import Apart, Together, place
 from metastable.control.reduced import clusters_of, tree_of
-from metastable.errors import GoalError, MetastableError
+from metastable.errors import GoalError, MetastableError, UnsupportedError
 
 MODEL = ms.Attention(dim=2, beta=12.0)
 START = ms.sphere.uniform(16, dim=2, seed=3)
@@ -83,7 +83,28 @@ def test_nonsense_is_told(arguments):
         place(**{"source": MODEL, "start": START, "goal": Together((1, 2)), "until": 1e3, **arguments})
 
 
-@pytest.mark.parametrize("tokens", [(), (1,), (1, 1), (1, -2), (0.5, 1), "ab", 3])
+def test_tokens_that_move_alike_are_not_parted(monkeypatch):
+    """Two tokens in one point under full attention, refused before any work."""
+    monkeypatch.setattr("metastable.control.placement.simulate", None)
+    start = np.concatenate([START, START[2:3]])
+    for mask in (ms.Full(), ms.Full(include_self=False)):
+        with pytest.raises(GoalError, match="move alike"):
+            place(MODEL.replace(mask=mask), start, goal=Apart(2, 16), until=1e3)
+
+
+def test_a_frozen_token_is_no_first_one_under_full_attention():
+    """There the first token moves, and the flow of clusters is not asked."""
+    model = MODEL.replace(mask=ms.Full(), frozen=ms.Frozen(np.array([[0.0, 1.0]]), np.array([0.5])))
+    run = ms.simulate(model, START, until=50.0)
+    with pytest.raises(UnsupportedError, match="causal mask only"):
+        ms.control.elasticities(run)
+    found = place(MODEL.replace(mask=ms.Full()), START, goal=Together((1, 2)), until=300.0, tries=4, verify=False)
+    final = ms.simulate(found.model, START, until=300.0).final
+    near = float(ms.sphere.distance(final[1], final[2])) < 0.14
+    assert near == found.met
+
+
+@pytest.mark.parametrize("tokens", [(), (1,), (1, 1), (1, -2), (0.5, 1), (True, 0), np.array([True, False]), "ab", 3])
 def test_goals_are_checked(tokens):
     with pytest.raises(MetastableError):
         Together(tokens)

@@ -9,7 +9,7 @@ import metastable as ms
 from metastable.analysis import cluster_radius
 from metastable.control import schedule
 from metastable.control.reduced import clusters_of, tree_of
-from metastable.errors import GoalError, MetastableError
+from metastable.errors import GoalError, MetastableError, UnsupportedError
 
 MODEL = ms.Attention(dim=2, beta=16.0)
 
@@ -61,6 +61,61 @@ def test_nothing_merges_before_its_time(run, tree):
     assert "Steering" in found._repr_html_()
 
 
+def test_what_is_returned_was_simulated(run, tree, monkeypatch):
+    """Also where no simulation is good enough, and beta is corrected to the last."""
+    monkeypatch.setattr("metastable.control.steering.GOOD", 0.0)
+    row = len(tree) - 1
+    found = schedule(run, (tree.child[row], tree.parent[row]), at=float(tree.time[row] ** 1.1))
+    assert found.run.schedule == found.schedule
+    again = ms.merge_tree(ms.simulate(found.schedule, run.start, until=found.run.end), cluster_radius(MODEL))
+    assert found.achieved == pytest.approx(float(again.time[again.child == tree.child[row]][0]), rel=1e-6)
+
+
+def test_the_returned_run_has_a_tree_without_further_ado(run, tree):
+    """Its models have two radii of clusters; that of the model is meant."""
+    found = schedule(run, (tree.child[-1], tree.parent[-1]), at=float(tree.time[-1] ** 1.1))
+    mine, said = ms.merge_tree(found.run), ms.merge_tree(found.run, cluster_radius(MODEL))
+    np.testing.assert_array_equal(mine.time, said.time)
+    assert ms.merge_tree(schedule(run, at=float(10.0 * tree.time[0])).run).radius == said.radius
+
+
+@pytest.fixture(scope="module")
+def sunk(run):
+    """The same tokens with a frozen one."""
+    model = MODEL.replace(frozen=ms.Frozen(np.array([[0.0, 1.0]]), np.array([0.7])))
+    return ms.simulate(model, run.start, until=100.0)
+
+
+def test_events_are_refused_beside_a_frozen_token(sunk):
+    """Its clusters are numbered with the frozen token in front: 5 was taken for 4."""
+    with pytest.raises(UnsupportedError, match="held apart there"):
+        schedule(sunk, (5, 0), at=1e6)
+
+
+def test_clusters_are_held_apart_from_a_frozen_token_too(sunk):
+    radius, sink = cluster_radius(MODEL), sunk.model.frozen.tokens
+    clusters = clusters_of(sunk.final, sunk.model, 100.0, radius)
+    natural = tree_of(clusters)
+    at = float(1e3 * natural.time[0])
+    found = schedule(sunk, at=at)
+    assert found.change > 0
+    assert found.achieved >= at
+    # Independently: until then nobody comes to the sink, and as many clusters are left. Without the change they are fewer.
+    away = ms.sphere.distance(sunk.final, sink) > radius
+    plain = ms.simulate(sunk.model, sunk.start, until=at)
+    state = found.run.at(0.999 * at)
+    left = [len(set(ms.cluster_labels(x, radius=radius))) for x in (sunk.final, state, plain.final)]
+    near = [int((ms.sphere.distance(x[away], sink) < radius).sum()) for x in (state, plain.final)]
+    assert left[1] == left[0]
+    assert near[0] == 0
+    assert left[2] < left[0] or near[1] > 0
+
+
+def test_holds_that_no_beta_makes_are_told_in_words(run):
+    with pytest.raises(GoalError, match=r"; without a change the first merge is .* into .* at t = "):
+        schedule(run, at=1e290, verify=False)
+
+
 def test_nothing_is_changed_where_nothing_must_be(run, tree):
     found = schedule(run, at=float(0.5 * (100.0 + tree.time[0])), verify=False)
     assert found.change == 0.0
@@ -87,12 +142,11 @@ def test_a_time_before_an_earlier_merge_is_refused(run, tree):
 def test_a_fall_into_another_cluster_is_refused(run, tree):
     """A cluster that always falls into one neighbour cannot be sent past it."""
     first = int(tree.child[0])
-    other = next(int(leader) for leader in (*tree.parent, 0) if leader < first and leader != tree.parent[0])
     labels = tree.labels_at(float(tree.time[0]))
-    if labels[other] == labels[first]:
-        pytest.skip("all earlier clusters are one by then")
+    others = [int(leader) for leader in tree.parent if leader < first and labels[leader] != labels[first]]
+    assert others
     with pytest.raises(GoalError):
-        schedule(run, (first, other), at=float(10.0 * tree.time[0]))
+        schedule(run, (first, others[0]), at=float(10.0 * tree.time[0]))
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,26 @@ def test_more_clusters_than_the_sphere_holds_at_this_beta(monkeypatch):
         tune(ms.Attention(dim=2, beta=16.0), "tokens", tokens=100, clusters=40, until=1e6)
 
 
+@pytest.mark.parametrize(
+    ("model", "knob"),
+    [
+        (
+            ms.Attention(dim=2, beta=16.0, bias=ms.ALiBi(0.1)),
+            Knob("slope", lambda model, value: model.replace(bias=ms.ALiBi(value)), lambda model: model.bias.slope),
+        ),
+        (ms.Attention(dim=2, beta=16.0), Knob("slope", lambda model, value: model.replace(bias=ms.ALiBi(value)))),
+        (ms.Attention(dim=2, beta=16.0), Knob("beta", lambda model, value: model.replace(masses=[value] * 100))),
+        (ms.Attention(dim=2, beta=16.0, bias=ms.ALiBi(0.1)), "beta"),
+        (ms.Attention(dim=2, beta=16.0, masses=[1e-9] * 100), "beta"),
+    ],
+)
+def test_the_law_is_about_beta_alone(model, knob, monkeypatch):
+    """What the law says of beta refuses no goal of another knob, nor of another model; they are tried."""
+    monkeypatch.setattr("metastable.control.counting.ensembles.ensemble", _no_work)
+    with pytest.raises(AssertionError, match="work was begun"):
+        tune(model, knob, tokens=100, clusters=40, until=1e6)
+
+
 def _no_work(*arguments, **options):
     raise AssertionError("work was begun")
 

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 
+import psutil
 from websockets.sync.client import connect
 
 
@@ -87,6 +88,4 @@ class Server:
     def memory(self) -> float:
         """Resident memory of the server process itself, in MiB."""
         assert self.process is not None
-        with open(f"/proc/{self.process.pid}/status") as status:
-            line = next(line for line in status if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+        return psutil.Process(self.process.pid).memory_info().rss / 2**20

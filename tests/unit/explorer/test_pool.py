@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -87,7 +85,7 @@ def test_a_process_that_dies_is_replaced():
         task = asyncio.create_task(messages(pool, LONG))
         await asyncio.sleep(1.0)
         (worker,) = pool._all
-        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.kill()
         with pytest.raises(RunFailedError, match="ended unexpectedly"):
             await task
         assert await messages(pool)

@@ -42,6 +42,42 @@ def test_the_sharpening_is_not_judged_where_no_temperature_has_gathered():
     assert phase_diagram.PHASE_DIAGRAM.judge(data)[-1].verdict == "not available"
 
 
+def test_the_width_of_the_transition_has_its_error_from_the_draws():
+    """The bootstrap against the spread over independent samples; the same temperatures for every d."""
+    generator = np.random.default_rng(0)
+    samples = 10 + generator.standard_normal((60, 3, 100))
+    widths = [phase_diagram.relative_width(sample) for sample in samples]
+    errors = [phase_diagram.width_of(sample).error for sample in samples[:5]]
+    assert np.mean(errors) == pytest.approx(np.std(widths), rel=0.25)
+    crossing = np.stack([samples[0], samples[1]])
+    crossing[0, 2, 5] = np.inf
+    data = xr.Dataset(
+        {"crossing": (("dim", "beta", "draw"), crossing)}, coords={"dim": [2, 8], "beta": [1.0, 2.0, 3.0]}
+    )
+    assert "mean over beta = 1, 2 (" in phase_diagram._sharpening(data).measured
+
+
+def test_norms_are_compared_start_by_start_and_open_ends_count():
+    """Four runs of one start are one draw; a run without an end counts as ending there, for either norm."""
+    names = list(speeds.NORMS)
+    depth = 10.0 * np.exp(1e-3 * np.random.default_rng(0).standard_normal((len(names), 4, 6)))
+    depth[names.index("Pre-LN")] = np.array([20.0, 20.0, 20.0, np.inf])[:, None]
+    depth[names.index("Pre-LN")] *= np.linspace(0.9, 1.1, 6)
+    depth[names.index("Peri-LN")] = 10.0 * np.array([0.5, 2.0, 1.0, 1.1, 0.9, 1.0])
+    data = xr.Dataset(
+        {"depth": (("norm", "beta", "draw"), depth)},
+        coords={"norm": names, "beta": [0.0, 1.0, 2.0, 3.0]},
+        attrs={"until": 100.0, "gap": 0.01, "tokens": 24, "dim": 8},
+    )
+    first, second, third = speeds._judge_depth(data)
+    assert first.verdict == "agrees"
+    assert "at least 2.9" in first.measured  # (2 * 2 * 2 * 10)^(1/4), but for the spread
+    assert "6 runs of Pre-LN and 0 of Post-LN had not come so far by t = 100" in first.measured
+    assert second.verdict == third.verdict == "not available"
+    assert speeds._judge_depth(data.isel(norm=[3, 1, 2, 0, 4, 5]).assign_coords(norm=names))[0].verdict == "disagrees"
+    speeds._draw_depth(data)
+
+
 def test_the_energy_has_the_velocity_of_usa_as_its_gradient():
     x = ms.sphere.uniform(5, dim=3, seed=0)
     assert gradient.gradient_defect(x, 2.0) < 1e-13
@@ -161,18 +197,22 @@ def test_triangles_are_judged_by_their_tests(changes, verdicts):
 
 
 def test_a_trend_is_judged_whatever_the_shares():
-    """Against random relabellings, and with shares of one at some or every beta."""
+    """Against random relabellings, with shares of one at some or every beta, and with merges that are copies of one another."""
     generator = np.random.default_rng(1)
-    x = np.repeat([10.0, 20.0, 40.0], [15, 30, 60])
-    hits = generator.uniform(size=x.size) < 0.6 + 0.008 * x
+    x, alone = np.repeat([10.0, 20.0, 40.0], [150, 300, 600]), np.arange(1050)
+    hits = generator.uniform(size=x.size) < 0.8 + 0.001 * x
     mixed = np.array([((x - x.mean()) * generator.permutation(hits)).sum() for _ in range(4000)])
     expected = ((x - x.mean()) * hits).sum() / mixed.std()
-    assert merging_order.trend_score(x, hits) == pytest.approx(expected, rel=0.05)
+    found = merging_order.trend_score(x, hits, alone)
+    assert found == pytest.approx(expected, rel=0.1)
+    # Four copies of each merge are no more evidence than one.
+    copies = [np.tile(values, 4) for values in (x, hits, alone)]
+    assert merging_order.trend_score(*copies) == pytest.approx(found, rel=1e-9)
     judge = merging_order._judge_trend
-    assert judge(x, np.ones(x.size, bool)).verdict == "not available"
-    assert "no trend" in judge(x, np.ones(x.size, bool)).measured
-    assert judge(x, x > 15).verdict == "agrees"
-    assert judge(x, x < 15).verdict == "disagrees"
+    assert judge(x, np.ones(x.size, bool), alone).verdict == "not available"
+    assert "no trend" in judge(x, np.ones(x.size, bool), alone).measured
+    assert judge(x, x > 15, alone).verdict == "agrees"
+    assert judge(x, x < 15, alone).verdict == "disagrees"
 
 
 def test_the_distance_to_a_steep_curve_is_not_called_a_depth():

@@ -24,6 +24,7 @@ from metastable.reproduce import (
     with_earlier,
     write_index,
 )
+from metastable.reproduce.own_papers import remembered
 from metastable.reproduce.runner import run_papers, select
 from tests.unit.reproduce.test_runner import finding, make_recipe
 
@@ -160,6 +161,12 @@ def test_statements_that_could_not_be_tested_are_not_counted_as_tested(tmp_path)
     page = run_papers(select([], [first, make_paper("second")]), Settings(), tmp_path, "").index.read_text()
     assert "Of 4 statements of theirs that were tested 3 hold and 1 could not be confirmed." in page
     assert 'not confirmed: <a href="first/report.html#one">' in page
+    minute = page.split('<div class="minute">')[1].split("<h2 class=")[0]
+    assert "1 of 2 statements tested holds, 1 not confirmed" in minute
+    assert "all 2 statements tested hold" in minute
+    unsure, undecided = minute.split("What we could not confirm")[1].split("Not decided")
+    assert unsure.count("<li>") == undecided.count("<li>") == 1
+    assert "Found: 1 of 1 &lt;b&gt;" in unsure
 
 
 def test_what_was_computed_is_not_called_simulated(tmp_path):
@@ -249,6 +256,26 @@ def test_the_documented_example_runs_as_it_stands(tmp_path, monkeypatch):
     assert "done before" in call("--from", "my_paper").output
     (folder / "__init__.py").write_text(source + "\n# changed\n")
     assert "done before" not in call("--from", "my_paper").output
+
+
+def test_a_paper_of_ones_own_stays_on_the_index(tmp_path, monkeypatch):
+    """A later call without --from shows what is stored of it, runs none of its code, and says how to compute it again."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my_paper"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(documented_example())
+    assert call("--from", "my_paper", "--members", "4").exit_code == 0
+    shutil.rmtree(folder)
+    other = make_paper("other")
+    page = run_papers(select([], [other]), Settings(members=4), "out", "").index.read_text()
+    assert 'href="my-paper/report.html#few-clusters"' in page
+    assert "your own, as of the last call with --from my_paper" in page
+    again = run_papers(select([], [other]), Settings(members=4, seed=1), "out", "")
+    assert again.index is None  # nothing of it was computed with this seed
+    asked = call("--paper", "my-paper", "--members", "4")
+    assert "its code is asked for each time: --from my_paper" in str(asked.exception)
+    (tmp_path / "out" / "my-paper" / "paper.json").write_text("{}")
+    assert remembered("out") == []
 
 
 def test_a_folder_may_have_several_files(tmp_path):

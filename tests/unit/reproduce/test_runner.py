@@ -3,15 +3,28 @@
 import errno
 import json
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
 import xarray as xr
+from rich.console import Console
 
 from metastable.errors import InvalidInputError, StoreError, UnsupportedError
 from metastable.figures import statements
-from metastable.reproduce import Finding, Recipe, Settings, catalogue, choose, run_recipes, with_earlier, write_report
+from metastable.reproduce import (
+    Finding,
+    Recipe,
+    Settings,
+    catalogue,
+    choose,
+    find_papers,
+    run_recipes,
+    with_earlier,
+    write_report,
+)
 from metastable.reproduce import result_store as storage
+from metastable.reproduce.display import terminal
 from metastable.reproduce.recipe import overall
 from metastable.reproduce.runner import Watch
 
@@ -188,6 +201,14 @@ def test_one_failing_item_does_not_stop_the_others(tmp_path):
     assert [result.verdict for result in results] == ["failed", "failed", "agrees"]
     assert results[0].error == "engine='cuda' has no hardmax; use engine='cpu'"
     assert results[1].error == "ZeroDivisionError: oops"
+    page = write_report(results, tmp_path, "", find_papers("2411.04990")[0]).read_text()
+    assert page.count("Traceback (most recent call last)") == 2
+    assert "in broken\n" in page  # the place in the recipe, not only what it said
+    assert not (tmp_path / "two").exists()
+    with StringIO() as log:
+        with terminal(Console(file=log, width=200), show=False) as watch:
+            watch.ended(results[1], 2, 3)
+        assert 'raise ZeroDivisionError("oops")' in log.getvalue()
 
 
 def test_a_full_disk_is_told_and_keeps_finished_items(tmp_path, monkeypatch):

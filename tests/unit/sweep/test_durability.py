@@ -8,6 +8,7 @@ import urllib.request
 
 import dask
 import numpy as np
+import psutil
 import pytest
 
 from metastable import sweep as sweeps
@@ -17,6 +18,7 @@ from metastable.sweep import runner
 from tests.unit.sweep import toy
 from tests.unit.sweep.conftest import PATIENCE, Background, start, stored, wait_for, zarr_files
 
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 SLOW = "tests.unit.sweep.toy:slow"
 EXECUTE = "tests.unit.sweep.toy:execute"
 
@@ -51,7 +53,7 @@ def test_killed_worker(tmp_path, undisturbed, environment):
     wait_for(lambda: stored(tmp_path / "sweep") >= 2)
     victim = int(next(environment.iterdir()).name)
     assert victim != os.getpid()
-    os.kill(victim, signal.SIGKILL)
+    psutil.Process(victim).kill()
     outcome = run.result()
     assert outcome.complete
     assert zarr_files(tmp_path / "sweep") == undisturbed
@@ -143,7 +145,7 @@ def test_killed_scheduler(tmp_path, undisturbed, scheduler, monkeypatch):
     folder = tmp_path / "sweep"
     run = Background(toy.small_sweep(), folder, scheduler=address, execute=SLOW)
     wait_for(lambda: stored(folder) >= 2)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     with pytest.raises(SchedulerLostError, match=r"scheduler.*went away; \d+ of 12 tasks are done and safe"):
         run.result()
     done = stored(folder)
@@ -178,6 +180,7 @@ def test_everything_killed(tmp_path, undisturbed, environment, workers):
     assert zarr_files(folder) == undisturbed
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
 def test_interrupted(tmp_path, undisturbed, environment):
     folder = tmp_path / "sweep"
     process = start(CHILD.format(folder=str(folder), workers=2), stderr=subprocess.DEVNULL)
@@ -208,6 +211,7 @@ def test_full_disk(tmp_path, small_disk):
 # ------------------------------------------------------------------------------------------- other ways to run
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="job scripts are for a POSIX shell")
 def test_batch_system_jobs(tmp_path, undisturbed, environment, monkeypatch):
     """dask-jobqueue's own stand-in for a batch system: jobs are real job scripts, started on this machine."""
     package = clusters.jobqueue()
@@ -215,7 +219,7 @@ def test_batch_system_jobs(tmp_path, undisturbed, environment, monkeypatch):
 
     monkeypatch.setattr(package, "LocalCluster", LocalCluster, raising=False)
     monkeypatch.setitem(clusters.CLUSTERS, "here", "LocalCluster")
-    options = {"cores": 1, "memory": "1GB", "log_directory": str(tmp_path / "logs"), "interface": "lo"}
+    options = {"cores": 1, "memory": "1GB", "log_directory": str(tmp_path / "logs"), "interface": LOOPBACK}
     outcome = sweeps.run(
         toy.small_sweep(), tmp_path / "sweep", cluster="here", workers=1, cluster_options=options, execute=EXECUTE
     )

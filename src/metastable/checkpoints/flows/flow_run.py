@@ -127,7 +127,7 @@ def make(
             **attributes,
         },
     )
-    return FlowRun(data)
+    return FlowRun._of_computed(data)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -201,7 +201,7 @@ class FlowRun(Handle):
     def drop_first(self, tokens: int = 1) -> FlowRun:
         """The run without its first tokens: they still moved the others (the attention sink does), but are not measured."""
         tokens = _checks.count(tokens, "tokens", 0, len(self.start) - 1)
-        return FlowRun(self.dataset.isel(token=slice(tokens, None)))
+        return FlowRun._of_computed(self._kept().isel(token=slice(tokens, None)))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> FlowRun:
@@ -211,7 +211,7 @@ class FlowRun(Handle):
             raise StoreError(
                 f"{path} holds a run of a model, not of a checkpoint's layers; open it with metastable.load"
             )
-        return FlowRun(data)
+        return FlowRun._of_computed(data)
 
 
 def from_states(states: Any, *, text: Sequence[str] | None = None, causal: bool = True) -> FlowRun:

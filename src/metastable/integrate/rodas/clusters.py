@@ -1,4 +1,4 @@
-"""Full attention over any horizon: tokens that have met are one point with a mass from then on, until they part.
+"""Full attention and prefixes over any horizon: tokens that have met are one point with a mass from then on, until they part.
 
 Under full attention the Jacobian has no triangle. As long as tokens contract inside clusters (at rate one) while clusters
 creep (at rates of 1e-20 and below), rounding errors of the fast motion drown the slow one. But a token that sits on another
@@ -18,11 +18,16 @@ point with their mass at their mean. What is left is small, has no fast motion, 
   of `loosening`. When the bound passes the tolerance (a heavy cluster nearby pulls a light one apart) the parts are points again.
 
 As long as there are many points, the system with a dense block (`dense`) moves them, in stretches of doubling length.
+
+Under a prefix mask the tokens of the prefix are such points, who lead; they do not feel the others. Those behind see different numbers
+of tokens, so that two of them at one place do not move alike: each stays a point of its own, of mass one, solved after all before
+it, as under a causal mask.
 """
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,7 +37,7 @@ from metastable._checks import FloatArray
 from metastable.integrate.rodas import control as steps
 from metastable.integrate.rodas.forces import Surroundings, linearise
 from metastable.integrate.rodas.points import attempt, fastest, keep, make_work, set_frames, write_piece
-from metastable.integrate.rodas.prepare import Frame, frame_of
+from metastable.integrate.rodas.prepare import Frame, dense_tokens, frame_of
 from metastable.kernels.cpu.compiled import compiled
 from metastable.model import Attention, Full
 
@@ -81,7 +86,7 @@ class Field:
             for part in zip(*((head.bilinear, head.value) for head in model.all_heads))
         )
         contraction = float(np.linalg.eigvals(values.sum(axis=0)).real.max())
-        unseen = 0.0 if isinstance(model.mask, Full) and model.mask.include_self else 1.0
+        unseen = 1.0 if isinstance(model.mask, Full) and not model.mask.include_self else 0.0
         return cls(frame, forms, np.array([float(head.beta) for head in model.all_heads]), values, contraction, unseen)
 
     @property
@@ -89,14 +94,16 @@ class Field:
         """True when a single point has nowhere to go."""
         return not self.frame.drift.any()
 
-    def surroundings(self, sizes: FloatArray, reach: float) -> Surroundings:
-        """For points of these sizes, who are all solved together."""
+    def surroundings(self, sizes: FloatArray, leading: int, reach: float) -> Surroundings:
+        """For points of these sizes, of whom the `leading` ones see each other and are solved together."""
         dim = self.forms.shape[1]
         scales = np.array([v[0, 0] if np.array_equal(v, v[0, 0] * np.eye(dim)) else 0.0 for v in self.values])
         tilts = self.values - scales[:, None, None] * np.eye(dim)
         tilted = bool(tilts.any()) or not self.at_rest_alone
-        together = len(sizes) * (dim - 1)
-        masses = np.tile(sizes, (len(sizes), 1)) - self.unseen * np.eye(len(sizes))
+        together = leading * (dim - 1)
+        order = np.arange(len(sizes))
+        seen = order[None, :] < np.maximum(order[:, None] + 1, leading)
+        masses = np.where(seen, sizes, 0.0) - self.unseen * np.eye(len(sizes))
         return Surroundings(
             masses, self.forms, self.betas, scales, tilts, np.array(self.frame.drift), tilted, together, reach
         )
@@ -148,12 +155,14 @@ def hidden(field: Field, places: FloatArray, sizes: FloatArray) -> bool:
 # ------------------------------------------------------------------------------------------------- joining, releasing
 
 
-def apart(start: FloatArray) -> tuple[FloatArray, list[Cluster]]:
-    """Every token by itself; tokens at exactly one place are one point."""
-    places, labels = np.unique(start, axis=0, return_inverse=True)
+def apart(start: FloatArray, leading: int) -> tuple[FloatArray, list[Cluster]]:
+    """Every token by itself; of the leading ones, those at exactly one place are one point."""
+    places, labels = np.unique(start[:leading], axis=0, return_inverse=True)
     groups = [np.flatnonzero(labels.reshape(-1) == label) for label in range(len(places))]
     order = np.argsort([group[0] for group in groups])
-    return places[order], [Cluster(groups[i], (), -math.inf, -math.inf) for i in order]
+    behind = [np.array([token]) for token in range(leading, len(start))]
+    found = [Cluster(tokens, (), -math.inf, -math.inf) for tokens in (*(groups[i] for i in order), *behind)]
+    return np.concatenate([places[order], start[leading:]]), found
 
 
 def join(field: Field, places: FloatArray, clusters: list[Cluster], reach: float) -> tuple[FloatArray, list[Cluster]]:
@@ -226,18 +235,23 @@ def release(places: FloatArray, clusters: list[Cluster], limit: float) -> tuple[
 # ----------------------------------------------------------------------------------------------------------- marching
 
 
+Trail = namedtuple("Trail", ["begins", "widths", "pieces"])
+"""Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+
+
 @compiled
-def _march(surroundings, work, control, until, tolerance, tries, first, begins, widths, pieces):
-    """Steps until points meet (MET), `begins` is filled, or the end; how many, how many tries are left, and how it ended.
+def _march(surroundings, work, control, until, tolerance, tries, first, trail):
+    """Steps until points meet (MET), the trail is filled, or the end; how many, how many tries are left, and how it ended.
 
     `first`: no step was made before.
     """
-    m, d = work.x.shape
+    d = work.x.shape[1]
+    leading = surroundings.together // (d - 1)
     count, rate, fresh, square = 0, 0.0, True, surroundings.reach**2
     while True:
         if control[0] >= until:
             return count, tries, REACHED
-        if count == len(begins):
+        if count == len(trail.begins):
             return count, tries, FILLED
         if tries <= 0:
             return count, tries, EXHAUSTED
@@ -253,12 +267,12 @@ def _march(surroundings, work, control, until, tolerance, tries, first, begins, 
             return count, tries, LOST
         if error > 1.0:
             continue
-        begins[count], widths[count] = control[0], h
-        write_piece(work, pieces[count])
+        trail.begins[count], trail.widths[count] = control[0], h
+        write_piece(work, trail.pieces[count])
         keep(control, until, h, error, rate, first and count == 0)
         count += 1
         fresh = True
-        for k in range(m):
+        for k in range(leading):
             for j in range(k):
                 distance = 0.0
                 for a in range(d):
@@ -269,7 +283,10 @@ def _march(surroundings, work, control, until, tolerance, tries, first, begins, 
 
 @dataclass
 class Flow:
-    """Points on their way: where they are, who they are, what the step control knows, and the steps behind them."""
+    """Points on their way: where they are, who they are, what the step control knows, and the steps behind them.
+
+    `prefix`: the tokens that see each other; their points stand in front.
+    """
 
     field: Field
     places: FloatArray
@@ -277,6 +294,7 @@ class Flow:
     control: FloatArray
     tolerance: float
     tokens: int
+    prefix: int
     tries: int
     accepted: int = 0
     attempts: int = 0
@@ -284,6 +302,11 @@ class Flow:
     @property
     def t(self) -> float:
         return float(self.control[steps.T])
+
+    @property
+    def leading(self) -> int:
+        """How many points see each other."""
+        return sum(1 for cluster in self.clusters if cluster.tokens[0] < self.prefix)
 
     @property
     def sizes(self) -> FloatArray:
@@ -299,7 +322,10 @@ class Flow:
 
     def join(self) -> None:
         """Let points that have met be one."""
-        self.places, self.clusters = join(self.field, self.places, self.clusters, REACH * self.tolerance)
+        count = self.leading
+        places, clusters = join(self.field, self.places[:count], self.clusters[:count], REACH * self.tolerance)
+        self.places = np.concatenate([places, self.places[count:]])
+        self.clusters = [*clusters, *self.clusters[count:]]
 
     def advance(self, until: float) -> tuple[FloatArray, FloatArray, FloatArray, int]:
         """Some steps: begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they ended; then joins and releases."""
@@ -307,7 +333,7 @@ class Flow:
         # Clusters that may come apart are looked at after every step.
         room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
         begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
-        surroundings = self.field.surroundings(self.sizes, REACH * self.tolerance)
+        surroundings = self.field.surroundings(self.sizes, self.leading, REACH * self.tolerance)
         work = make_work(self.places, surroundings.together, len(self.field.betas))
         count, left, code = _march(
             surroundings,
@@ -317,9 +343,7 @@ class Flow:
             self.tolerance,
             self.tries,
             self.accepted == 0,
-            begins,
-            widths,
-            pieces,
+            Trail(begins, widths, pieces),
         )
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)
@@ -332,16 +356,17 @@ class Flow:
 
     def _stretch(self, places: FloatArray, widths: FloatArray) -> None:
         """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d) to where the points are."""
-        wide = np.array([cluster.spread >= VANISHED for cluster in self.clusters])
+        leading = self.clusters[: self.leading]
+        wide = np.array([cluster.spread >= VANISHED for cluster in leading])
         if not wide.any():
             return
-        spread = np.array([cluster.spread for cluster in self.clusters])
-        rates = [loosening(self.field, here, self.sizes) for here in (*places, self.places)]
+        count, spread = len(leading), np.array([cluster.spread for cluster in leading])
+        rates = [loosening(self.field, here[:count], self.sizes[:count]) for here in (*places, self.places)]
         for width, before, after in zip(widths, rates, rates[1:]):
             spread[wide] += width * np.maximum(before, after)[wide]
-        self.clusters = [
+        self.clusters[:count] = [
             cluster._replace(spread=float(size) if size >= VANISHED else -math.inf)
-            for cluster, size in zip(self.clusters, spread)
+            for cluster, size in zip(leading, spread)
         ]
 
     def state(self) -> FloatArray:
@@ -357,8 +382,8 @@ def make_flow(
     model: Attention, start: FloatArray, begin: float, first_step: float, tolerance: float, tries: int
 ) -> Flow:
     """Tokens at `start` at the time `begin`, joined where they have met."""
-    field = Field.of(model)
-    places, clusters = apart(field.frame.into(start))
-    flow = Flow(field, places, clusters, steps.first_control(begin, first_step), tolerance, len(start), tries)
+    field, prefix = Field.of(model), dense_tokens(model, len(start))
+    places, clusters = apart(field.frame.into(start), prefix)
+    flow = Flow(field, places, clusters, steps.first_control(begin, first_step), tolerance, len(start), prefix, tries)
     flow.join()
     return flow

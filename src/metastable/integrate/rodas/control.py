@@ -231,7 +231,8 @@ def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
     if not first:
-        trend = (h / control[H_OLD]) * (control[ERROR_OLD] / max(error, ERROR_FLOOR) ** 2) ** 0.2
+        believed = max(error, ERROR_FLOOR)
+        trend = (h / control[H_OLD]) * (control[ERROR_OLD] / (believed * believed)) ** 0.2
         factor = min(factor, SAFETY * trend)
     factor = min(GROW, max(SHRINK, factor))
     if control[AFTER_REJECTION] != 0.0:
@@ -272,6 +273,9 @@ def evaluate(piece, u, out):
 def record(counters, times, saved, t, h, until, piece):
     """Save the output times that the step from t to t + h covers."""
     end = t + h
+    # t + (until - t) may be less than until, by rounding: whoever asked for the end would get nothing.
+    if until - end <= 1e-15 * until:
+        end = until
     while counters[OUTPUTS] < times.size and (times[counters[OUTPUTS]] <= end or end >= until):
         u = (times[counters[OUTPUTS]] - t) / h
         evaluate(piece, min(1.0, max(0.0, u)), saved[counters[OUTPUTS]])

@@ -25,8 +25,8 @@ class Surroundings(NamedTuple):
     """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas`, `scales` s (h,) and `tilts` T (h, d, d);
     `rest` R (d, d).
 
-    `together`: coordinates that are solved at once (d - 1, or all); `reach`: the distance (a chord) at which two are
-    one.
+    `together`: leading coordinates that are solved at once, those of points who see each other (all, or those of a prefix, or the first
+    one's d - 1); later points see earlier ones only. `reach`: the distance (a chord) at which two are one.
     """
 
     masses: FloatArray
@@ -63,8 +63,8 @@ def attend(surroundings, work, k):
     `others`, and G_k to `force`."""
     masses, x, force = surroundings.masses, work.place, work.force
     d, m = x.shape
-    # Where points are solved one by one nobody sees a later one.
-    count = k + 1 if surroundings.together == d - 1 else m
+    # Behind those who lead nobody sees a later one.
+    count = max(k + 1, surroundings.together // (d - 1))
     for a in range(d):
         force[a] = 0.0
     for h in range(len(surroundings.betas)):

@@ -1,8 +1,9 @@
 """Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place. What moves them is in `forces`.
 
 The method is that of the other systems (gnomonic charts), written for few points with a matrix of masses. Linear systems are
-solved block by block: single points when the order of the points is that of their influence (no rounding error of a fast one reaches a
-slow one), all points at once otherwise. `clusters` follows tokens under full attention with it, `analysis.leaders` predicts merges.
+solved block by block: the leading points, who see each other, at once; those behind them, who see earlier ones only, one after the
+other (no rounding error of a fast one reaches a slow one). `clusters` follows tokens under full attention (all points lead) and prefix
+masks with it, `analysis.leaders` predicts merges (of causal leaders the first one leads).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Work(NamedTuple):
     slope: FloatArray  # (m n,) right-hand sides of the linear systems
     factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
     pivots: np.ndarray  # (m n,)
-    block: FloatArray  # (together, together)
+    block: FloatArray  # (together, together) the leading block; single points use its corner
     weights: FloatArray  # (heads, m) p_kj of one leader
     queries: FloatArray  # (heads, d) beta M^T x_k of it
     spreads: FloatArray  # (heads, d) D_k of it
@@ -108,9 +109,14 @@ def _product(row, column, count):
 
 
 @inner
-def _copy_block(work, first):
+def _size_of_block(work, first):
+    """Rows of the diagonal block that begins at row `first`."""
+    return len(work.block) if first == 0 else work.velocity.shape[1]
+
+
+@inner
+def _copy_block(work, first, size):
     """The diagonal block that begins at row `first`, to `work.block`."""
-    size = len(work.block)
     for a in range(size):
         for b in range(size):
             work.block[a, b] = work.jacobian[first + a, first + b]
@@ -120,14 +126,17 @@ def _copy_block(work, first):
 def fastest(work):
     """Largest real part of the eigenvalues of the diagonal blocks whose leaders move; 0 when none is positive."""
     rate = 0.0
-    n, size = work.velocity.shape[1], len(work.block)
-    for first in range(0, len(work.jacobian), size):
+    n = work.velocity.shape[1]
+    last = 0
+    while last < len(work.jacobian):
+        first, size = last, _size_of_block(work, last)
+        last = first + size
         moves = False
-        for row in range(first, first + size):
+        for row in range(first, last):
             moves |= work.velocity[row // n, row % n] != 0.0
         if not moves:
             continue
-        _copy_block(work, first)
+        _copy_block(work, first, size)
         if size == 1:
             rate = max(rate, work.block[0, 0])
         elif bound_of_real_parts(work.block, size) > 0.0:
@@ -167,12 +176,12 @@ def take_step(surroundings, work, h):
     """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end."""
     stages, slope, jacobian = work.stages, work.slope, work.jacobian
     m, n = work.velocity.shape
-    size = len(work.block)
-    for first in range(0, m * n, size):
-        _copy_block(work, first)
-        factor(
-            work.block, 1.0 / (h * GAMMA), size, work.factors[first : first + size], work.pivots[first : first + size]
-        )
+    last = 0
+    while last < m * n:
+        first, size = last, _size_of_block(work, last)
+        last = first + size
+        _copy_block(work, first, size)
+        factor(work.block, 1.0 / (h * GAMMA), size, work.factors[first:last], work.pivots[first:last])
     for i in range(STAGES):
         if i > 0:
             _place_stage(work, i)
@@ -189,7 +198,9 @@ def take_step(surroundings, work, h):
                 for j in range(i):
                     earlier += C[i, j] * stages[j, k, b]
                 part[b] += earlier / h
-        for first in range(0, m * n, size):
+        last = 0
+        while last < m * n:
+            first, size = last, _size_of_block(work, last)
             last = first + size
             for row in range(first, last):
                 slope[row] += _product(jacobian[row], slope, first)

@@ -13,7 +13,7 @@ from metastable.figures import statements
 from metastable.model import Attention, Full
 from metastable.reproduce.draws import each, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
-from metastable.reproduce.statistics import Mean, interval, percent, slope
+from metastable.reproduce.statistics import Mean, percent, slope
 from metastable.run import simulate
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def _draw_hemisphere(data: xr.Dataset) -> Figure:
         middle = np.median(since, axis=1)
         color = statements.style.CATEGORICAL[number]
         low, high = middle - np.quantile(since, 0.1, axis=1), np.quantile(since, 0.9, axis=1) - middle
-        waits.append(statements.Curve(f"$d = {dim}$", data.beta.values, middle, np.stack([low, high]), color=color))
+        places = data.beta.values + 0.12 * (number - 1)  # side by side
+        waits.append(statements.Curve(f"$d = {dim}$", places, middle, np.stack([low, high]), color=color))
         rate = data.rate.sel(dim=dim).values
         rates.append(
             statements.Curve(
@@ -235,29 +236,22 @@ def _judge_one(data: xr.Dataset) -> list[Finding]:
 
 def _draw_one(data: xr.Dataset) -> Figure:
     panels = []
-    draws = data.sizes["draw"]
     for dim in data["dim"].values:
         curves = []
         for number, beta in enumerate(data.beta.values):
-            gathered = (data.clusters.sel(dim=dim, beta=beta) == 1).sum("draw").values
-            low, high = np.array([interval(int(k), draws) for k in gathered]).T
-            share = gathered / draws
-            curves.append(
-                statements.Curve(
-                    rf"$\beta = {beta:g}$",
-                    data.decade.values + 0.1 * (number - 0.5 * (data.sizes["beta"] - 1)),  # side by side
-                    100 * share,
-                    100 * np.stack([share - low, high - share]),
-                )
-            )
+            # Counts only rise, so a line is enough; the intervals of the last ones are in the text.
+            share = 100 * (data.clusters.sel(dim=dim, beta=beta) == 1).mean("draw").values
+            color = statements.style.CATEGORICAL[number]
+            curves.append(statements.Curve(rf"$\beta = {beta:g}$", data.decade.values, share, color=color))
+            curves.append(statements.Curve("", data.decade.values, share, points=True, color=color))
         panels.append(
             statements.Plot(
-                f"$d = {dim}$",
-                r"$\log_{10}$ depth",
+                f"$d = {dim}$, {data.sizes['draw']} draws each",
+                r"$\log_{10}$ depth $t$",
                 "draws in one point (%)",
                 curves,
                 ylim=(-4, 104),
-                legend="center right",
+                legend="lower right" if dim == data["dim"].values[0] else None,
             )
         )
     return statements.plots(panels, height=2.4, shared=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import theory
-from metastable.figures import statements
+from metastable.figures import statements, style
 from metastable.model import Attention, Full
 from metastable.reproduce.draws import each, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings
@@ -105,12 +105,13 @@ def _draw(data: xr.Dataset) -> Figure:
     panels = []
     for weights, name in NAMES.items():
         curves = []
-        for beta in data.beta.values:
+        for number, beta in enumerate(data.beta.values):
             one = data.sel(weights=weights, beta=beta)
+            color = style.CATEGORICAL[number]
             seen = one.gap.values > 1e-11
             time = one.time.values * (1.0 if weights == "softmax" else np.exp(beta))
-            curves.append(statements.Curve(rf"$\beta = {beta:g}$", time[seen], one.gap.values[seen]))
-            curves.append(statements.Curve("", time[seen], one.closed_gap.values[seen], dashed=True, color="#222222"))
+            curves.append(statements.Curve(rf"$\beta = {beta:g}$", time[seen], one.gap.values[seen], color=color))
+            curves.append(statements.Curve("", time[seen], one.closed_gap.values[seen], dashed=True, color=style.INK))
         panels.append(
             statements.Plot(
                 f"{name}: simulated (colour), closed form (dashed)",

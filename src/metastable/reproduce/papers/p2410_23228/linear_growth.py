@@ -107,7 +107,9 @@ def _judge_rates(data: xr.Dataset) -> list[Finding]:
             verdict="agrees" if max(tokens.max(), density.max()) < 1e-5 else "disagrees",
         ),
         Finding(
-            claim="beta = 5: " + ", ".join(f"{value:.6f}" for value in data.attrs["stated"]) + " for k = 1..4",
+            claim="at beta = 5 these are "
+            + ", ".join(f"{value:.6f}" for value in data.attrs["stated"])
+            + " for k = 1..4 (noted beforehand)",
             measured="simulated "
             + ", ".join(f"{value:.6f}" for value in measured)
             + "; formula "
@@ -141,7 +143,7 @@ def _draw_rates(data: xr.Dataset) -> Figure:
         )
         errors.append(
             statements.Curve(
-                rf"$\beta = {beta:g}$",
+                "",
                 mode,
                 np.maximum(np.abs(data.tokens_rate - data.formula).values[chosen], 1e-12),
                 points=True,
@@ -149,7 +151,7 @@ def _draw_rates(data: xr.Dataset) -> Figure:
             )
         )
     errors.append(
-        statements.Curve("five digits", [1, float(data["mode"].max())], [1e-5, 1e-5], dashed=True, color=style.MUTED)
+        statements.Curve("five digits", [0.5, float(data["mode"].max())], [1e-5, 1e-5], dashed=True, color=style.MUTED)
     )
     return statements.plots(
         [
@@ -160,6 +162,7 @@ def _draw_rates(data: xr.Dataset) -> Figure:
                 rates,
                 ylim=(0, 1.5 * float(data.formula.max())),
                 legend="upper right",
+                whole=True,
             ),
             statements.Plot(
                 "difference",
@@ -167,8 +170,9 @@ def _draw_rates(data: xr.Dataset) -> Figure:
                 "|simulated $-$ formula|",
                 errors,
                 yscale="log",
-                ylim=(1e-11, 1e-4),
-                legend=None,
+                ylim=(3e-13, 1e-4),
+                legend="center right",
+                whole=True,
             ),
         ],
         height=2.6,
@@ -262,6 +266,7 @@ def _draw_both(data: xr.Dataset) -> Figure:
             rasterized=True,
         )
         style.angle_axis(left)
+        left.set_xlim(float(data.time[0]), float(data.time[-1]))
         left.set_xlabel("depth $t$")
         style.panel(left, "a", rf"density of infinitely many tokens, $\beta = {data.attrs['beta']:g}$")
         bar = page.colorbar(mesh, ax=left, pad=0.01, aspect=30)
@@ -270,7 +275,9 @@ def _draw_both(data: xr.Dataset) -> Figure:
         for k, mode in enumerate(data["mode"].values):
             right.plot(
                 data.time.values,
-                np.maximum(data.amplitude.values[:, k], 1e-12),
+                np.where(
+                    data.amplitude.values[:, k] > 1e-9, data.amplitude.values[:, k], np.nan
+                ),  # three begin with nothing
                 color=style.CATEGORICAL[k],
                 label=f"mode {mode}",
             )

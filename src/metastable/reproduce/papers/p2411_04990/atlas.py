@@ -295,7 +295,7 @@ def _row_three(data: xr.Dataset) -> Finding:
         if chosen.any():
             parts.append(f"with ξᵀQᵀKξ {name} it held in {percent(int(held[chosen].sum()), int(chosen.sum()))}")
     return Finding(
-        claim="row 3 does not depend on Q and K",
+        claim="Table 1, row 3 (tokens end in two points, ±ξ) does not depend on Q and K",
         measured="; ".join(parts) + ". Where it fails tokens rest between ±ξ",
         test="every draw",
         verdict="agrees" if held.all() else "disagrees",

@@ -98,7 +98,7 @@ def _judge_lemma(data: xr.Dataset) -> list[Finding]:
     printed = float(_printed(data.delta.values[shown], tokens))
     findings.append(
         Finding(
-            claim=f"an appendix prints (3 sin²(delta/2))^(-1) for d = 3: {printed:.2f} for delta = "
+            claim=f"an appendix prints (3 sin²(delta/2))^(-1) strong centers for d = 3: {printed:.2f} for delta = "
             f"{data.delta.values[shown]:g}",
             measured=f"{sphere_mean}, {abs(score(sphere_mean, printed)):.0f} standard errors away: a misprint, the "
             "cap measure of S² is "

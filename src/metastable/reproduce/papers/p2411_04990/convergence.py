@@ -264,7 +264,8 @@ def _judge_two_points(data: xr.Dataset) -> list[Finding]:
         )
         findings.append(
             Finding(
-                claim=f"every token converges to ξ or -ξ ({_FAMILIES[str(family)]})",
+                claim="if V has a simple leading eigenvalue, with eigenvector ξ, every token converges to ξ or -ξ "
+                f"({_FAMILIES[str(family)]})",
                 measured=f"{percent(count, held.size)} draws at t = {float(data.attrs['until']):.0e}{extra}",
                 test="every draw, tokens within 0.01 rad",
                 verdict="agrees" if count == held.size else "disagrees",

@@ -6,7 +6,7 @@ from metastable.reproduce.papers.p2512_01868.long_context import LONG_CONTEXT
 PAPER = Paper(
     number="2512.01868",
     title="Long contexts: a phase transition in beta = gamma ln n",
-    citation="P. Rigollet, survey of the mean-field dynamics of transformers, 2025 (section 6)",
+    citation="P. Rigollet, The Mean-Field Dynamics of Transformers, 2025 (section 6)",
     covers="The statement on long contexts",
     summary="If the inverse temperature grows like gamma times the logarithm of the context length, one layer either "
     "merges all tokens or "

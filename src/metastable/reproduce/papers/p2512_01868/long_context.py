@@ -177,11 +177,18 @@ def _draw(data: xr.Dataset) -> Figure:
     shares = data.share.values
     fine = np.linspace(float(shares[0]), float(shares[-1]), 400)
     for rho in data.rho.values:
-        curves = []
-        for number, decade in enumerate((2, 6, 30, 300)):
+        tokens = int(data.tokens.values[-1])
+        curves = [
+            statements.Curve(
+                f"$n = {tokens}$",
+                fine,
+                layer_cosine(np.log(tokens), fine / (1 - rho), float(rho)),
+                color=style.CATEGORICAL[0],
+            )
+        ]
+        for number, decade in enumerate((6, 30, 300), start=1):
             values = layer_cosine(decade * np.log(10.0), fine / (1 - rho), float(rho))
             curves.append(statements.Curve(rf"$n = 10^{{{decade}}}$", fine, values, color=style.CATEGORICAL[number]))
-        tokens = int(data.tokens.values[-1])
         curves.append(
             statements.Curve(
                 f"simulated, $n = {tokens}$",
@@ -191,7 +198,12 @@ def _draw(data: xr.Dataset) -> Figure:
                 color=style.INK,
             )
         )
-        curves.append(statements.Curve("", [1.0], [4 * rho / (1 + 3 * rho)], points=True, color=style.RED))
+        # Larger and below the points: at the threshold both lie on it.
+        curves.append(
+            statements.Curve(
+                "limit at equality", [1.0], [4 * rho / (1 + 3 * rho)], color=style.RED, marker="s", hollow=True
+            )
+        )
         panels.append(
             statements.Plot(
                 rf"$\rho = {rho:g}$",
@@ -199,7 +211,7 @@ def _draw(data: xr.Dataset) -> Figure:
                 "cosine after one layer",
                 curves,
                 ylim=(0, 1.04),
-                legend="lower left" if rho == data.rho.values[-1] else None,
+                legend="lower left" if rho == data.rho.values[-1] else None,  # the others have no room
             )
         )
     return statements.plots(panels, height=2.5, shared=True)

@@ -7,7 +7,7 @@ from metastable.reproduce.papers.p2605_09213.profile import CRITICAL_TIME, PROFI
 PAPER = Paper(
     number="2605.09213",
     title="Lost in the middle",
-    citation="arXiv:2605.09213: causal attention with linear position biases, and what its last token reads",
+    citation="Duerinckx, Geshkovski, Rossi, Kinetic theory for Transformers and the lost-in-the-middle phenomenon, 2026",
     summary="With a causal mask and a bias for near tokens, the last token reads the beginning and the end of the "
     "context and loses the middle, "
     "until a critical depth. The profile has a closed form for long contexts.",

@@ -1,0 +1,89 @@
+"""What `schedule` found: `Steering`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from metastable.analysis.merging import MergeTree
+from metastable.control.reduced import fall_of
+from metastable.model import Schedule
+from metastable.model.describe import table
+from metastable.run import Run
+from metastable.run.trees import MergeTree as DrawnTree
+
+
+@dataclass(frozen=True, repr=False)
+class Steering:
+    """What `schedule` found.
+
+    Fields
+    ------
+    schedule : the `Schedule`; `simulate(steering.schedule, run.start, until=...)` is the run under it.
+    beta, changed : the inverse temperature of the model, and that of the change (the same one where none is needed).
+    window : the depths between which the change holds.
+    event, at : the merge (first tokens of the two clusters; None: that nothing merges) and the time asked for.
+    natural, tree : the merges without and with the change, as the flow of clusters says. (A frozen token is their token 0, and the
+        tokens of the run come behind it.)
+    run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of
+        all), infinite where there is none up to its end.
+    undisturbed : True when all earlier merges are as without the change (in the simulation, where there is one).
+    """
+
+    schedule: Schedule
+    beta: float
+    changed: float
+    window: tuple[float, float]
+    event: tuple[int, int] | None
+    at: float
+    natural: DrawnTree
+    tree: DrawnTree
+    run: Run | None
+    achieved: float | None
+    undisturbed: bool
+
+    @property
+    def change(self) -> float:
+        """The change of beta."""
+        return self.changed - self.beta
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was found, in words, by name."""
+        goal = "no merge" if self.event is None else f"{self.event[0]} into {self.event[1]}"
+        before = first_time(self.natural) if self.event is None else fall_time(self.natural, self.event[0])
+        seen = (
+            ""
+            if self.achieved is None
+            else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
+        )
+        return {
+            "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
+            "without": f"t = {before:.4g}",
+            "beta": f"{self.beta:.6g}, and {self.changed:.6g} from t = {self.window[0]:.4g} to {self.window[1]:.4g}",
+            "simulated": seen and f"t = {seen}",
+        }
+
+    def __repr__(self) -> str:
+        return "<Steering: " + "; ".join(f"{name} {text}" for name, text in self.facts.items() if text) + ">"
+
+    def _repr_html_(self) -> str:
+        return table("Steering", self.facts)
+
+    def plot(self, **options: Any) -> Any:
+        """World lines without and with the change; see `metastable.figures.draw_steering`."""
+        from metastable import figures
+
+        return figures.draw_steering(self, **options)
+
+
+def first_time(tree: MergeTree) -> float:
+    """When the first merge of a tree is; infinite where there is none."""
+    return float(tree.time[0]) if len(tree) else math.inf
+
+
+def fall_time(tree: MergeTree, child: int) -> float:
+    """When cluster `child` falls; infinite: never."""
+    fall = fall_of(tree, child)
+    return math.inf if fall is None else fall.time
