@@ -20,8 +20,8 @@ SCENES = (
     ("explorer-compare", "norms", "dark", 0.63),
 )
 """Name, preset, colours, and place of the clock."""
-FINISHED = "[...document.querySelectorAll('.stage:not([hidden])')].every((stage) => 'done' in stage.dataset)"
-"""True in a page whose runs are complete."""
+DONE = ".stage[data-panel='{}'][data-done]"
+"""A panel whose run is complete."""
 STORY = 4
 """The step of the story that is shown."""
 
@@ -31,14 +31,16 @@ def show(page: Page, address: str, preset: str, at: float) -> None:
     for _ in range(20):
         page.goto("about:blank")
         page.goto(f"{address}#preset={preset}")
-        page.wait_for_function(FINISHED, timeout=PATIENCE)
+        page.wait_for_selector(DONE.format(0), state="attached", timeout=PATIENCE)
+        if page.locator(".stage").nth(1).is_visible():
+            page.wait_for_selector(DONE.format(1), state="attached", timeout=PATIENCE)
         if "engine browser" not in page.inner_text("#verdict"):
             break
         page.wait_for_timeout(3000)  # the engine is still being compiled, and the browser stood in for it
     page.locator("#scrub").evaluate(
         "(node, at) => { node.value = at; node.dispatchEvent(new Event('input', { bubbles: true })); }", at
     )
-    page.wait_for_function("document.querySelector('#attention .key').textContent", timeout=PATIENCE)
+    page.wait_for_selector("#attention .key:not(:empty)", state="attached", timeout=PATIENCE)
     page.wait_for_timeout(1500)
 
 
