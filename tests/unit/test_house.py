@@ -2,12 +2,18 @@
 
 import ast
 import copy
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import metastable
+import metastable as ms
+from metastable.errors import UnsupportedError
+from metastable.kernels import reference, select
+from metastable.model import Support, why_not
 
 ROOT = Path(metastable.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -88,3 +94,24 @@ def test_no_function_is_written_twice():
         if size >= 60 and node.name not in PIECES:
             alike[form].append(f"{name}:{node.name}")
     assert [names for names in alike.values() if len(names) > 1] == []
+
+
+def test_an_engine_is_a_module_with_three_names(monkeypatch):
+    """As CONTRIBUTING says: `Support`, `refusal`, `right_hand_side`; what has to do with series only where it has some."""
+    support = Support("engine='mirror'", frozenset({"post_ln"}), frozenset({"causal"}), frozenset({"softmax"}))
+    engine = SimpleNamespace(
+        SUPPORT=support,
+        refusal=lambda model, tokens=None: why_not(model, support, tokens),
+        right_hand_side=lambda model, tokens, first=0, **options: reference.right_hand_side(model, tokens, first),
+    )
+    monkeypatch.setitem(sys.modules, "metastable.kernels.mirror", engine)
+    monkeypatch.setattr(select, "ENGINES", (*select.ENGINES, "mirror"))
+    model, x = ms.Attention(dim=3, beta=2.0), ms.sphere.uniform(7, dim=3, seed=0)
+    run = ms.simulate(model, x, until=1.0, engine="mirror", progress=False)
+    expected = ms.simulate(model, x, until=1.0, engine="reference", progress=False)
+    assert (run.engine, run.interaction) == ("mirror", "direct")
+    assert (run.final == expected.final).all()
+    with pytest.raises(UnsupportedError, match="engine='mirror'"):
+        ms.simulate(ms.Attention(dim=3, beta=2.0, mask=ms.Full()), x, until=1.0, engine="mirror")
+    with pytest.raises(UnsupportedError, match="no series"):
+        ms.simulate(model, x, until=1.0, engine="mirror", interaction="series")
