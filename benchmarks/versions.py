@@ -1,10 +1,14 @@
 """Two versions of the package side by side: seconds of the same calls, and whether the results have the same bits.
 
     git worktree add /tmp/before v0.1.0
-    python -m benchmarks.versions /tmp/before/src            # that one against the package at hand
-    python -m benchmarks.versions /tmp/before/src --cuda     # the rows of the GPU instead
+    python -m benchmarks.versions /tmp/before/src               # that one against the package at hand
+    python -m benchmarks.versions /tmp/before/src --threads 4   # on so many threads (1)
+    python -m benchmarks.versions /tmp/before/src --only rodas  # the rows whose names hold this word
+    python -m benchmarks.versions /tmp/before/src --cuda        # the rows of the GPU instead
 
-Each version runs in processes of its own, in turns; of every row the least time counts. Only calls that both versions have are here.
+Each version runs in processes of its own, in turns; of every row the least time counts, in seconds of the clock and of the processor
+(which other work on the machine hardly changes). Only calls that both versions have are here. The number of threads is said to both:
+left alone, version 0.1 took all processors for implicit ensembles, whatever NUMBA_NUM_THREADS was.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ ROUNDS, REPEATS = 5, 5
 HERE = Path(__file__).resolve().parents[1] / "src"
 
 
-def rows(cuda: bool) -> dict[str, Callable[[], Any]]:
+def rows(cuda: bool, threads: int) -> dict[str, Callable[[], Any]]:
     """What is measured: name -> a call that returns an array."""
     import metastable as ms
 
@@ -56,7 +60,7 @@ def rows(cuda: bool) -> dict[str, Callable[[], Any]]:
                 times=[until / 10, until],
                 observe=clusters,
                 seed=0,
-                **options,
+                **(options if cuda else {"threads": threads, **options}),
                 **quiet,
             )["clusters"].values
         )
@@ -96,32 +100,39 @@ def rows(cuda: bool) -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(cuda: bool) -> dict[str, dict[str, Any]]:
+def measure(cuda: bool, threads: int, only: str) -> dict[str, dict[str, Any]]:
     """Least seconds of every row, and a fingerprint of its result; what cannot be done here says why."""
     found: dict[str, dict[str, Any]] = {}
-    for name, call in rows(cuda).items():
+    for name, call in rows(cuda, threads).items():
+        if only not in name:
+            continue
         try:
             result = np.ascontiguousarray(call())
         except Exception as reason:  # the other version may lack it
             found[name] = {"error": f"{type(reason).__name__}: {reason}"}
             continue
-        seconds = []
+        seconds, work = [], []
         for _ in range(REPEATS):
-            begin = time.perf_counter()
+            begin, spent = time.perf_counter(), time.process_time()
             call()
             seconds.append(time.perf_counter() - begin)
+            work.append(time.process_time() - spent)
         digest = hashlib.blake2b(result.tobytes(), digest_size=8).hexdigest()
-        found[name] = {"seconds": min(seconds), "bits": digest, "sum": float(np.asarray(result, dtype=float).sum())}
+        total = float(np.asarray(result, dtype=float).sum())
+        found[name] = {"seconds": min(seconds), "work": min(work), "bits": digest, "sum": total}
     return found
 
 
-def _turn(source: Path, cuda: bool) -> dict[str, dict[str, Any]]:
+def _turn(source: Path, cuda: bool, threads: int, only: str) -> dict[str, dict[str, Any]]:
     """`measure` in a process that imports the package from `source`."""
     path = os.pathsep.join([str(source), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "benchmarks.versions", "--measure", *(["--cuda"] if cuda else [])]
-    cache = str(source / ".numba_cache")
+    command = [sys.executable, "-m", "benchmarks.versions", "--measure", "--threads", str(threads), "--only", only]
+    settings = {"NUMBA_CACHE_DIR": str(source / ".numba_cache"), "NUMBA_NUM_THREADS": str(threads)}
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": cache}, capture_output=True, text=True
+        [*command, *(["--cuda"] if cuda else [])],
+        env={**os.environ, "PYTHONPATH": path, **settings},
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise SystemExit(f"{source}: {done.stderr[-2000:]}")
@@ -134,18 +145,20 @@ def main() -> None:
     parser.add_argument("before", type=Path, nargs="?", help="folder `src` of the other version")
     parser.add_argument("--cuda", action="store_true", help="the rows of the GPU")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="", help="rows whose names hold this")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.cuda)))
+        print(json.dumps(measure(arguments.cuda, arguments.threads, arguments.only)))
         return
     if arguments.before is None:
         parser.error("name the folder src of the other version")
     turns: dict[str, list[dict[str, dict[str, Any]]]] = {"before": [], "now": []}
     for _ in range(arguments.rounds):
-        turns["before"].append(_turn(arguments.before.resolve(), arguments.cuda))
-        turns["now"].append(_turn(HERE, arguments.cuda))
-    print(f"{'':42} {'before':>9} {'now':>9} {'ratio':>6}  (range of ratios by turn)  result")
+        for who, source in (("before", arguments.before.resolve()), ("now", HERE)):
+            turns[who].append(_turn(source, arguments.cuda, arguments.threads, arguments.only))
+    print(f"{'':42} {'before':>9} {'now':>9} {'ratio':>6}  (range of ratios by turn)  {'CPU':>5}  result")
     for name in turns["now"][0]:
         wrong = [f"{who}: {turn[0][name]['error']}" for who, turn in turns.items() if "error" in turn[0][name]]
         if wrong:
@@ -153,11 +166,12 @@ def main() -> None:
             continue
         before, now = ([turn[name]["seconds"] for turn in turns[who]] for who in ("before", "now"))
         ratios = np.divide(now, before)
+        spent, spend = (min(turn[name]["work"] for turn in turns[who]) for who in ("before", "now"))
         first, last = turns["before"][0][name], turns["now"][0][name]
         same = "same bits" if first["bits"] == last["bits"] else f"sum differs by {last['sum'] - first['sum']:.1e}"
         print(
             f"{name:42} {1e3 * min(before):7.2f}ms {1e3 * min(now):7.2f}ms {min(now) / min(before):6.2f}  "
-            f"({ratios.min():.2f} to {ratios.max():.2f})  {same}"
+            f"({ratios.min():.2f} to {ratios.max():.2f})  {spend / spent:18.2f}  {same}"
         )
 
 

@@ -179,9 +179,9 @@ def causal() -> None:
     places = np.linspace(0.0, 1, 101)
     page, axes = style.figure(9.6, 3.2, 1, 3)
     grid = np.linspace(-np.pi, np.pi, 241)
-    top = max(law.at(1.0).values.max() for law in found.densities)
-    for ax, letter, t, law in zip(axes, "abc", found.times, found.densities):
-        picture = np.array([law.at(float(u)).at_angle(grid) for u in places])
+    pictures = [np.array([law.at(float(u)).at_angle(grid) for u in places]) for law in found.densities]
+    top = max(picture.max() for picture in pictures)
+    for ax, letter, t, picture in zip(axes, "abc", found.times, pictures):
         shown = ax.pcolormesh(
             places, grid, picture.T, cmap=style.density_map(), vmin=0, vmax=min(top, 6.0), rasterized=True
         )
@@ -192,7 +192,8 @@ def causal() -> None:
         ax.set_xlim(0, 1)
         ax.set_xlabel("position $u$ in the sequence")
         style.panel(ax, letter, style.time_label(float(t)))
-    page.colorbar(shown, ax=list(axes), pad=0.01, label="density (1: uniform)")
+    ends = "max" if top > 6.0 else "neither"
+    page.colorbar(shown, ax=list(axes), pad=0.01, label="density (1: uniform)", extend=ends)
     for u in (0.5, 1.0):
         z = run.final[: int(tokens * u)] @ [1, -1j]
         print(f"causal, t = 3, u <= {u}: mean token off by {abs(z.mean() - found.final.mean(u).fourier(1)[0]):.1e}")

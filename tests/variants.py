@@ -137,7 +137,7 @@ def turned(rotary: ms.Rotary, vector: np.ndarray, position: int) -> np.ndarray:
     dims = len(vector) if rotary.dims is None else rotary.dims
     for i in range(dims // 2):
         a, b = (2 * i, 2 * i + 1) if rotary.interleaved else (i, i + dims // 2)
-        angle = position * rotary.base ** (-2 * i / dims)
+        angle = position * (rotary.base ** (-2 * i / dims) if rotary.frequencies is None else rotary.frequencies[i])
         number = complex(vector[a], vector[b]) * complex(math.cos(angle), math.sin(angle))
         out[a], out[b] = number.real, number.imag
     return out

@@ -3,7 +3,7 @@ r"""Who leads a cluster?
 Scan the sequence once: a token that is further than $\delta = 4\beta^{-1/2}$ from every earlier center is a *Rényi
 center* (black), and one that is further than that from every earlier *token* is a strong one (red). They are known
 before anything moves. Left: where the centers are at $t = 20$, with the other tokens piled up on them. Right: the
-share of tokens within $\delta/10$ of a center. Strong centers stand still, and everybody else parks at one.
+share of tokens within $\delta/10$ of a center. Strong centers stand still, and most others park at one.
 """
 
 import numpy as np

@@ -18,7 +18,7 @@ import metastable as ms
 
 HORIZON = 20.0
 MEMBERS = 16
-"""The kernels move sixteen members at once; fewer cost more each."""
+"""The kernels move eight members at once (four without AVX-512); fewer cost more each."""
 
 
 def measure(

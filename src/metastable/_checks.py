@@ -58,6 +58,12 @@ def _reads_as_number(text: str) -> bool:
     return True
 
 
+def refuse_masked(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> None:
+    """Raise `error` for a masked array with missing entries: behind the mask there is any number."""
+    if np.ma.is_masked(value):
+        raise error(f"{name} is a masked array with {np.ma.count_masked(value)} missing entries; drop or fill them")
+
+
 def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> FloatArray:
     """`value` as a finite float64 array in C order."""
     try:
@@ -66,8 +72,7 @@ def real_array(value: Any, name: str, error: type[MetastableError] = InvalidInpu
         raise error(f"{name} is not an array of numbers: {reason}") from None
     if raw.dtype.kind not in "biuf":
         raise error(f"{name} must hold real numbers, not {_what_it_holds(raw)}")
-    if np.ma.is_masked(value):
-        raise error(f"{name} is a masked array with {np.ma.count_masked(value)} missing entries; drop or fill them")
+    refuse_masked(value, name, error)
     array = np.array(raw, dtype=np.float64, order="C")
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -202,11 +207,11 @@ def _shown(value: int) -> str:
     return str(value) if abs(value) < 10**40 else f"a number of {value.bit_length()} bits"
 
 
-def flag(value: Any, name: str) -> bool:
+def flag(value: Any, name: str, error: type[MetastableError] = InvalidInputError) -> bool:
     """`value` as True or False (0 and 1 count)."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
         return bool(value)
-    raise InvalidInputError(f"{name} must be True or False, not {value!r}")
+    raise error(f"{name} must be True or False, not {value!r}")
 
 
 def seed(value: Any, name: str = "seed") -> int:

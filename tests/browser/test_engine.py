@@ -247,12 +247,15 @@ def test_sums_that_leave_out_whom_nobody_feels(engine: Page) -> None:
         near /= np.linalg.norm(near, axis=1, keepdims=True)
         states = [ms.sphere.uniform(tokens, dim=dim, seed=number), near, ms.sphere.uniform(tokens, dim=dim, seed=99)]
         cases.append({"model": model, "tokens": tokens, "states": [state.ravel().tolist() for state in states]})
+    angles = np.linspace(0, 2 * np.pi, 121)[:-1]  # some of whom are as far away as numbers reach: exp(-710)
+    even = np.stack([np.cos(angles), np.sin(angles)], axis=1).ravel().tolist()
+    cases += [{"model": {"dim": 2, "beta": beta}, "tokens": 120, "states": [even]} for beta in (354.0, 355.5, 357.0)]
     script = """async (cases) => {
       const { modelOf } = await import("/static/engine/setting.js");
       const { Force, horizonOfSight } = await import("/static/engine/force.js");
       return cases.map(({ model: table, tokens, states }) => {
         const model = modelOf(table, tokens), force = new Force(model, tokens, horizonOfSight(tokens, 20)), { dim } = model, spins = [];
-        const velocities = states.map((state) => {
+        const all = new Force(model, tokens), velocities = states.map((state) => {
           const out = new Float64Array(state.length);
           force.velocity(0, Float64Array.from(state), out);
           if (dim === 2) {
@@ -260,6 +263,9 @@ def test_sums_that_leave_out_whom_nobody_feels(engine: Page) -> None:
             force.spin(0, Float64Array.from(turns, (_, k) => Math.atan2(state[2 * k + 1], state[2 * k])), turns);
             spins.push(Array.from(turns));
           }
+          const whole = new Float64Array(state.length); // the same with nobody left out
+          all.velocity(0, Float64Array.from(state), whole);
+          if (!whole.every((value, i) => Math.abs(value - out[i]) < 3e-11)) throw new Error(`beta = ${table.beta}`);
           return Array.from(out);
         });
         return { velocities, spins, series: Boolean(force.series), left: 1 - force.sight.first[tokens] / force.sight.who.length };

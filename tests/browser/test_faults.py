@@ -290,24 +290,23 @@ def garbled(**fields):
     return link([{"model": model, "start": {"tokens": fields.get("tokens", 5)}}], {"until": 1.0})
 
 
-def test_links_with_other_things_in_them(visit):
+def test_links_with_other_things_in_them(visit, server):
     """Nothing throws, whatever stands where a number should; how it is looked at falls back to what can be."""
     page = visit(SMALL)
+
+    def go(address):
+        page.goto("about:blank")
+        page.goto(server.address + address)
+
     others = [{"beta": "x"}, {"value": {"eigenvalues": "q"}}, {"mask": 5}, {"heads": [None]}, {"tokens": "7"}]
     for address in ("#preset=%E0%A4%A", *(garbled(**fields) for fields in others)):
-        page.goto(server_of(page) + address)
-        page.reload()
+        go(address)
         expect(page.locator("#notice")).to_contain_text(re.compile("cannot be read|There is no preset"))
     panels = [{"model": {"dim": 2, "beta": 4.0}, "start": {"tokens": 5}}]
-    page.goto(server_of(page) + link(panels, {"until": 1.0}, speed=-3, color="none", active=7))
-    page.reload()
+    go(link(panels, {"until": 1.0}, speed=-3, color="none", active=7))
     wait_until_done(page)
     expect(page.locator("#speed")).to_have_value("1")
     expect(page.locator("[name=color]")).to_have_value("cluster")
-
-
-def server_of(page: Page) -> str:
-    return page.url.split("#")[0]
 
 
 # ------------------------------------------------------------------------------------------------------ smaller things

@@ -149,7 +149,7 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
         "#verdict .term >> text=Reached": "when the run ends",
         "#form .term >> text=heads": "Several attentions at once",
         "#form .term >> text=weights": "How much each token that is seen counts",
-        "#clusters .law": "fewer and fewer",
+        "#clusters figcaption .term >> text=Clusters": "how many theory expects",
     }
     for place, text in meanings.items():
         page.locator(place).first.focus()

@@ -11,14 +11,14 @@ def record() -> dict:
     return json.loads(page.RECORD.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", [page.PAGE, page.PAPER], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
 def test_the_page_shows_the_record(path):
     text = path.read_text(encoding="utf-8")
     assert page.fill(text, record()) == text, "run: python -m benchmarks.page"
 
 
 def test_every_table_has_its_place():
-    text = page.PAGE.read_text(encoding="utf-8") + page.PAPER.read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in page.PAGES)
     assert {part for _, part, _ in page.TABLE.findall(text)} == set(page.PARTS)
 
 
@@ -46,6 +46,15 @@ def test_another_record_is_another_page():
         "not measured: KeOps",
     ):
         assert said in text
+
+
+def test_another_record_of_workers_is_another_page():
+    results = record()
+    results["workers"]["sweep_speed_up"] = 9.87
+    results["workers"]["overhead"]["client_megabytes"] = 4321.0
+    text = page.fill(page.SCALE.read_text(encoding="utf-8"), results)
+    assert "9.87 times faster" in text
+    assert "4321 MB" in text
 
 
 def test_numbers_are_rounded_not_spelled_with_exponents():

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.integrate import LSODA, quad
+from scipy.integrate import LSODA, quad, solve_ivp
 from scipy.stats import special_ortho_group
 
 import metastable as ms
@@ -80,6 +80,29 @@ def test_collapse_agrees_with_lsoda_and_between_tolerances(seed):
     seen = trees[1].time[late & (trees[1].time < 1e-2 * reached)]
     assert seen.size >= 2
     np.testing.assert_allclose(merges[-(seen.size + (merges > 1.001 * seen[-1]).sum()) :][: seen.size], seen, rtol=2e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_merge_is_that_of_two_masses(seed):
+    """When two clusters are left their gap obeys one equation, whose time is an integral; far beyond 1e20 for beta = 40."""
+    beta, x = 40.0, ms.sphere.uniform(40, dim=2, seed=seed)
+    model = ms.Attention(dim=2, beta=beta, mask=FULL)
+    run = settle(model, x, rtol=1e-7)
+    radius, tree = ms.analysis.cluster_radius(model), ms.merge_tree(run)
+    y = run.at(30 * tree.time[-2])
+    labels = ms.cluster_labels(y, radius=radius)
+    assert labels.max() == 1
+    middles = [ms.sphere.normalize(y[labels == label].mean(axis=0, keepdims=True))[0] for label in (0, 1)]
+    a, b = float((labels == 0).sum()), float((labels == 1).sum())
+
+    def slowness(gap):
+        pull = math.exp(beta * (math.cos(gap) - 1))
+        return 1 / ((b * pull / (a + b * pull) + a * pull / (b + a * pull)) * math.sin(gap))
+
+    gap = math.acos(middles[0] @ middles[1])
+    known = 30 * tree.time[-2] + quad(slowness, radius, gap, epsrel=1e-10, limit=2000)[0]
+    assert known > 1e20
+    assert tree.time[-1] == pytest.approx(known, rel=1e-5)
 
 
 def test_the_goal_of_two_hundred_tokens():
@@ -333,6 +356,61 @@ def test_values_and_heads_that_amount_to_the_identity(kind):
     assert 1e20 < expected[-1] < until
     # Tokens that meet at once are a little off the plane then.
     np.testing.assert_allclose(pace * merges, expected, rtol=1e-3 if kind != "plane" else 2e-2)
+
+
+@pytest.mark.parametrize(("seed", "betas"), [(0, (75.0, 70.0)), (3, (130.0, 125.0))])
+def test_two_heads_in_three_dimensions_creep_as_an_explicit_method_says_in_slow_time(seed, betas):
+    """V_1 = 0.4 I + A, V_2 = 0.6 I - A, one Q that is not the identity, tokens far apart: nothing is fast until two of them meet (1e30,
+    1e34), so DOP853 follows them in units of their own speed, with forces made of differences."""
+    rng = np.random.default_rng(1)
+    tilt = rng.normal(size=(3, 3))
+    tilt, query = 0.075 * (tilt + tilt.T), np.eye(3) + 0.1 * rng.normal(size=(3, 3))
+    values, forms = (0.4 * np.eye(3) + tilt, 0.6 * np.eye(3) - tilt), (query.T, np.eye(3))
+    x = ms.sphere.uniform(400, 3, seed)
+    chosen: list[int] = []
+    for k in range(len(x)):
+        if len(chosen) < 4 and (not chosen or (x[chosen] @ x[k]).max() < 0.45):
+            chosen.append(k)
+    x = x[chosen]
+
+    def velocity(y):
+        result = np.empty_like(x)
+        for k, here in enumerate(y):
+            gaps, force = y - here, np.zeros(3)
+            for beta, form, value in zip(betas, forms, values):
+                logits = beta * (gaps @ (form.T @ here))
+                weights = np.exp(logits - logits.max())
+                force = force + value @ (weights @ gaps) / weights.sum()
+            result[k] = force - (force @ here) * here
+        return result
+
+    def near(t, y):
+        y = y.reshape(x.shape)
+        return np.linalg.norm(y[:, None] - y, axis=2)[np.triu_indices(len(y), 1)].min() - 0.35
+
+    near.terminal = True  # type: ignore[attr-defined]
+    unit = 1.0 / np.linalg.norm(velocity(x))
+    known = solve_ivp(
+        lambda t, y: unit * velocity(y.reshape(x.shape)).ravel(),
+        (0.0, 1e4),
+        x.ravel(),
+        method="DOP853",
+        rtol=1e-10,
+        atol=1e-13,
+        events=near,
+        dense_output=True,
+    )
+    times = unit * known.t[-1] * np.array([0.1, 0.5, 0.9])
+    assert times[0] > 1e20
+    heads = [
+        ms.Head(beta=betas[0], query=query, key=np.eye(3), value=values[0]),
+        ms.Head(beta=betas[1], value=values[1]),
+    ]
+    model = ms.Attention(dim=3, heads=heads, mask=FULL)
+    run = ms.simulate(model, x, times=times, method="rodas", rtol=1e-9, atol=0.0, progress=False)
+    assert run.status == "success"
+    for t, state in zip(times, run.states):
+        assert np.abs(state - ms.sphere.normalize(known.sol(t / unit).reshape(x.shape))).max() < 2e-8
 
 
 def test_a_value_with_one_leading_eigenvector_brings_everybody_there():

@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import metastable as ms
+from metastable.errors import StoppedEarlyWarning
 from metastable.integrate import layers, sde, tsit5
 from metastable.kernels import reference
 from tests import variants
@@ -178,6 +179,43 @@ def test_strong_order_of_noise(dim, order):
             errors[i] += np.linalg.norm(end - truth, axis=1).mean() / members
     steps = horizon / 2.0 ** np.array(levels)
     assert order - 0.1 < slope(steps, errors) < order + 0.25, errors
+
+
+@pytest.mark.parametrize("tau", [0.2, 0.2033])
+def test_the_drift_keeps_order_two_where_the_norm_jumps(tau):
+    """With hardly any noise, at a jump that is a multiple of the step and at one within a step."""
+    m = ms.Attention(dim=3, beta=4.0, value=np.random.default_rng(1).normal(size=(3, 3)), norm=ms.MixLN(tau))
+    x = variants.tokens(np.random.default_rng(0), 8, 3)
+    truth = ms.simulate(m, x, 0.6, method="tsit5", engine="reference", rtol=1e-11, atol=1e-13)
+    steps = np.array([0.02, 0.01, 0.005])
+    runs = [ms.simulate(m.replace(noise=1e-12), x, 0.6, seed=3, step=float(step), engine="reference") for step in steps]
+    for name in ("x", "radius"):
+        wanted = truth.dataset[name].values[-1]
+        errors = np.array([np.abs(run.dataset[name].values[-1] - wanted).max() for run in runs])
+        assert slope(steps, errors) > 1.8, (name, errors)
+
+
+def test_a_radius_with_noise_ends_at_zero_as_without():
+    """V = -I: dr/dt = -1 for a single token. Behind t = 1 the radius was negative, and the run a success."""
+    m = ms.Attention(dim=2, beta=1.0, value=-np.eye(2), norm=ms.PreLN())
+    for noise in (0.0, 0.1):
+        with pytest.warns(StoppedEarlyWarning):
+            run = ms.simulate(m.replace(noise=noise), np.eye(2)[:1], until=2.0, seed=3, progress=False)
+        assert run.status == "diverged"
+        assert run.end == pytest.approx(1.0, abs=0.02)
+        assert (run.dataset["radius"].values > 0).all()
+    assert "token 0 reached radius zero" in run.message
+
+
+def test_a_layer_that_begins_at_a_jump_is_behind_it():
+    """100 times 0.57 is 56.99999999999999: the first layer without a norm is number 100, not 101."""
+    assert 100 * 0.57 < 57.0
+    m = ms.Attention(dim=3, beta=1.0, norm=ms.MixLN(57.0))
+    x = variants.tokens(np.random.default_rng(0), 5, 3)
+    run = ms.simulate(m, x, until=101 * 0.57, method="layers", step=0.57)
+    radius = run.dataset["radius"].values
+    np.testing.assert_array_equal(radius[100], 1.0)
+    assert (radius[101] > 1.1).all()
 
 
 def test_brownian_motion_decays_like_the_laplacian():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,10 @@ from benchmarks.bench_rodas import circle_rows
 from metastable.integrate import rodas
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
+from metastable.integrate.rodas.charts import largest_real_part
 from metastable.integrate.rodas.tableau import GAMMA
 from metastable.kernels import reference
+from metastable.kernels.cpu.compiled import compiled
 from tests import variants
 
 
@@ -100,3 +104,25 @@ def test_forces_far_below_rounding_keep_their_relative_accuracy():
     weight = np.exp(np.longdouble(64.0) * (np.cos(gap) - 1))
     assert out[1] == pytest.approx(float(-weight * np.sin(gap) / (1 + weight)), rel=1e-13)
     assert out[2] == pytest.approx(float(-weight * np.sin(gap) / (2 + weight)), rel=1e-13)
+
+
+FIVEFOLD = np.loadtxt(Path(__file__).parents[1] / "unit" / "data" / "fivefold.txt")
+"""Of a leader in dimension 8 (V = I): an eigenvalue of multiplicity five, and LAPACK's iteration for general matrices does not converge
+(OpenBLAS 0.3.31; in its last bits only)."""
+
+
+@compiled
+def _largest(block, m, result):
+    largest_real_part(block, m, result)
+
+
+def test_the_largest_real_part_of_symmetric_and_of_general_matrices():
+    """Symmetric ones by their own algorithm; general ones as LAPACK has them."""
+    rng, result = np.random.default_rng(0), np.zeros(1)
+    blocks = [FIVEFOLD, 1e-200 * FIVEFOLD, *rng.normal(size=(5, 6, 6))]
+    blocks += [block + block.T for block in rng.normal(size=(3, 7, 7))]
+    for block in blocks:
+        _largest(block, len(block), result)
+        size = np.abs(block).max()
+        true = size * np.linalg.eigvals(block / size).real.max()
+        assert abs(result[0] - true) < 1e-13 * size

@@ -11,6 +11,7 @@ import pytest
 
 import metastable as ms
 from metastable.errors import MissingExtraError, NumericalRangeError, UnsupportedError
+from metastable.integrate import march
 from metastable.kernels import reference, select
 from metastable.kernels import torch as engine
 from metastable.model import Bias, declare
@@ -242,6 +243,49 @@ def test_what_it_cannot_do_is_said():
     finally:
         declare.REGISTRY["bias"].clear()
         declare.REGISTRY["bias"].update(before)
+
+
+X = variants.tokens(np.random.default_rng(0), 6, 4)
+BEYOND = {
+    "small masses": {"beta": 1.0, "masses": [1e-60] * 6},
+    "one small mass": {"beta": 1.0, "masses": [1e-60, 1.0, 1.0, 1.0, 1.0, 1.0]},
+    "large masses": {"beta": 1.0, "masses": [1e300] * 6},
+    "frozen tokens that outweigh all": {"beta": 1.0, "frozen": ms.Frozen(X[:2], [1e60, 0.0])},
+    "a large value": {"beta": 1.0, "value": 1e39 * np.eye(4)},
+    "a small value": {"beta": 1.0, "value": 1e-50 * np.eye(4)},
+    "a large beta": {"beta": -1e39},
+    "a large bias of the logits": {"beta": 1.0, "bias": ms.LogitBias(np.full((6, 6), 1e60))},
+    "a large bias of the keys": {"heads": (ms.Head(key_bias=np.full(4, 1e60)),)},
+    "a small output": {"heads": (ms.Head(output=1e-40 * np.eye(4)),)},
+    "a small layer": {
+        "beta": 0.0,
+        "value": np.zeros((4, 4)),
+        "feedforward": ms.FeedForward(np.eye(4), np.zeros(4), 1e-50 * np.eye(4), np.zeros(4), "tanh"),
+    },
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_single_precision_cannot_hold_is_refused(name):
+    """Masses of 1e-60 were zero and the run a success."""
+    model = ms.Attention(dim=4, **BEYOND[name])
+    with pytest.raises(UnsupportedError, match=r"holds numbers from 1e-15 to 1e\+15.*use dtype='float64'"):
+        ms.simulate(model, X, until=1.0, engine="torch", dtype="float32", progress=False)
+    assert engine.refusal(model, 6) is None
+    assert engine.refusal(ms.Attention(dim=4, beta=0.0, masses=[1e-3, 1, 1, 1, 1, 1e3]), 6, "float32") is None
+
+
+def test_single_precision_is_refused_before_work_starts(monkeypatch):
+    """Also where only a later model of a schedule needs more."""
+    plain = ms.Attention(dim=4, beta=1.0)
+    pieces = ms.Schedule([(0.0, plain), (0.5, plain.replace(weights="hardmax", mask=ms.Causal(include_self=False)))])
+
+    def never(*_, **__):
+        raise AssertionError("work had begun")
+
+    monkeypatch.setattr(march, "integrate", never)
+    with pytest.raises(UnsupportedError, match="single precision has no hardmax"):
+        ms.simulate(pieces, X, until=1.0, engine="torch", dtype="float32", progress=False)
 
 
 # -------------------------------------------------------------------------------------------------------------- auto

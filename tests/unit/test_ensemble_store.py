@@ -195,3 +195,15 @@ def test_members_that_an_outer_join_left_empty_are_refused(stats, tmp_path):
         with pytest.raises(InvalidInputError, match="2 of the 5 members of stats are empty"):
             use(wide)
     assert not (tmp_path / "stats.zarr").exists()
+
+
+def test_joined_ensembles_of_two_models_are_kept(tmp_path):
+    """As the docs say, without the attributes in which they differ; before, such a dataset was refused."""
+    options = {"tokens": 4, "members": 2, "times": [1.0], "observe": {"cosine": ms.observe.mean_cosine()}}
+    parts = [ms.ensemble(ms.Attention(dim=2, beta=beta), seed=seed, **options) for seed, beta in enumerate((4.0, 9.0))]
+    joined = xr.concat(parts, "member", combine_attrs="drop_conflicts")
+    ms.save_ensemble(joined, tmp_path / "joined.zarr")
+    found = ms.load_ensemble(tmp_path / "joined.zarr")
+    assert "model" not in found.attrs
+    assert (found.attrs["members"], found.attrs["seed"]) == (4, [0, 1])
+    np.testing.assert_array_equal(found.cosine, joined.cosine)

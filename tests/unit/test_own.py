@@ -383,3 +383,75 @@ def test_every_verb_refuses_an_odd_progress(wrong, tmp_path):
         with pytest.raises(InvalidInputError, match="progress must be True, False or None"):
             call()
     assert not list(tmp_path.iterdir())  # refused before any work
+
+
+def test_what_a_masked_array_hides_is_not_measured():
+    """Missing entries are NaN (before, the numbers behind the mask, and 0 for a mean of nothing)."""
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(4, dim=2, seed=0), times=[0.0, 1.0])
+
+    def right(x):
+        return np.ma.masked_array(x[:, 0], x[:, 0] < 0)
+
+    wanted = np.where(run.states[:, :, 0] < 0, np.nan, run.states[:, :, 0])
+    np.testing.assert_array_equal(run.observe(right), wanted)
+    np.testing.assert_array_equal(
+        run.observe(lambda states, times, model: right(states[0])[None].repeat(2, 0))[0], wanted[0]
+    )
+    assert np.isnan(run.observe(lambda x: np.ma.masked_array([1.0], [True]).mean())).all()
+    stats = ms.ensemble(run.model, tokens=4, members=2, times=[1.0], seed=0, observe={"none": lambda x: np.ma.masked})
+    assert np.isnan(stats.none).all()
+
+
+def test_tokens_that_a_masked_array_hides_are_refused():
+    hidden = np.ma.masked_array(ms.sphere.uniform(3, dim=2, seed=0), [[True, True], [False, False], [False, False]])
+    model = ms.Attention(dim=2, beta=4.0)
+    uses = [
+        lambda: ms.simulate(model, hidden, until=1.0),
+        lambda: ms.velocity(model, hidden),
+        lambda: ms.cluster_labels(hidden, 0.1),
+        lambda: ms.predict_merges(hidden, model),
+        lambda: model.replace(value=hidden[:2]),
+        lambda: ms.simulate(model, hidden.data, times=np.ma.masked_array([1.0, 2.0], [False, True])),
+        lambda: ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, start=lambda generator: hidden),
+        lambda: ms.Mask(np.ma.masked_array(np.eye(2, dtype=bool), np.eye(2))),
+        lambda: ms.checkpoints.from_states(hidden[None]),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidInputError, match=r"masked array with \d missing"):
+            use()
+    assert ms.simulate(model, np.ma.masked_array(hidden.data), until=1.0).status == "success"  # nothing is hidden
+
+
+@pytest.mark.parametrize("name", [None, "", " ", "..", "a/b", "a\\b", 3])
+def test_names_that_no_store_takes_are_refused_before_work(name):
+    """Before, the ensemble was simulated, and `save_ensemble` refused it."""
+    with pytest.raises(InvalidInputError, match="cannot be the name of a result"):
+        ms.ensemble(
+            ms.Attention(dim=2, beta=4.0), tokens=3, members=1, times=[1.0], seed=0, observe={name: lambda x: 1.0}
+        )
+
+
+def test_whole_numbers_that_an_ensemble_would_round_are_refused():
+    model = ms.Attention(dim=2, beta=4.0)
+    with pytest.raises(ObservableError, match=r"'code' returned whole numbers beyond 2\*\*53"):
+        ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, observe={"code": lambda x: 2**53 + 1})
+    stats = ms.ensemble(model, tokens=3, members=1, times=[1.0], seed=0, observe={"code": lambda x: -(2**53)})
+    assert stats.code.item() == -(2**53)
+
+
+@pytest.mark.parametrize(
+    "observe",
+    [
+        {"quantile": ms.observe.clusters(), "q": ms.observe.cosine_quantiles()},
+        {"angle": ms.observe.clusters(), "d": ms.observe.density(8)},
+        {"token": ms.observe.clusters(), "s": ms.observe.state()},
+        {"a": lambda x: x[:, 0], "a_0": lambda x: 1.0},
+        {"a": ms.observe.own(lambda x: x[:, 0], dims=("a",))},
+    ],
+    ids=lambda observe: "+".join(observe),
+)
+def test_an_observable_is_not_called_like_a_dimension(observe):
+    """Before, all members were simulated first and then lost in a ValueError; or the result was a coordinate, which `summarize`,
+    sweeps and pictures pass over."""
+    with pytest.raises(ObservableError, match="name of an observable and of a dimension"):
+        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[0.0, 1.0], seed=0, observe=observe)

@@ -105,6 +105,30 @@ def test_schedules_equal_dop853_in_true_depth(norm):
         np.testing.assert_allclose(run.radius[-1], truth[:, 3], atol=1e-8)
 
 
+@pytest.mark.parametrize(("joint", "tau"), [(0.93, 1.32), (0.2, 0.27), (0.5, 1.59)])
+def test_a_norm_that_jumps_behind_a_joint_is_stepped_onto_all_the_same(joint, tau):
+    """0.93 + (1.32 - 0.93) is 1.32, and so is 0.93 plus the number before that difference: no stage may be taken across the jump."""
+    value = np.random.default_rng(0).normal(size=(3, 3))
+    model = ms.Attention(dim=3, beta=2.0, value=value, norm=ms.MixLN(tau))
+    options = {**OPTIONS, "until": 4.0, "rtol": 1e-8}
+    one = ms.simulate(model, start(), **options)
+    two = ms.simulate(ms.Schedule([(0.0, model), (joint, model)]), start(), **options)
+    assert two.stats.rejected == 0
+    assert two.stats.accepted <= one.stats.accepted + 8
+    np.testing.assert_allclose(two.final, one.final, atol=1e-10)
+
+
+@pytest.mark.parametrize(("joint", "tau"), [(0.93, 1.32), (0.5, 1.59)])
+def test_derivatives_take_no_stage_across_a_jump(joint, tau):
+    value = np.random.default_rng(0).normal(size=(3, 3))
+    model = ms.Attention(dim=3, beta=2.0, value=value, norm=ms.MixLN(tau))
+    options = {"until": 2.0, "wrt": "start", "engine": "reference", "rtol": 1e-8, "progress": False}
+    observable = ms.derivatives.order_parameter()
+    one = ms.gradient(model, start(), observable, **options)
+    two = ms.gradient(ms.Schedule([(0.0, model), (joint, model)]), start(), observable, **options)
+    np.testing.assert_allclose(two["start"], one["start"], atol=1e-8)
+
+
 def test_the_order_of_convergence_is_kept():
     """Errors, of states and of dense output near the joints, fall with the tolerance as those of one model do."""
     exact = ms.simulate(schedule(), start(), until=2.0, rtol=1e-13, atol=1e-14, **OPTIONS)
@@ -206,6 +230,12 @@ WRONG = {
     "no model": (lambda: ms.Schedule([(0.0, 3.0)]), "Attention"),
     "no pairs": (lambda: ms.Schedule(7), "list of"),
     "a depth of text": (lambda: ms.Schedule([("0", models()[0])]), "must be a number"),
+    "no depth": (lambda: ms.Schedule([(0.0, models()[0]), (np.nan, models()[0])]), "must be finite"),
+    "the piece at no depth": (lambda: schedule().index(np.nan), "must be finite"),
+    "the piece before the start": (lambda: schedule().index(-1.0), "at least 0"),
+    "the pieces up to nowhere": (lambda: schedule().until(np.nan), "must be finite"),
+    "the pieces up to a word": (lambda: schedule().until("end"), "must be a number"),
+    "several ends": (lambda: ms.simulate(schedule(), start(), until=np.array([1.0, 2.0])), "must be a number"),
 }
 
 
@@ -230,6 +260,8 @@ def test_what_takes_no_schedule_says_so():
     run = ms.simulate(schedule(), x, until=2.0, **OPTIONS)
     with pytest.raises(UnsupportedError, match="one model"):
         run.append(x[:1], progress=False)
+    with pytest.raises(InvalidInputError, match=r"start=run\.final"):
+        ms.simulate(schedule(), run, until=2.0, progress=False)
     with pytest.raises(InvalidInputError):
         ms.ensemble(schedule(), tokens=3, members=2, times=[1.0], seed=0, progress=False)
     with pytest.raises(InvalidInputError):
@@ -300,3 +332,20 @@ def test_lengths_that_the_models_disagree_about_must_be_given(tmp_path):
     )
     assert ms.merge_tree(same).radius == ms.analysis.cluster_radius(run.models[1])
     run.animate(tmp_path / "film.gif", seconds=0.2, frames_per_second=5)
+
+
+@pytest.mark.parametrize("joint", [0.1, 0.7, 1.0, 1.3])
+def test_the_jump_of_a_norm_inside_a_piece_costs_no_steps(joint):
+    """Depth is joint + time, which is rounded onto the jump or short of it: before, the step onto it was tried with the law behind it,
+    refused, and halved some fifty times, and the error was a multiple of the tolerance."""
+    mixed = ms.Attention(dim=3, beta=6.0, norm=ms.MixLN(1.5), value=np.diag([1.0, 0.5, 0.2]))
+    start = ms.sphere.uniform(5, dim=3, seed=2)
+    whole = ms.simulate(mixed, start, until=4.0)
+    run = ms.simulate(ms.Schedule([(0.0, mixed), (joint, mixed)]), start, until=4.0)
+    assert np.isclose(run.times, 1.5, rtol=1e-15).any()
+    assert run.stats.rejected == whole.stats.rejected
+    assert run.stats.accepted <= whole.stats.accepted + 6
+    np.testing.assert_allclose(run.final, whole.final, atol=1e-6)
+    assert whole.radius is not None
+    assert run.radius is not None
+    np.testing.assert_allclose(run.radius[-1], whole.radius[-1], rtol=1e-6)

@@ -11,6 +11,8 @@ Only ever imported inside functions: Numba takes half a second to load.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
 from metastable._jit import njit
@@ -210,9 +212,13 @@ def _select(order, x, axis, low, high, middle):
             return
 
 
+Tree = namedtuple("Tree", ["points", "order", "first", "live", "lowest", "highest", "stack"])
+"""Tokens in tree order and their indices; of each node its first token, how many are left, and its box; and memory for a walk."""
+
+
 @compiled
 def build(x):
-    """Tree over the rows of x: (points in tree order, their indices, first, live, lowest, highest)."""
+    """The tree over the rows of x."""
     n, d = x.shape
     depth = 0
     while (n >> depth) > LEAF:
@@ -246,12 +252,14 @@ def build(x):
     points = np.empty((n, d))
     for k in range(n):
         points[k] = x[order[k]]
-    return points, order, first, live, lowest, highest
+    return Tree(points, order, first, live, lowest, highest, np.empty(128, np.int64))
 
 
 @compiled
-def take(x, s, bound, points, order, first, live, lowest, highest, stack, out, count):
+def take(x, s, bound, tree, out, count):
     """Remove every token of the tree within the ball around x_s; their indices go to out[count:]; the new count."""
+    points, order, live, stack = tree.points, tree.order, tree.live, tree.stack
+    lowest, highest = tree.lowest, tree.highest
     nodes, d = lowest.shape
     top = 1
     stack[0] = 0
@@ -276,7 +284,7 @@ def take(x, s, bound, points, order, first, live, lowest, highest, stack, out, c
             stack[top + 1] = 2 * node + 1
             top += 2
             continue
-        begin = first[node]
+        begin = tree.first[node]
         end = begin + live[node]
         removed = 0
         k = begin
@@ -343,8 +351,7 @@ def centers_circle(x, bound, delta, strong):
 def centers_many(x, bound, strong):
     """Renyi centers with the tree: each accepted center (strong: each token) takes its ball out of the candidates."""
     n = x.shape[0]
-    points, order, first, live, lowest, highest = build(x)
-    stack = np.empty(128, np.int64)
+    tree = build(x)
     out = np.empty(n, np.int64)
     candidate = np.ones(n, np.bool_)
     found = np.empty(n, np.int64)
@@ -356,10 +363,10 @@ def centers_many(x, bound, strong):
             centers += 1
         elif not strong:
             continue
-        if live[0] == 0:
+        if tree.live[0] == 0:
             break
         before = taken
-        taken = take(x, s, bound, points, order, first, live, lowest, highest, stack, out, taken)
+        taken = take(x, s, bound, tree, out, taken)
         for k in range(before, taken):
             candidate[out[k]] = False
     return found[:centers].copy()
@@ -372,10 +379,9 @@ def labels_many(x, bound):
     Tokens are visited in the order of the tree, so that what is needed next is near in memory.
     """
     n = x.shape[0]
-    points, place, first, live, lowest, highest = build(x)
-    sorted_x = points.copy()
-    order = np.arange(n)
-    stack = np.empty(128, np.int64)
+    tree = build(x)
+    sorted_x, place = tree.points.copy(), tree.order.copy()
+    tree.order[:] = np.arange(n)
     queue = np.empty(n, np.int64)
     component = np.full(n, -1, np.int64)
     head, tail, count = 0, 0, 0
@@ -383,12 +389,12 @@ def labels_many(x, bound):
         if component[s] >= 0:
             continue
         before = tail
-        tail = take(sorted_x, s, bound, points, order, first, live, lowest, highest, stack, queue, tail)
+        tail = take(sorted_x, s, bound, tree, queue, tail)
         for k in range(before, tail):
             component[queue[k]] = count
-        while head < tail and live[0] > 0:
+        while head < tail and tree.live[0] > 0:
             before = tail
-            tail = take(sorted_x, queue[head], bound, points, order, first, live, lowest, highest, stack, queue, tail)
+            tail = take(sorted_x, queue[head], bound, tree, queue, tail)
             head += 1
             for k in range(before, tail):
                 component[queue[k]] = count

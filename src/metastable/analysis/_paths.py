@@ -175,15 +175,15 @@ def _parting_in(piece, bound, together, low, high, shallow, resolution):
 
 
 @compiled
-def last_parting_of(pieces, bound, together, begin, low, end, high, shallow, resolution):
-    """The last moment from fraction `low` of step `begin` to `high` of `end` at which points that share a label of `together` (m,)
-    were in different clusters (label -1: does not matter).
+def last_parting_of(pieces, bound, together, start, stop, shallow, resolution):
+    """The last moment from `start` to `stop`, (step, fraction) both, at which points that share a label of `together` (m,) were in
+    different clusters (label -1: does not matter).
 
     As `last_parting`, but it proves that nothing happens where it does not look: links that open by less than the
     chord `shallow` and close again may go unseen. Returns (step, apart, together from then on); step -1 when there is none.
     """
-    for step in range(end, begin - 1, -1):
-        first, last = low if step == begin else 0.0, high if step == end else 1.0
+    for step in range(stop[0], start[0] - 1, -1):
+        first, last = start[1] if step == start[0] else 0.0, stop[1] if step == stop[0] else 1.0
         if first < last:
             found, before, after = _parting_in(pieces[step], bound, together, first, last, shallow, resolution)
             if found:

@@ -145,6 +145,13 @@ GLOBAL_SUPPORT = Support(
 """The models that climb one energy: every norm but turns the speed of a token up or down."""
 
 
+def check_energy(model: Attention) -> None:
+    """Refuse a model whose tokens do not climb one energy."""
+    if not isinstance(model, Attention):
+        raise InvalidInputError(f"model must be an Attention, not {type(model).__name__}")
+    require(model, GLOBAL_SUPPORT)
+
+
 def attention_energy(model: Attention, x: ArrayLike) -> float:
     """Energy of all tokens together under full attention with Q^T K = V symmetric (the identity is one such).
 
@@ -161,9 +168,7 @@ def attention_energy(model: Attention, x: ArrayLike) -> float:
 
     Reference: arXiv:2312.10794, section 3 (there without the factor exp(-beta)).
     """
-    if not isinstance(model, Attention):
-        raise InvalidInputError(f"model must be an Attention, not {type(model).__name__}")
-    require(model, GLOBAL_SUPPORT)
+    check_energy(model)
     tokens = model.check_tokens(x, "x")
     head = model.all_heads[0]
     form, beta = head.value, head.beta

@@ -80,7 +80,7 @@ class PathFilm(Film):
         groups = np.full(self.pieces.shape[2], -1, np.int64)
         groups[leaders] = together
         shallow = SHALLOW * self.radius
-        step, low, high = _paths.last_parting_of(self.pieces, self.bound, groups, *begin, *end, shallow, resolution)
+        step, low, high = _paths.last_parting_of(self.pieces, self.bound, groups, begin, end, shallow, resolution)
         return None if step < 0 else ((step, low), (step, high))
 
     def look(self, step: int, u: float) -> Partition:

@@ -33,13 +33,17 @@ def _require_attention(model: object) -> None:
         )
 
 
+def _require_head(model: Attention, head: int) -> None:
+    _require_attention(model)
+    if not 0 <= head < len(model.all_heads):
+        raise InvalidInputError(f"head must be between 0 and {len(model.all_heads) - 1}, not {head}")
+
+
 def _matrices(states: FloatArray, model: Attention, head: int) -> Iterator[FloatArray]:
     """Attention weights of one head, (n, n) or (n, n + m) with m frozen tokens behind, at each time."""
     from metastable.kernels.reference import attention_weights
 
-    _require_attention(model)
-    if not 0 <= head < len(model.all_heads):
-        raise InvalidInputError(f"head must be between 0 and {len(model.all_heads) - 1}, not {head}")
+    _require_head(model, head)
     for x in np.asarray(states, dtype=np.float64):
         yield np.concatenate(attention_weights(model, x)[head], axis=1)
 
@@ -55,6 +59,11 @@ class AttentionMatrix:
     @property
     def dims(self) -> tuple[str, ...]:
         return ("query_token", "key_token")
+
+    def for_model(self, model: Attention) -> AttentionMatrix:
+        """Itself, unless the model has no such head: said before anything moves."""
+        _require_head(model, self.head)
+        return self
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         return np.array(list(_matrices(states, model, self.head)))
@@ -79,6 +88,12 @@ class AttentionEntropy:
     @property
     def dims(self) -> tuple[str, ...]:
         return ("token",)
+
+    def for_model(self, model: Attention) -> AttentionEntropy:
+        """Itself, unless the model has no such head or no probabilities: said before anything moves."""
+        _require_head(model, self.head)
+        require(model, PROBABILITIES)
+        return self
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         _require_attention(model)
@@ -108,6 +123,11 @@ class AttentionRank:
     @property
     def dims(self) -> tuple[str, ...]:
         return ()
+
+    def for_model(self, model: Attention) -> AttentionRank:
+        """Itself, unless the model has no such head: said before anything moves."""
+        _require_head(model, self.head)
+        return self
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         sizes = [np.linalg.svd(matrix, compute_uv=False) for matrix in _matrices(states, model, self.head)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.analysis.energy import attention_energy
+from metastable.analysis.energy import attention_energy, check_energy
 from metastable.errors import UnsupportedError
 from metastable.model import Attention
 
@@ -106,6 +106,11 @@ class Energy:
     @property
     def dims(self) -> tuple[str, ...]:
         return ()
+
+    def for_model(self, model: Attention) -> Energy:
+        """Itself, unless the model has no such energy: an ensemble must not find that out at its end."""
+        check_energy(model)
+        return self
 
     def measure(self, states: FloatArray, *, start: FloatArray, model: Attention, times: FloatArray) -> np.ndarray:
         return np.array([attention_energy(model, x) for x in np.asarray(states)])

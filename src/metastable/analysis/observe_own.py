@@ -150,7 +150,7 @@ def as_observable(value: Any, name: str, label: str | None = None) -> Observable
 def _with_gaps(found: Any) -> np.ndarray:
     """What a function returned as an array; entries that a masked array marks as missing are NaN, not what lies behind the mask."""
     if np.ma.is_masked(found) and np.ma.getdata(found).dtype.kind in "biuf":
-        return np.ma.asarray(found).astype(np.float64).filled(np.nan)
+        return np.ma.filled(np.ma.asarray(found).astype(np.float64), np.nan)
     return np.asarray(found)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Quiet, Threads
-from metastable.cli.pictures import check_picture
+from metastable.cli.pictures import check_picture, write_picture
 from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError
 
@@ -124,7 +124,7 @@ def temperature(
         typer.echo("stopped by Ctrl-C", err=True)
         raise typer.Exit(130) from None
     if plot is not None:
-        found.plot().savefig(plot)
+        write_picture(found.plot(), plot)
     show(found, {"drawn in": str(plot) if plot is not None else ""})
 
 
@@ -197,7 +197,7 @@ def schedule(
         assert found.run is not None
         found.run.save(out, overwrite=overwrite)
     if plot is not None:
-        found.plot().savefig(plot)
+        write_picture(found.plot(), plot)
     show(found, {"kept in": str(out) if out else "", "drawn in": str(plot) if plot else ""})
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from metastable.cli.options import OUTPUT, SOLVER, Overwrite, Plot, Quiet, Threads
-from metastable.cli.pictures import check_picture
+from metastable.cli.pictures import check_picture, write_picture
 from metastable.cli.simulate import STOPPED_EARLY, read_times, read_until, summary
 from metastable.errors import InvalidInputError, StoppedEarlyWarning
 
@@ -81,7 +81,7 @@ def extend(
         raise typer.Exit(130) from None
     longer.save(destination, overwrite=replace)
     if plot is not None:
-        longer.plot().savefig(plot)
+        write_picture(longer.plot(), plot)
     summary(longer, destination, plot)
     if longer.status != "success":
         raise typer.Exit(STOPPED_EARLY)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Plot, Quiet, Threads
-from metastable.cli.pictures import check_picture
+from metastable.cli.pictures import check_picture, write_picture
 from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, StoreError
 from metastable.model import Attention
@@ -159,7 +159,7 @@ def simulate(
     if destination is not None:
         run.save(destination, overwrite=replace)
     if plot is not None:
-        run.plot().savefig(plot)
+        write_picture(run.plot(), plot)
     summary(run, destination, plot)
     if run.status != "success":
         raise typer.Exit(STOPPED_EARLY)

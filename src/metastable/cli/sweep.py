@@ -49,7 +49,8 @@ sweep = typer.Typer(
     rich_markup_mode="rich",
     help=(
         "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster.\n\n"
-        "[bold]metastable sweep FILE --out DIR[/] runs a sweep (or goes on with it); ready-made files are in examples/sweeps."
+        "[bold]metastable sweep FILE --out DIR[/] runs a sweep (or goes on with it); "
+        "ready-made files are in examples/sweeps of the source."
     ),
 )
 

@@ -98,21 +98,7 @@ class Setting:
         return figures.draw_setting(self, **options)
 
 
-def temperature(
-    model: Attention,
-    tokens: int,
-    clusters: float,
-    until: float,
-    *,
-    seed: int = 0,
-    accuracy: float | None = None,
-    members: int = MEMBERS,
-    between: tuple[float, float] | None = None,
-    radius: float | None = None,
-    exact: bool = False,
-    progress: bool | None = None,
-    **options: Any,
-) -> Setting:
+def temperature(model: Attention, tokens: int, clusters: float, until: float, **search: Any) -> Setting:
     """The inverse temperature beta at which `tokens` uniform tokens are in `clusters` clusters, on average, at depth `until`.
 
     The search starts from the law N(t) = 1/sigma(B_d(t)), cos d(t) = 1 - ln t/beta (on the circle pi/arccos(1 - ln t/beta), see
@@ -123,14 +109,9 @@ def temperature(
         model: any `Attention`; its own beta does not matter.
         tokens: per member. The law is that of many tokens; from 30 per cluster on more of them change little.
         clusters: the goal, a mean: 5.0 or 4.5, more than 1.
-        until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
-            simulated to t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
-        seed: of all tries together.
-        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
-            third of the standard error that 500 members have, which takes some 4000.
-        members: the most member-runs to spend.
-        between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
-        options: of `metastable.ensemble` (engine, threads, rtol, ...).
+        until: the depth, any number of decades.
+        search: the further arguments of `tune`: seed, accuracy, members, between, radius, exact, progress, and options of
+            `metastable.ensemble`.
 
     Returns:
         A `Setting`: value, interval, members spent, the curve of what was tried, the model.
@@ -144,21 +125,7 @@ def temperature(
     >>> 6 < found.value < 14
     True
     """
-    return tune(
-        model,
-        "beta",
-        tokens=tokens,
-        clusters=clusters,
-        until=until,
-        seed=seed,
-        accuracy=accuracy,
-        members=members,
-        between=between,
-        radius=radius,
-        exact=exact,
-        progress=progress,
-        **options,
-    )
+    return tune(model, "beta", tokens=tokens, clusters=clusters, until=until, **search)
 
 
 def tune(
@@ -184,9 +151,17 @@ def tune(
             total weight of frozen tokens), "gap" (of V), or a `metastable.control.Knob` of your own. The mean must be monotone in
             it between the bounds. Only "beta" has a law; for the others give `between`, which saves tries.
         tokens: per member; where it is the knob itself, the first number to try.
+        clusters: the goal, a mean: 5.0 or 4.5, more than 1.
+        until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
+            simulated to t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
+        seed: of all tries together.
+        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
+            third of the standard error that 500 members have, which takes some 5000.
+        members: the most member-runs to spend.
+        between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
+        options: of `metastable.ensemble` (engine, threads, rtol, ...).
 
-    The other arguments are those of `temperature`. A whole-numbered knob gets the number whose mean is nearest to the goal; `mean`
-    says what it is.
+    A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is.
     """
     _checks.instance(model, Attention, "model")
     turned = knob_of(model, knob)

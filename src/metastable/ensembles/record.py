@@ -90,6 +90,12 @@ class Record:
             self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
             self.dims[name] = dims
             self._check_sizes(name, shape, dims)
+            both = [dim for dim in dims if dim in self.problem.observables]
+            if both:
+                raise ObservableError(
+                    f"{both[0]!r} is the name of an observable and of a dimension of the observable {name!r}; call one of them "
+                    "otherwise, in observe={...} or with metastable.observe.own(f, dims=(...))"
+                )
         known = self.values[name].shape[2:]
         if shape != known:
             raise ObservableError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from metastable import __version__, _checks
+from metastable import __version__, _checks, stores
 from metastable._checks import FloatArray
 from metastable.analysis import center_separation, cluster_radius
 from metastable.errors import InvalidInputError
@@ -93,7 +93,7 @@ def write(
     times, states = _moments(run, frames, log)
     recording = export_frames.recording(_begin(shown, times), _messages(shown, run, times, states))
     page = _page(shown, run, recording, {"until": float(times[-1]), "log": bool(log)}, str(title), str(text))
-    target.write_text(page, encoding="utf-8")
+    stores.write_file(target, page.encode())
 
 
 def _moments(run: Run, frames: int, log: bool) -> tuple[FloatArray, FloatArray]:

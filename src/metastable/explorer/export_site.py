@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from metastable import __version__
+from metastable import __version__, stores
 from metastable.errors import InvalidInputError
 from metastable.explorer import export_frames, presets
 from metastable.explorer.export_bundle import bundle
@@ -50,7 +50,7 @@ def export(folder: Path, announce: Callable[[str], None] = print, recorded: Coll
     for name, body in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        stores.write_file(path, body, durable=False)
     frames = sum(len(body) for name, body in files.items() if name.startswith("recorded/"))
     own = sum(len(body) for body in files.values()) - frames
     announce(f"{folder}: the page {own / 1e6:.2f} MB, recorded runs {frames / 1e6:.2f} MB; open {page}")

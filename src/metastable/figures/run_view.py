@@ -158,7 +158,8 @@ def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View
     style.token_key(page, ax, tokens)
     end = style.time_label(float(times[-1]))
     words = f"{describe_run(run, 5.0)}\nfrom start (small) to {end} (red)"
-    style.panel(ax, "", _and(words, _source(run, states)))
+    # The ball is narrower than this sentence.
+    style.panel(ax, "", _and(words, _source(run, states).replace(", which", ",\nwhich")))
     return page
 
 

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import _checks
-from metastable.errors import StoreError
+from metastable import _checks, stores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,11 +207,8 @@ def save(page: Figure, stem: str | Path, formats: Sequence[str] = ("png",), dpi:
         path = Path(stem).with_name(Path(stem).name + "." + kind)
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
         options: dict[str, Any] = {} if dpi is None else {"dpi": dpi}
-        try:
-            with theme_of_files():
-                page.savefig(path, format=kind, metadata=metadata, **options)
-        except OSError as reason:
-            raise StoreError(f"cannot write {path}: {reason}; choose another folder or free some space") from reason
+        with stores.new_file(path, durable=False) as partial, theme_of_files():
+            page.savefig(partial, format=kind, metadata=metadata, **options)
         written.append(path)
     return written
 

@@ -145,9 +145,7 @@ class _Course:
             max_steps=budget + done.accepted + done.rejected,
             settled=self.plan.save.settled,
             progress=self.report,
-            begin=begin,
-            first_step=(before.end - before.begin) / max(1, before.work.accepted) if resume is None else None,
-            resume=resume,
+            origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
         )
         spent, here = solution.statistics - done, solution.resume
         more = solution.status == "max_steps" and spent.accepted + spent.rejected == budget < self.left

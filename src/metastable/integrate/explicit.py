@@ -53,11 +53,8 @@ def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.
     if fused is not None and (plan.model.norm.autonomous or depth == 0.0):
         return fused.system_of(plan.model, start, plan.accuracy, plan.backend.interaction, plan.backend.threads)
     rhs = select.right_hand_side(plan.model, len(start), plan.backend)
-
-    def later(t: float, y: FloatArray, out: FloatArray) -> None:
-        rhs(plan.model.norm.depth_of(depth, t), y, out)
-
-    return tsit5.System(later if depth else rhs, np.array(start), plan.model.dim, 0, plan.accuracy), start, "ambient"
+    moving = tsit5.in_depth(rhs, depth, plan.model.norm)
+    return tsit5.System(moving, np.array(start), plan.model.dim, 0, plan.accuracy), start, "ambient"
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:

@@ -3,6 +3,7 @@ that lives on a GPU (`fused.cuda`)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,6 +31,16 @@ from metastable.integrate.solution import (
 )
 from metastable.integrate.tableau import TSIT5
 
+Polynomial = Callable[[FloatArray | None], FloatArray]
+"""Makes the dense output of the step at hand, (5, tokens, width), in memory that it is given (None: in its own)."""
+
+
+RESERVED = 2**29
+"""Bytes that a stack asks for at first. What is not written to takes no memory, and what is there need not be moved when it grows: on
+some machines memory that is touched for the first time takes longer than everything else that is done to it."""
+FEWEST, MOST = 32, 512
+"""Items that it has room for at first, whatever their size."""
+
 
 class Stack:
     """Arrays of one shape behind one another, in memory that doubles: most of a long run is written once, not once more at its end."""
@@ -40,13 +51,18 @@ class Stack:
     def __len__(self) -> int:
         return self.count
 
-    def append(self, item: FloatArray) -> None:
+    def place(self, shape: tuple[int, ...]) -> FloatArray:
+        """The memory of the next item, to be written to."""
         if self.count == len(self.memory):
-            grown = np.empty((max(32, 2 * self.count), *item.shape))
+            first = max(FEWEST, min(MOST, RESERVED // max(1, 8 * math.prod(shape))))
+            grown = np.empty((2 * self.count or first, *shape))
             grown[: self.count] = self.memory[: self.count] if self.count else 0.0
             self.memory = grown
-        self.memory[self.count] = item
         self.count += 1
+        return self.memory[self.count - 1]
+
+    def append(self, item: FloatArray) -> None:
+        self.place(item.shape)[...] = item
 
     def array(self) -> FloatArray:
         """All of them, (count, ...); what is not used of the memory was never touched."""
@@ -73,23 +89,23 @@ class Recorder:
 
     def _save(self, t: float, y: FloatArray) -> None:
         self.saved_times.append(t)
-        self.saved_states.append(self.packed(y))
+        self.saved_states.append(y if self.chart == "ambient" else self.packed(y))
 
     def packed(self, y: FloatArray) -> FloatArray:
         """A state of the chart as a packed one of its own."""
         return y.copy() if self.chart == "ambient" else unchart(y, self.chart, self.dim)
 
-    def step(self, t: float, h: float, end: float, new: FloatArray, polynomial: Callable[[], FloatArray]) -> None:
+    def step(self, t: float, h: float, end: float, new: FloatArray, polynomial: Polynomial) -> None:
         """Record an accepted step from t to (end, new) and, where it is wanted, its `polynomial` (`march.polynomial`)."""
         if self.times is None:
             self.start.append(t)
             self.width.append(h)
-            self.pieces.append(polynomial())
+            polynomial(self.pieces.place((DEGREE + 1, *new.shape)))
             self._save(end, new)
             return
         due = self.times[len(self.saved_times) :]
         due = due[due <= end]
-        piece = polynomial() if due.size and due[0] < end else new
+        piece = polynomial(None) if due.size and due[0] < end else new
         for time in due:
             self._save(time, new if time == end else self._between(piece, (time - t) / h))
 
@@ -113,9 +129,9 @@ class Recorder:
         return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), self.pieces.array())
 
 
-def polynomial(y: FloatArray, h: float, stages: FloatArray) -> FloatArray:
-    """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h."""
-    coefficients = np.empty((DEGREE + 1, *y.shape))
+def polynomial(y: FloatArray, h: float, stages: FloatArray, out: FloatArray | None = None) -> FloatArray:
+    """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h, into `out` where it is given."""
+    coefficients = np.empty((DEGREE + 1, *y.shape)) if out is None else out
     coefficients[0] = y
     np.dot(h * TSIT5.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
     return coefficients
@@ -222,6 +238,8 @@ class _March:
         if lands and stop == self.until and self.landing is None:
             self.landing = self.here(recorder)
         step = stop - self.t if lands else self.h
+        if not self.t + step > self.t:
+            return False  # time no longer advances, and a step that is taken nowhere would be kept as another moment
         error = self.system.advance(self.t, step, latest)
         self.evaluations += TSIT5.stages - 1
         if not error <= 1.0:

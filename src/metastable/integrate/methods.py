@@ -40,7 +40,7 @@ def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
         max_steps=plan.accuracy.max_steps,
         settled=plan.save.settled,
         progress=report,
-        resume=plan.resume,
+        origin=plan.resume,
     )
 
 
@@ -95,6 +95,7 @@ def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> S
         times=plan.save.times,
         progress=report,
         first=plan.steps_done,
+        breakpoints=sorted(model.norm.breakpoints),
     )
 
 

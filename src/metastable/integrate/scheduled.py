@@ -73,13 +73,8 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     """A piece in its own time, which starts at 0; a norm that depends on depth is told the true one."""
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
-    rhs = select.right_hand_side(plan.model, len(state), plan.backend)
-
-    def later(t: float, y: FloatArray, out: FloatArray) -> None:
-        rhs(plan.model.norm.depth_of(begin, t), y, out)
-
     return tsit5.solve(
-        later,
+        tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm),
         state,
         plan.model.dim,
         plan.save.until,
@@ -87,7 +82,7 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
         rtol=plan.accuracy.rtol,
         atol=plan.accuracy.atol,
         max_steps=plan.accuracy.max_steps,
-        breakpoints=[b - begin for b in plan.model.norm.breakpoints],
+        breakpoints=[jump - begin for jump in plan.model.norm.breakpoints],
         progress=report,
     )
 

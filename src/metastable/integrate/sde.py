@@ -16,7 +16,7 @@ The noise of token k in step i depends on the seed, i and k alone: a longer run,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -98,14 +98,41 @@ def drift_step(rhs: RightHandSide, t: float, y: FloatArray, dim: int, step: floa
     return new
 
 
+def _until(rhs: RightHandSide, jump: float) -> RightHandSide:
+    """`rhs` as it is before the depth `jump`."""
+    last = float(np.nextafter(jump, 0.0))
+
+    def before(t: float, y: FloatArray, out: FloatArray) -> None:
+        rhs(min(t, last), y, out)
+
+    return before
+
+
+def drift_over(
+    rhs: RightHandSide, t: float, y: FloatArray, dim: int, step: float, breakpoints: Sequence[float]
+) -> FloatArray:
+    """The drift over a step: Heun's method from one of `breakpoints`, where the right-hand side jumps, to the next."""
+    for jump in (b for b in breakpoints if t < b <= t + step):
+        y = drift_step(_until(rhs, jump), t, y, dim, jump - t)
+        t, step = jump, t + step - jump
+    return drift_step(rhs, t, y, dim, step) if step > 0 else y
+
+
 def strang_step(
-    rhs: RightHandSide, t: float, y: FloatArray, dim: int, step: float, sigma: float, normal: FloatArray
+    rhs: RightHandSide,
+    t: float,
+    y: FloatArray,
+    dim: int,
+    step: float,
+    sigma: float,
+    normal: FloatArray,
+    breakpoints: Sequence[float] = (),
 ) -> FloatArray:
     """One step on a packed state: noise over step/2, drift over step, noise over step/2; `normal` (tokens, 2, dim)."""
     variance = 0.5 * step * sigma * sigma
     if variance == 0:
-        return drift_step(rhs, t, y, dim, step)
-    new = drift_step(rhs, t, _shake(y, normal[:, 0], dim, variance), dim, step)
+        return drift_over(rhs, t, y, dim, step, breakpoints)
+    new = drift_over(rhs, t, _shake(y, normal[:, 0], dim, variance), dim, step, breakpoints)
     return _shake(new, normal[:, 1], dim, variance)
 
 
@@ -128,17 +155,25 @@ def solve(
     times: FloatArray | None = None,
     progress: Report | None = None,
     first: int = 0,
+    breakpoints: Sequence[float] = (),
 ) -> Solution:
     """Integrate the packed state `start` (tokens, width), which has made `first` steps, to step number `steps` of size `step` with
     the given noise.
 
-    `times` None saves after every step; else the multiples of `step` nearest to `times` are saved.
+    `times` None saves after every step; else the multiples of `step` nearest to `times` are saved. `breakpoints`: depths, in order,
+    at which the right-hand side jumps; no slope is taken across one.
     """
 
     def advance(number: int, y: FloatArray) -> tuple[FloatArray, str]:
-        new = strang_step(rhs, number * step, y, dim, step, sigma, normals(number))
-        if np.isfinite(new).all():
-            return new, ""
-        return new, f"the solution left the range of double precision at t = {(number + 1) * step:.6g}"
+        new = strang_step(rhs, number * step, y, dim, step, sigma, normals(number), breakpoints)
+        if not np.isfinite(new).all():
+            return new, f"the solution left the range of double precision at t = {(number + 1) * step:.6g}"
+        lost = np.flatnonzero((new[:, dim:] <= 0).any(axis=1))
+        if lost.size:
+            return (
+                new,
+                f"token {lost[0]} reached radius zero, which has no direction, near t = {(number + 1) * step:.6g}",
+            )
+        return new, ""
 
     return fixed.solve(fixed.Steps("sde", step, steps, 2), advance, start, times, progress, first)

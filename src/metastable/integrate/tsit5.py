@@ -21,12 +21,22 @@ from metastable.integrate.plan import Accuracy
 from metastable.integrate.solution import Resume, Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
+from metastable.model.norms import Norm
 
 
 def retract(y: FloatArray, dim: int) -> None:
     """Normalise the direction columns of a packed state in place."""
     direction = y[:, :dim]
     direction /= np.sqrt(np.einsum("ij,ij->i", direction, direction))[:, None]
+
+
+def in_depth(rhs: RightHandSide, begin: float, norm: Norm) -> RightHandSide:
+    """`rhs`, which knows depths, for times that are counted from `begin`."""
+
+    def later(t: float, y: FloatArray, out: FloatArray) -> None:
+        rhs(norm.depth_of(begin, t), y, out)
+
+    return later if begin else rhs
 
 
 @dataclass
@@ -79,7 +89,7 @@ class System:
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         retract(self.new, self.dim)
-        recorder.step(t, step, end, self.new, lambda: march.polynomial(self.y, step, self.stages))
+        recorder.step(t, step, end, self.new, lambda out: march.polynomial(self.y, step, self.stages, out))
         self.y = self.new
         self.stages[0] = self.stages[-1]
 

@@ -140,7 +140,7 @@ def weights_of_rows(
     moving = side.queries[own] @ side.keys[seen].T
     if model.bias is not None:
         moving += model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
-    moving[~visible] = -np.inf
+    np.copyto(moving, -np.inf, where=~visible)
     mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
     fixed = np.where(mass > 0, side.plain[own] @ side.fixed_keys.T, -np.inf)
     counted = visible if model.masses is None else visible * model.masses[seen]
@@ -164,7 +164,7 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
 def _normalise(
     model: Attention, seen: Any, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Turn logits (minus infinity where invisible) into weights, by the law that `model.weights` declares.
+    """Turn logits (minus infinity where invisible; they are overwritten) into weights, by the law that `model.weights` declares.
 
     `seen` (rows, n) is how often each token counts, 0 where it is not seen and its mass elsewhere; `mass` that of the frozen tokens.
     """
@@ -176,13 +176,18 @@ def _normalise(
     top = np.where(np.isneginf(top), 0.0, top)
     if law.score == "largest":
         least = top - model.tie_tolerance * np.maximum(1.0, np.abs(top))
-        moving, fixed = (moving >= least) * seen, (fixed >= least) * mass
+        moving, fixed = np.where(moving >= least, seen, 0.0), (fixed >= least) * mass
     else:
-        moving, fixed = np.exp(moving - top) * seen, np.exp(fixed - top) * mass
+        # In place: passes over all pairs are what it costs. Whoever is not seen is exp(-inf) = 0 already.
+        np.exp(np.subtract(moving, top, out=moving), out=moving)
+        if model.masses is not None:
+            moving *= seen
+        fixed = np.exp(fixed - top) * mass
     if law.total == "weights":
         total = moving.sum(axis=1, keepdims=True) + fixed.sum(axis=1, keepdims=True)
         total = np.where(total == 0, 1.0, total)
-        return moving / total, fixed / total
+        moving /= total
+        return moving, fixed / total
     if law.score == "exponential" and top.max() > LOG_MAX:
         raise NumericalRangeError(
             f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "

@@ -98,8 +98,14 @@ def choose(
     reference.check_range(model)
     explicit = method == "tsit5" and horizon <= LONG_HORIZON
     chosen = _choose_engine(model, tokens, engine, members, explicit)
-    if dtype == "float32" and chosen not in SINGLE:
-        raise UnsupportedError(f"dtype='float32' is for engine='cuda' or 'torch', not {chosen!r}; use dtype='float64'")
+    if dtype == "float32":
+        if chosen not in SINGLE:
+            raise UnsupportedError(
+                f"dtype='float32' is for engine='cuda' or 'torch', not {chosen!r}; use dtype='float64'"
+            )
+        reason = engine_module(chosen).refusal(model, tokens, dtype)
+        if reason is not None:
+            raise UnsupportedError(reason)
     if method in IMPLICIT and interaction == "series":
         raise UnsupportedError(f"method={method!r} on a long horizon sums directly; use interaction='direct' or 'auto'")
     summed = "direct" if method in IMPLICIT else _choose_interaction(model, tokens, chosen, interaction, horizon)

@@ -7,8 +7,8 @@ taken from the formula with Bessel functions, so what this module finds checks t
 
 Stability is that of the Fokker-Planck equation linearised at the state, against perturbations of every symmetry F(z) Y_m(w), z the
 height along the axis, Y_m a harmonic of degree m in the directions across (m up to `SECTORS` at least, and on until rates fall:
-the ring around an equator breaks into as many clusters as grow fastest). Turning the state as a whole costs nothing; that mode (m = 1) is
-left out.
+the ring around an equator breaks into as many clusters as grow fastest). Turning the state as a whole costs
+nothing; that mode (m = 1) is left out.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from metastable.model.parts import ArrayFields, FeedForward, Frozen
 from metastable.model.weights import Weights
 
 EXAMPLES = {
-    "mask": "an object such as Causal(), Full(), Window(8)",
+    "mask": "an object such as Causal(), Full(), Window(8), Mask(matrix or function)",
     "norm": "an object such as PostLN(), PreLN(), NGPT(0.5)",
     "bias": "None or an object such as ALiBi(0.1), LogitBias(matrix)",
 }
@@ -207,6 +207,9 @@ class Attention(ArrayFields):
     def check_count(self, tokens: int) -> None:
         """Raise `ModelError` when a part of the model is made for another number of tokens."""
         self.mask.check(tokens)
+        for number, head in enumerate(self.all_heads):
+            if head.rotary is not None:
+                head.rotary.check_count(tokens, head.rank(self.dim), f"heads[{number}]")
         if self.bias is not None:
             self.bias.check_count(tokens)
         if self.masses is not None and len(self.masses) != tokens:

@@ -14,6 +14,9 @@ from metastable.errors import ModelError
 from metastable.model.declare import Declared, parameter
 from metastable.model.parts import ArrayFields
 
+LARGEST = 1e290
+"""What a bias may add to a logit at the most: with it, and times the distance of any two tokens, logits stay in double precision."""
+
 
 class Bias(Declared, ABC, family="bias"):
     """Base of the biases."""
@@ -42,11 +45,11 @@ class ALiBi(Bias):
 
     def __post_init__(self) -> None:
         if isinstance(self.slope, (tuple, list)) or (isinstance(self.slope, np.ndarray) and self.slope.ndim):
-            slope = tuple(_checks.number(s, "ALiBi.slope", 0.0, error=ModelError) for s in self.slope)
+            slope = tuple(_checks.number(s, "ALiBi.slope", 0.0, LARGEST, error=ModelError) for s in self.slope)
             if not slope:
                 raise ModelError("ALiBi.slope must hold at least one slope")
         else:
-            slope = _checks.number(self.slope, "ALiBi.slope", 0.0, error=ModelError)
+            slope = _checks.number(self.slope, "ALiBi.slope", 0.0, LARGEST, error=ModelError)
         object.__setattr__(self, "slope", slope)
 
     def slopes(self, heads: int) -> tuple[float, ...]:
@@ -78,6 +81,10 @@ class LogitBias(ArrayFields, Bias):
         if array.ndim not in (2, 3) or array.shape[-1] != array.shape[-2] or array.size == 0:
             raise ModelError(
                 f"LogitBias.matrix must be n x n, or heads x n x n with one matrix for each head, not of shape {array.shape}"
+            )
+        if np.abs(array).max() > LARGEST:
+            raise ModelError(
+                f"LogitBias.matrix holds numbers beyond {LARGEST:g}; whom a token must not see, the mask says"
             )
         object.__setattr__(self, "matrix", _checks.readonly(array))
 

@@ -10,7 +10,7 @@ R_k the rotation of position k (the identity without `rotary`). Frozen tokens ha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from metastable.model.parts import ArrayFields
 
 MATRICES = ("query", "key", "value", "output")
 BIASES = ("query_bias", "key_bias", "value_bias")
+LARGEST_ANGLE = 1e10
+"""Rotary positions turn by no more: the cosine of a larger angle is off by more than 1e-6, and soon by anything."""
 
 
 def is_identity(matrix: FloatArray) -> bool:
@@ -47,7 +49,7 @@ class Rotary:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", parameters(Rotary)["base"].check(self.base, "Rotary.base"))
-        object.__setattr__(self, "interleaved", _checks.flag(self.interleaved, "Rotary.interleaved"))
+        object.__setattr__(self, "interleaved", _checks.flag(self.interleaved, "Rotary.interleaved", error=ModelError))
         if self.dims is not None:
             dims = _checks.count(self.dims, "Rotary.dims", minimum=2, error=ModelError)
             if dims % 2:
@@ -76,12 +78,28 @@ class Rotary:
             return np.outer(positions, self.frequencies)
         return np.outer(positions, self.base ** (-np.arange(0, dims, 2) / dims))
 
+    def check_count(self, tokens: int, rank: int, name: str) -> None:
+        """Raise `ModelError` where a sequence of this length turns by angles that double precision does not know; `name`: whose."""
+        largest = _largest_angle(self, tokens, rank)
+        if not largest <= LARGEST_ANGLE:
+            raise ModelError(
+                f"{name}.rotary turns the last of {tokens} tokens by {largest:.3g} radians, and double precision knows the cosine of "
+                f"angles up to {LARGEST_ANGLE:g}; give a larger base, or lower frequencies"
+            )
+
     def pairs(self, rank: int) -> tuple[slice, slice]:
         """The first and the second numbers of the pairs among the `rank` numbers of a query, as slices."""
         dims = self.turned(rank)
         if self.interleaved:
             return slice(0, dims, 2), slice(1, dims, 2)
         return slice(0, dims // 2), slice(dims // 2, dims)
+
+
+@lru_cache(maxsize=64)  # asked at every evaluation
+def _largest_angle(rotary: Rotary, tokens: int, rank: int) -> float:
+    """The angle that the last of so many tokens is turned by."""
+    with np.errstate(over="ignore"):
+        return float(np.abs(rotary.angles(np.array([tokens - 1.0]), rank)).max())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +132,10 @@ class Head(ArrayFields):
         for name in MATRICES:
             given = getattr(self, name)
             if given is not None:
-                object.__setattr__(self, name, _checks.readonly(_checks.matrix(given, name, error=ModelError)))
+                matrix = _checks.matrix(given, name, error=ModelError)
+                if not matrix.size:
+                    raise ModelError(f"{name} is empty, of shape {matrix.shape}; a head has rank 1 or more")
+                object.__setattr__(self, name, _checks.readonly(matrix))
         for name in BIASES:
             given = getattr(self, name)
             if given is not None:

@@ -45,9 +45,11 @@ class Masking(Declared, ABC, family="mask"):
         ranges = self.intervals(tokens)
         if ranges is None:
             return self.matrix(tokens)[start:stop]
-        index, part = np.arange(tokens), ranges[start:stop]
-        inside = (index >= part[:, :, :1]) & (index < part[:, :, 1:])
-        return inside[:, 0] | inside[:, 1]
+        first, second = ranges[start:stop, 0], ranges[start:stop, 1]
+        inside = _inside(first, tokens)
+        if (second[:, 1] > second[:, 0]).any():
+            inside |= _inside(second, tokens)
+        return inside
 
     def is_causal(self, tokens: int) -> bool:
         """True when nobody sees a later token, i.e. when the system is triangular."""
@@ -108,6 +110,15 @@ def _look(mask: Masking, tokens: int) -> _Sight:
 
 
 _remembered = lru_cache(maxsize=256)(_look)
+
+
+def _inside(ranges: IntArray, tokens: int) -> NDArray[np.bool_]:
+    """True where 0..tokens-1 lies within the range of a row (rows, 2); asked at every evaluation, so with few passes."""
+    index = np.arange(tokens)
+    inside = index < ranges[:, 1:]
+    if ranges[:, 0].any():
+        inside &= index >= ranges[:, :1]
+    return inside
 
 
 def _ranges(first: Any, second: Any = None, tokens: int = 0) -> IntArray:
@@ -259,7 +270,8 @@ class Mask(_checks.LockedArrays, Masking):
     def _by_rule(self, tokens: int) -> NDArray[np.bool_]:
         """The matrix that the rule makes; the last one is kept, for a right-hand side asks again and again."""
         made: dict[int, NDArray[np.bool_]] = vars(self)["_made"]
-        if tokens not in made:
+        matrix = made.get(tokens)
+        if matrix is None:
             size = _checks.count(tokens, "tokens", error=ModelError)
             if size > RULE_TOKENS:
                 raise ModelError(f"a mask by rule is asked for every pair, too often for {size} tokens; give a matrix")
@@ -267,7 +279,8 @@ class Mask(_checks.LockedArrays, Masking):
             matrix = _checks.readonly(_allowed(answers))
             made.clear()
             made[tokens] = matrix
-        return made[tokens]
+        # Not read again: another thread may have asked about another length meanwhile.
+        return matrix
 
     def _answer(self, k: int, j: int) -> bool:
         """What the rule says about one pair."""
@@ -276,7 +289,7 @@ class Mask(_checks.LockedArrays, Masking):
             answer = rule(k, j)
         except Exception as reason:  # whatever a function of somebody raises
             raise ModelError(f"Mask: the rule failed for the positions ({k}, {j}): {reason!r}") from reason
-        return _checks.flag(answer, "the answer of the rule of Mask for two positions (k, j)")
+        return _checks.flag(answer, f"the answer of the rule of Mask for the positions ({k}, {j})", error=ModelError)
 
     def check(self, tokens: int) -> None:
         if self.is_rule:
@@ -290,6 +303,7 @@ class Mask(_checks.LockedArrays, Masking):
 
 def _allowed(given: Any) -> NDArray[np.bool_]:
     """A boolean matrix in which everybody sees somebody, or `ModelError`."""
+    _checks.refuse_masked(given, "Mask.allowed", ModelError)
     try:
         array = np.array(given)
     except ValueError:

@@ -48,15 +48,17 @@ class Schedule:
         return tuple(model for _, model in self.pieces)
 
     def index(self, t: float) -> int:
-        """Number of the piece that holds at depth t."""
-        return max(0, int(np.searchsorted(self.joints, t, side="right")) - 1)
+        """Number of the piece that holds at depth t (at a joint: the one behind it)."""
+        depth = _checks.number(t, "t", 0.0, error=TimeError)
+        return int(np.searchsorted(self.joints, depth, side="right")) - 1
 
     def at(self, t: float) -> Attention:
         """The model at depth t (at a joint: the one behind it)."""
-        return self.models[self.index(_checks.number(t, "t", 0.0, error=TimeError))]
+        return self.models[self.index(t)]
 
     def until(self, end: float) -> Schedule:
         """The pieces that begin before `end`."""
+        end = _checks.horizon(end, "end")
         return Schedule(tuple(piece for piece in self.pieces if piece[0] < end or piece[0] == 0.0))
 
 

@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from metastable import __version__
+from metastable import __version__, stores
 from metastable.checkpoints.flows.plan import RTOL
 from metastable.errors import StoreError
 from metastable.reports.flow_study import Study, Variant, merges, moments
@@ -125,7 +125,7 @@ def write(out: Path, study: Study, source: str, text_name: str) -> list[Path]:
         written = [path for name, page in drawn.items() for path in style.save(page, out / name)]
         written += _tables(out, study)
         report = out / "report.html"
-        report.write_text(_page(study, images, source, text_name), encoding="utf-8")
+        stores.write_file(report, _page(study, images, source, text_name).encode())
     except OSError as reason:
         raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
     return [report, *written]
@@ -134,11 +134,11 @@ def write(out: Path, study: Study, source: str, text_name: str) -> list[Path]:
 def _tables(out: Path, study: Study) -> list[Path]:
     """The numbers behind the page."""
     table_path, curves_path = out / "what-if.csv", out / "curves.csv"
-    with table_path.open("w", newline="", encoding="utf-8") as file:
+    with stores.new_file(table_path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("run", "variant", *COLUMNS[1:]))
         writer.writerows((group, *cells) for group, cells in _rows(study))
-    with curves_path.open("w", newline="", encoding="utf-8") as file:
+    with stores.new_file(curves_path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("run", "variant", "time", "mean_cosine", "clusters"))
         for kind, variants in (("stack", study.stack), ("loop", study.loop)):
@@ -148,7 +148,7 @@ def _tables(out: Path, study: Study) -> list[Path]:
     paths = [table_path, curves_path]
     if study.parts is not None:
         paths.append(out / "parts.csv")
-        study.parts.to_dataframe().to_csv(paths[-1])
+        stores.write_file(paths[-1], study.parts.to_dataframe().to_csv().encode())
     return paths
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import __version__, checkpoints
+from metastable import __version__, checkpoints, stores
 from metastable._checks import choice, count, number, seed
 from metastable.checkpoints.states import CENTERS
 from metastable.checkpoints.weights import AttentionWeights
@@ -106,9 +106,9 @@ def write(out: Path, result: Measurement, source: str, text_name: str) -> list[P
     try:
         out.mkdir(parents=True, exist_ok=True)
         picture = style.save(page, out / "geometry")
-        (out / "geometry.csv").write_text(table.to_csv(), encoding="utf-8")
+        stores.write_file(out / "geometry.csv", table.to_csv().encode())
         report = out / "report.html"
-        report.write_text(_page(result, table, source, text_name, buffer.getvalue()), encoding="utf-8")
+        stores.write_file(report, _page(result, table, source, text_name, buffer.getvalue()).encode())
     except OSError as reason:
         raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
     return [report, *picture, out / "geometry.csv"]

@@ -16,7 +16,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from metastable import __version__, checkpoints
+from metastable import __version__, checkpoints, stores
 from metastable.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         written = [path for name, page in pictures.items() for path in style.save(page, out / name)]
         page, rows = out / "meaning.html", out / "meaning.csv"
-        with rows.open("w", newline="", encoding="utf-8") as file:
+        with stores.new_file(rows) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(_row(found, (0, 0, 0))))
             writer.writeheader()
             for at in _places(found):
@@ -260,7 +260,7 @@ def write(out: Path, found: xr.Dataset, source: str) -> list[Path]:
                 # Words hold spaces, commas and bars: lists as JSON can be taken apart again.
                 lists = {side: json.dumps(row[side], ensure_ascii=False) for side in LISTS}
                 writer.writerow({**row, **lists})
-        page.write_text(_page(found, source, base64.b64encode(buffer.getvalue()).decode()), encoding="utf-8")
+        stores.write_file(page, _page(found, source, base64.b64encode(buffer.getvalue()).decode()).encode())
     except OSError as reason:
         raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
     return [page, rows, *written]

@@ -13,6 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from metastable import stores
 from metastable.checkpoints.spectra import count_leading
 from metastable.checkpoints.weights import AttentionWeights
 from metastable.errors import StoreError
@@ -154,7 +155,7 @@ def write_spectra(out: Path, spectra: xr.Dataset, nulls: Mapping[str, xr.Dataset
     _make(out)
     table, counts = out / "spectrum.csv", out / "counts.json"
     names = ("sign_score", "is_real", "all_positive", "all_negative", "atlas_row", "atlas_row_with_kernel")
-    with table.open("w", newline="", encoding="utf-8") as file:
+    with stores.new_file(table) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("layer", "head", "leading_real", "leading_imaginary", *names))
         for i, layer in enumerate(spectra["layer"].values):
@@ -164,7 +165,7 @@ def write_spectra(out: Path, spectra: xr.Dataset, nulls: Mapping[str, xr.Dataset
                 writer.writerow((int(layer), head, leading.real, leading.imag, *cells))
     summary: dict[str, Any] = {"source": source, "heads": count_leading(spectra).to_dict()}
     summary.update({f"null_{kind}": count_leading(null).to_dict() for kind, null in nulls.items()})
-    counts.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    stores.write_file(counts, json.dumps(summary, indent=1).encode())
     values, titles = _panels(spectra)
     columns = spectra.sizes["head"] if spectra.sizes["layer"] > 1 else 4
     page = pictures.spectrum_page(values, titles, columns=min(columns, 12))

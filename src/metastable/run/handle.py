@@ -88,7 +88,10 @@ class Run(Handle):
             )
 
     def _check_all_time(self) -> None:
-        """Refuse a part in time of a run with dense output: that would go on to show what lies before and behind the part."""
+        """Refuse times that go back, and a part in time of a run with dense output: that would go on to show what lies before and
+        behind the part."""
+        if (np.diff(self.times) < 0).any():
+            raise InvalidInputError("the times of a run increase, and those of dataset do not; slice them forwards")
         if not {"dense0_start", "dense0_width", "time"} <= {str(name) for name in self._made.variables}:
             return
         starts, widths, times = (self._made[name].values for name in ("dense0_start", "dense0_width", "time"))

@@ -19,7 +19,7 @@ def plans_of(
     schedule: Schedule, start: Any, until: Any, times: Any, wishes: Wishes, seed: int | None
 ) -> tuple[Plan, list[Plan], FloatArray]:
     """The plan of the whole run, those of its pieces (each in its own time), and the tokens; all checked before work starts."""
-    if until == "settled":
+    if isinstance(until, str) and until == "settled":
         raise UnsupportedError(
             "until='settled' takes one model; simulate the Schedule up to its last joint, then that model"
         )

@@ -73,6 +73,11 @@ def simulate(
     'success'
     """
     wishes = Wishes(method, engine, interaction, rtol, atol, step, max_steps, threads, dtype)
+    if isinstance(start, Run):
+        raise InvalidInputError(
+            "start is a run; to take it further use run.extend(until=...), which goes on with its depth, radii and noise; to begin "
+            "anew at depth 0 from where it ended, give its tokens: start=run.final"
+        )
     if isinstance(model, Schedule):
         whole, plans, tokens = scheduling.plans_of(model, start, until, times, wishes, seed)
         _check_size(whole.save, tokens)
@@ -95,11 +100,6 @@ def _plan(
 ) -> tuple[Plan, FloatArray]:
     """The checked call: its plan and its tokens."""
     single = isinstance(model, Attention)
-    if isinstance(start, Run):
-        raise InvalidInputError(
-            "start is a run; to take it further use run.extend(until=...), which goes on with its depth, radii and noise; to begin "
-            "anew at depth 0 from where it ended, give its tokens: start=run.final"
-        )
     if not single:
         # One layer after the other, as they are.
         layered = wishes.method in ("auto", "layers")

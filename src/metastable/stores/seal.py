@@ -23,14 +23,14 @@ SEAL = "computed"
 
 
 def sealed(dataset: xr.Dataset, names: dict[str, list[Any]]) -> xr.Dataset:
-    """The dataset of a run that was computed just now with the attribute `computed`, for its `variables` and `attributes` of `names`."""
+    """The dataset of a run with the attribute `computed`, for the `variables` and `attributes` of `names`."""
     texts = [name for name in names["variables"] if dataset.variables[name].dtype.kind not in "biuf"]
     known = {
-        "variables": [str(name) for name in names["variables"]],
+        "variables": sorted(str(name) for name in names["variables"]),
         "texts": {str(name): _digest(dataset.variables[name].values.tolist()) for name in texts},
         "attributes": {str(name): _digest(dataset.attrs[name]) for name in names["attributes"] if name != SEAL},
     }
-    return dataset.assign_attrs({SEAL: json.dumps(known)})
+    return dataset.assign_attrs({SEAL: json.dumps(known, sort_keys=True)})
 
 
 def computed(dataset: xr.Dataset) -> dict[str, list[Any]]:

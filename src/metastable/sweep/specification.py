@@ -122,6 +122,9 @@ class Sweep:
                 f"grid.{item.name} changes nothing: it is no field of the model ({', '.join(MODEL_FIELDS)}), not 'tokens' or "
                 f"'{REPLICATE}', and no formula uses it"
             )
+        both = [item.name for item in self.axes if item.name in self.observe]
+        if both:
+            raise SweepError(f"observe.{both[0]}: {both[0]!r} is an axis of the grid; call the result otherwise")
         if self.size > MOST_TASKS:
             raise SweepError(f"the grid has {self.size} points; the most is {MOST_TASKS}. Use fewer values per axis")
 

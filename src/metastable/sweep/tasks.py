@@ -155,6 +155,12 @@ def run_ensemble(task: Task) -> xr.Dataset:
         )
     if result.attrs["status"] == "interrupted":
         raise KeyboardInterrupt
+    for name, array in result.data_vars.items():
+        both = [dim for dim in map(str, array.dims) if dim in task.point]
+        if both:
+            raise SweepError(
+                f"{both[0]!r} is an axis of the grid and a dimension of the observable {name}; rename the axis"
+            )
     statuses = result["status"].values
     reason = result.attrs.get("failure", "")
     finished = statuses == "success"

@@ -5,7 +5,7 @@ import pytest
 
 import metastable as ms
 from metastable.analysis import attention_energy, global_energy
-from metastable.errors import UnsupportedError
+from metastable.errors import InvalidInputError, UnsupportedError
 
 
 def models():
@@ -49,6 +49,63 @@ def test_tokens_climb_the_energy(model):
     energy = run.observe(ms.observe.energy())
     assert energy.dims == ("time",)
     assert np.diff(energy.values).min() > -1e-7 * np.abs(energy.values).max()
+
+
+@pytest.mark.parametrize("weights", ["softmax", "unnormalized"])
+@pytest.mark.parametrize("kind", ["plain", "form", "masses", "frozen", "repulsion"])
+def test_the_energy_grows_at_the_rate_of_a_gradient_flow(kind, weights):
+    """dE/dt along a run, by differences, is sum_i m_i N_i |dx_i/dt|^2/N^2, N_i what row i is divided by (the sum of its weights for SA,
+    of all masses and frozen weights for USA), all weights over exp(|beta| |V|). Written out by hand, without the package's sums."""
+    rng = np.random.default_rng(3)
+    form = np.eye(3) if kind in ("plain", "masses") else (lambda a: 0.5 * (a + a.T))(rng.normal(size=(3, 3)))
+    beta = -1.5 if kind == "repulsion" else 2.0
+    mass = rng.random(7) + 0.2 if kind == "masses" else np.ones(7)
+    anchors, heavy = ms.sphere.uniform(2, 3, 5), np.array([1.0, 3.0]) if kind == "frozen" else np.zeros(2)
+    model = ms.Attention(dim=3, beta=beta, mask=ms.Full(), weights=weights, query=form, value=form)
+    if kind == "masses":
+        model = model.replace(masses=mass)
+    if kind == "frozen":
+        model = model.replace(frozen=ms.Frozen(anchors, heavy))
+    times, h = np.array([0.0, 0.3, 0.9]), 2e-5
+    near = np.unique(np.concatenate([times, times + h, times + 2 * h]))
+    run = ms.simulate(model, ms.sphere.uniform(7, 3, 2), times=near, engine="reference", rtol=1e-12, atol=1e-14)
+    energy = run.observe(ms.observe.energy()).values
+    top = abs(beta) * np.linalg.norm(form, 2)
+    for t in times + h:
+        middle = int(np.argmin(np.abs(near - t)))
+        x = run.states[middle]
+        pulls = mass * np.exp(beta * x @ form @ x.T - top)
+        extra = heavy * np.exp(beta * x @ form @ anchors.T - top)
+        field = pulls @ x @ form + extra @ anchors @ form
+        if weights == "softmax":
+            divisor = pulls.sum(axis=1) + extra.sum(axis=1)
+        else:
+            divisor = np.full(7, (mass.sum() + heavy.sum()) * np.exp(-top))
+        speed = field - np.einsum("kd,kd->k", field, x)[:, None] * x
+        speed /= divisor[:, None]
+        rate = float((mass * divisor * (speed**2).sum(axis=1)).sum() / mass.sum() ** 2)
+        assert (energy[middle + 1] - energy[middle - 1]) / (2 * h) == pytest.approx(rate, rel=2e-6, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "observable", "error", "words"),
+    [
+        ({}, ms.observe.energy(), UnsupportedError, "token_energies"),
+        ({"weights": "unnormalized"}, ms.observe.attention_entropy(), UnsupportedError, "probabilities"),
+        ({}, ms.observe.attention(head=3), InvalidInputError, "head"),
+        ({}, ms.observe.attention_rank(head=3), InvalidInputError, "head"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_an_ensemble_moves(changes, observable, error, words):
+    """The refusal came from the first member that had been moved, hours later for a large ensemble."""
+    model = ms.Attention(dim=2, beta=5.0, **changes)
+    with pytest.raises(error, match=words):
+        ms.ensemble(model, tokens=5, members=2, times=[1.0], seed=0, observe={"found": observable}, start=never)
+
+
+def never(generator):
+    """A start that nobody may ask for."""
+    raise AssertionError("a member was drawn")
 
 
 def test_the_identity_is_the_energy_that_was_there():

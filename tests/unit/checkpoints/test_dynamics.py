@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -58,6 +59,71 @@ def test_attention_is_the_layers_own(tiny, ids, family) -> None:
             expected = np.linalg.norm(checkpoints.logit_matrix(weights, layer, head, 0)) / np.sqrt(weights.dim)
             assert one.beta == pytest.approx(expected, rel=1e-12)
         assert ms.Attention.from_dict(attention.to_dict()) == attention
+
+
+def _in_double(model, rope) -> None:
+    """A model of transformers in double precision, tables of rotary positions (which it keeps in single) included."""
+    import torch
+
+    model.double()
+    for module in model.modules():
+        if not type(module).__name__.endswith("RotaryEmbedding"):
+            continue
+
+        def tables(x, position_ids, *_, **__):
+            angle = np.outer(position_ids[0].numpy(), rope.frequencies)
+            both = np.concatenate([angle, angle], axis=1)
+            return torch.tensor(np.cos(both))[None], torch.tensor(np.sin(both))[None]
+
+        module.forward = tables
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_are_transformers_own_attention(family, ids) -> None:
+    """To 1e-12 in double precision: what the modules of transformers make of what they read."""
+    import torch
+
+    from .conftest import randomised
+
+    model = randomised(FAMILIES[family].build(), seed=5)
+    weights = checkpoints.load_weights(model.double())
+    _in_double(model, weights.rope)
+    model.set_attn_implementation("sdpa")  # the eager one makes its softmax in single precision
+    layers = sorted(set(weights.stored_layer))
+    read, written = {}, {}
+
+    def reads(_, args, options, layer):
+        read.setdefault(layer, args[0] if args else options["hidden_states"])
+
+    def writes(_, __, out, layer):
+        written.setdefault(layer, out[0] if isinstance(out, tuple) else out)
+
+    for layer in layers:
+        module, attention = _attention_modules(model, FAMILIES[family].output.format(layer))
+        module.register_forward_hook(partial(writes, layer=layer))
+        attention.register_forward_pre_hook(partial(reads, layer=layer), with_kwargs=True)
+    with torch.no_grad():
+        model(torch.tensor([ids]))
+    for layer in layers:
+        number = weights.stored_layer.index(layer)
+        norm = weights.layer(number).norm
+        hidden, theirs = (item[layer].reshape(len(ids), -1).numpy() for item in (read, written))
+        z = (hidden - (0.0 if norm.shift is None else norm.shift)) / (1.0 if norm.gain is None else norm.gain)
+        radius = float(np.sqrt(np.mean(norm.gain**2))) if norm.place == "post" and norm.gain is not None else 1.0
+        if norm.kind == "layer":
+            theirs = theirs - theirs.mean(axis=-1, keepdims=True)
+        ours = (
+            radius
+            * np.sqrt(weights.dim)
+            * attention_sum(checkpoints.as_model(weights, number), z / np.sqrt(weights.dim))
+        )
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
+
+
+def _attention_modules(model, name: str):
+    """The module `name`, which writes what attention makes, and the one that reads its input: the same, or the one around it."""
+    outer = name[: name.index(".attention") + len(".attention")] if name.endswith("dense") else name
+    return model.get_submodule(name), model.get_submodule(outer)
 
 
 def test_attention_sum_is_the_layers_output(gpt2, ids) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import re
 import struct
@@ -205,3 +206,23 @@ def test_the_command_line_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.exit_code == 0, done.output
     assert "open" in done.output
     assert (tmp_path / "site" / "page.js").is_file()
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, half a page stood there after a full disk or a kill, and the one that was there was gone."""
+    run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(4, dim=2, seed=0), until=2.0)
+    page = tmp_path / "run.html"
+    run.to_html(page, frames=5)
+    old = page.read_bytes()
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_text", lambda self, text, **_: full(self, text.encode()))
+    with pytest.raises(ms.errors.StoreFullError, match="no room left"):
+        run.to_html(page, frames=7)
+    assert page.read_bytes() == old
+    assert [path.name for path in tmp_path.iterdir()] == ["run.html"]

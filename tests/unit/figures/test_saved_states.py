@@ -286,3 +286,22 @@ def test_marks_behind_the_ball_are_pale_and_below_what_is_in_front(monkeypatch, 
         assert back.get_zorder() < front.get_zorder()
     assert back_rings.get_edgecolor()[:, :3].min() > 0.6 > front_rings.get_edgecolor()[:, :3].min()
     assert back_dots.get_facecolor()[:, :3].min() > 0.6 > front_dots.get_facecolor()[:, :3].min()
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8])
+def test_what_is_said_of_saved_states_is_on_the_page(coarse, dim):
+    """Before, the sentence over the ball was cut at the edge of the page."""
+    run = (
+        coarse[dim]
+        if dim in coarse
+        else ms.simulate(ms.Attention(dim=dim, beta=9.0), sphere.uniform(6, dim=dim, seed=1), times=TIMES)
+    )
+    page = run.plot()
+    page.canvas.draw()
+    titles = [ax.title for ax in page.axes] + [ax._left_title for ax in page.axes] + list(page.texts)
+    words = [text for text in titles if "saved states" in text.get_text()]
+    assert words or page.get_suptitle()
+    for text in words:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= page.bbox.x1

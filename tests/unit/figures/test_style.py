@@ -86,5 +86,5 @@ def test_equal_figures_are_equal_files(tmp_path):
 
 def test_saving_into_nowhere_says_so(tmp_path):
     page, _ = style.figure()
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(StoreError, match="could not be written"):
         style.save(page, tmp_path / "missing" / "figure")

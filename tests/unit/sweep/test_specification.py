@@ -6,6 +6,7 @@ import pytest
 import metastable as ms
 from metastable.errors import StoreError, SweepError
 from metastable.sweep import expressions, families
+from metastable.sweep.tasks import run_ensemble
 from tests.unit.sweep.toy import small_sweep
 
 TEXT = """
@@ -268,3 +269,15 @@ def test_step_belongs_to_the_points_with_noise():
 def test_times_that_are_the_start(times):
     with pytest.raises(SweepError, match="times holds only 0, which is the start"):
         small_sweep(times=times)
+
+
+def test_results_are_not_called_like_axes():
+    """Before, the whole sweep was computed, and its store could not be made."""
+    common = {"tokens": 4, "members": 2, "seed": 0, "times": [0.0, 1.0]}
+    with pytest.raises(SweepError, match=r"observe.beta: 'beta' is an axis of the grid"):
+        ms.Sweep(model={"dim": 2}, grid={"beta": [1.0, 4.0]}, observe={"beta": {"kind": "clusters"}}, **common)
+    sweep = ms.Sweep(
+        model={"dim": 2, "beta": "4 * angle"}, grid={"angle": [1.0, 2.0]}, observe={"density": {}}, **common
+    )
+    with pytest.raises(SweepError, match="'angle' is an axis of the grid and a dimension of the observable density"):
+        run_ensemble(sweep.task(0))

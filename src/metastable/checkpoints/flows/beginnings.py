@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from metastable._checks import FloatArray, real_array
+from metastable._checks import FloatArray, real_array, refuse_masked
 from metastable.errors import InvalidInputError, TokenError
 
 
@@ -75,6 +75,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def _stacked(value: Any, name: str) -> np.ndarray:
+    refuse_masked(value, name)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as reason:

@@ -184,7 +184,7 @@ class _System:
         if recorder.wants(end):
             stages = np.stack([to_array(stage) for stage in self.stages]).astype(np.float64)
             before, after = (to_array(state).astype(np.float64) for state in (self.x, new))
-            recorder.step(t, step, end, after, lambda: march.polynomial(before, step, stages))
+            recorder.step(t, step, end, after, lambda out: march.polynomial(before, step, stages, out))
         self.x = new
         self.stages[0] = self.stages[-1]
 

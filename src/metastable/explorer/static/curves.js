@@ -17,6 +17,7 @@ function trace(chart, run, values, place, color, dash = [], lineWidth = 1.8) {
   ctx.stroke(); ctx.setLineDash([]);
 }
 
+const LINE = 12; // pixels of a line of text
 const DASHES = [[], [5, 3]];
 
 export class Clusters extends Chart {
@@ -36,27 +37,46 @@ export class Clusters extends Chart {
     runs.forEach((run, panel) => {
       if (!run) return;
       const { facts, curves } = run;
-      if (panel === 0 && facts?.expected && shown.length === 1 && !bare) this.expected(facts.expected, place, theme, top);
+      const expected = panel === 0 && facts?.expected && shown.length === 1 && !bare ? this.expected(facts.expected, place, theme, top) : [];
       if (facts?.law && !bare) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
+      this.label(expected, [curves?.clusters, bare ? null : facts?.law].filter(Boolean), place, theme);
     });
     this.figure.querySelector(".key").textContent = `r = ${plain(shown[0].radius, 3)}`;
-    this.figure.querySelector(".law").hidden = !law;
+    if (!law) return;
+    this.ctx.fillStyle = theme.theory; this.ctx.textAlign = "right"; this.ctx.textBaseline = "top";
+    this.ctx.fillText("law N(t)", this.inner.x + this.inner.width, this.inner.y + 2);
   }
 
+  // Lines at the expected numbers of centers: { text, color, y, below } of each.
   expected(expected, place, theme, top) {
     const { ctx } = this, { x, width } = this.inner;
-    ctx.textAlign = "left"; ctx.textBaseline = "bottom"; ctx.lineWidth = 1; // at the beginning, where the curves are high above
-    const labels = [["strong", expected.strong, theme.strong], ["Rényi", expected.renyi, theme.soft]].filter(([, v]) => v !== null && v > 1 && v < top);
-    for (const [name, value, color] of labels) {
-      const py = place(value);
-      ctx.strokeStyle = color; ctx.fillStyle = color; ctx.globalAlpha = 0.75; ctx.setLineDash([2, 3]);
-      ctx.beginPath(); ctx.moveTo(x, py); ctx.lineTo(x + width, py); ctx.stroke(); ctx.setLineDash([]);
-      const below = name === "strong" && labels.length > 1;
-      ctx.textBaseline = below ? "top" : "bottom";
-      ctx.fillText(`${name} ${plain(value, 3)}`, x + 3, py + (below ? 2 : -1));
+    const lines = [["strong", expected.strong, theme.strong], ["Rényi", expected.renyi, theme.soft]].filter(([, v]) => v !== null && v > 1 && v < top);
+    ctx.lineWidth = 1; ctx.globalAlpha = 0.75; ctx.setLineDash([2, 3]);
+    const labels = lines.map(([name, value, color]) => {
+      const y = place(value);
+      ctx.strokeStyle = color;
+      ctx.beginPath(); ctx.moveTo(x, y); ctx.lineTo(x + width, y); ctx.stroke();
+      return { text: `${name} ${plain(value, 3)}`, color, y, below: name === "strong" && lines.length > 1 };
+    });
+    ctx.globalAlpha = 1; ctx.setLineDash([]);
+    return labels;
+  }
+
+  // Their names, at the end of the lines that is further from the curves.
+  label(labels, curves, place, theme) {
+    const { ctx } = this, { x, width } = this.inner, wide = Math.max(0, ...labels.map(({ text }) => ctx.measureText(text).width));
+    const room = (left) => Math.min(Infinity, ...labels.flatMap(({ y, below }) => curves.flatMap((values) => {
+      const count = Math.ceil((values.length * wide) / width), part = left ? values.slice(0, count) : values.slice(-count);
+      return part.filter((value) => value !== null).map((value) => Math.abs(place(value) - y - (below ? LINE : -LINE) / 2));
+    })));
+    const left = room(true) >= room(false);
+    ctx.lineJoin = "round";
+    for (const { text, color, y, below } of labels) {
+      ctx.textAlign = left ? "left" : "right"; ctx.textBaseline = below ? "top" : "bottom";
+      ctx.lineWidth = 3; ctx.strokeStyle = theme.panel; ctx.fillStyle = color;
+      for (const how of ["strokeText", "fillText"]) ctx[how](text, left ? x + 3 : x + width, y + (below ? 2 : -1));
     }
-    ctx.globalAlpha = 1;
   }
 }
 

@@ -35,7 +35,7 @@ export const TERMS = {
   mask: ["Mask", "Who sees whom. Causal: itself and all before. Full: everybody. Window: the last w. Sink: the first s and the last w. Prefix: the first p see each other."],
   predicted: ["Predicted", "What theory says about the end before anything is computed, from the eigenvalues of V; and whether that is a theorem or a conjecture."],
   reached: ["Reached", "Where the tokens are when the run ends, and whether that is what was predicted. Clusters that have not merged yet do not contradict it: they may need more time."],
-  law: ["Law N(t)", "How many clusters theory expects at time t: fewer and fewer, ever more slowly."],
+  counts: ["Clusters, law N(t)", "How many clusters there are: tokens linked closer than r. Orange: the law N(t), how many theory expects at time t. Dotted: the expected numbers of centers."],
   start: ["Start", "How the first places are drawn: evenly over the sphere, around one direction or several, or each near the one before it."],
   seed: ["Seed", "The number that random draws begin with. The same seed draws the same tokens again."],
   horizon: ["Horizon", "The time up to which the run is computed. With log t every decade takes as long to play as the one before."],
@@ -50,9 +50,9 @@ export const TERMS = {
 // Words that the page has already: selector -> name.
 const MARKS = {
   "#legend li:nth-child(1)": "renyi", "#legend li:nth-child(2)": "strong", "#legend li:nth-child(3)": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading",
-  "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "cluster", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
+  "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "counts", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
   "#attention figcaption > span:first-child": "attention", "#spectrum figcaption > span:first-child": "spectrum",
-  "#clusters .law": "law", "#clusters .key": "radius", "#capture .key": "delta", ".until > span": "horizon",
+  "#clusters .key": "radius", "#capture .key": "delta", ".until > span": "horizon",
 };
 // A field of the form is explained by the longest beginning of its name that is here.
 const FIELDS = {

@@ -1,8 +1,8 @@
 // The runs on show: asks for them when a setting changes, takes in what arrives, forgets what was overtaken.
 //
-// One request of a panel is on its way at a time, and it is not overtaken before it has been seen: a picture at the moment that is looked
-// at, with its clusters. The latest wish waits; wishes between are forgotten. Until then the old picture stays. Only what a hand has let
-// go of may overtake a run that keeps everybody waiting, and never two runs in a row.
+// One request of a panel is on its way at a time, and it is not overtaken before it is here: the moment that is looked at, with its
+// clusters, which the next frame draws. The latest wish waits; wishes between are forgotten. Until then the old picture stays. Only what a
+// hand has let go of may overtake a run that keeps everybody waiting, and never two runs in a row.
 
 import { Run } from "./run.js";
 import { store } from "./store.js";
@@ -15,7 +15,7 @@ export class Panels {
     this.events = events;
     this.connection = null;
     this.runs = [null, null]; // what is on show
-    this.flights = [null, null]; // what was asked for: { id, text, setting, clock, run, seen, ended, failed, overtook, since }
+    this.flights = [null, null]; // what was asked for: { id, text, setting, clock, run, here, seen, ended, failed, overtook, since }
     this.wishes = [null, null]; // what will be asked for next: { final }
     this.ghosts = [null, null];
     this.problems = [null, null];
@@ -47,7 +47,7 @@ export class Panels {
       return;
     }
     let overtook = false;
-    if (flight && !flight.seen && !flight.failed) {
+    if (flight && !flight.here && !flight.failed) {
       const wait = flight.since + PATIENCE - performance.now();
       if (flight.overtook || !wish.final || wait > 0) {
         if (wish.final && !flight.overtook) this.timers[panel] = setTimeout(() => this.next(panel), wait + 1);
@@ -69,7 +69,7 @@ export class Panels {
     if (this.before[panel]) message.before = this.before[panel];
     if (!this.connection?.send(message)) return;
     this.wishes[panel] = null;
-    this.flights[panel] = { id: message.run, text: this.text(panel), ...structuredClone({ setting: panels[panel], clock }), run: null, seen: false, ended: false, failed: false, overtook, since: performance.now() };
+    this.flights[panel] = { id: message.run, text: this.text(panel), ...structuredClone({ setting: panels[panel], clock }), run: null, here: false, seen: false, ended: false, failed: false, overtook, since: performance.now() };
     this.events.waiting(panel);
   }
 
@@ -90,10 +90,20 @@ export class Panels {
 
   // The picture of a panel has been drawn.
   painted(panel) {
-    const flight = this.flights[panel];
-    if (!flight || flight.seen || flight.run !== this.runs[panel] || !this.events.ready(panel, flight.run)) return;
-    flight.seen = true;
+    const flight = this.flights[panel], run = this.runs[panel];
+    if (!run || run.seen || !this.events.ready(panel, run)) return;
+    run.seen = true;
+    if (flight?.run === run) flight.here = flight.seen = true;
     this.events.seen(panel);
+    this.next(panel);
+  }
+
+  // What arrives has the moment that is looked at. The next wish need not wait until it is drawn, unless the picture before this one is still
+  // to be drawn: nobody is asked for more pictures than there are frames.
+  arrive(panel) {
+    const flight = this.flights[panel], run = this.runs[panel];
+    if (!flight || flight.here || flight.run !== run || flight.late || !this.events.ready(panel, run)) return;
+    flight.here = true;
     this.next(panel);
   }
 
@@ -103,6 +113,7 @@ export class Panels {
     if (!run || run === this.runs[panel] || !run.have) return;
     if (this.runs[panel] && !this.events.ready(panel, run)) return;
     const old = this.runs[panel];
+    this.flights[panel].late = Boolean(old && !old.seen);
     this.runs[panel] = run;
     this.events.shown(panel, run, old);
   }
@@ -117,6 +128,7 @@ export class Panels {
       run[add](message);
       this.consider(message.panel);
       this.events.arrived(message.panel, name, run);
+      this.arrive(message.panel);
     };
     return {
       begin: (message) => {

@@ -174,7 +174,7 @@ class System:
         self.step.y[:] = self.step.new
         self.step.k[0] = self.step.k[-1]
 
-    def _polynomial(self) -> FloatArray:
-        piece = np.empty((DEGREE + 1, self.start.size))
-        keep_polynomial(self.memory, piece)
-        return piece.reshape(DEGREE + 1, *self.start.shape)
+    def _polynomial(self, out: FloatArray | None) -> FloatArray:
+        piece = np.empty((DEGREE + 1, *self.start.shape)) if out is None else out
+        keep_polynomial(self.memory, piece.reshape(DEGREE + 1, -1))
+        return piece

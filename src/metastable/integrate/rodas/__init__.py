@@ -1,8 +1,7 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
-from metastable.integrate.rodas.prepare import dense_tokens, on_circle
+from metastable.integrate.rodas.prepare import DENSE_HORIZON, Departure, dense_tokens, on_circle
 from metastable.integrate.rodas.solver import (
-    DENSE_HORIZON,
     JOINED,
     LOGIT_SPREAD,
     RESTING,
@@ -23,6 +22,7 @@ __all__ = [
     "RESTING",
     "SETTLED",
     "SUPPORT",
+    "Departure",
     "chart_jacobian",
     "check_range",
     "dense_tokens",

@@ -61,7 +61,7 @@ def combine(increments, k, coefficients, count, y, square):
         y[b] = 0.0
         for j in range(count):
             y[b] += coefficients[j] * increments[j, k, b]
-        square += y[b] ** 2
+        square += y[b] * y[b]
     return square
 
 
@@ -134,6 +134,10 @@ def real_part_of_pair(block):
     return half + (size * math.sqrt(square) if square > 0.0 else 0.0)
 
 
+SYMMETRIC = 1e-13
+"""Difference of a matrix and its transpose, against its largest entry, that is rounding."""
+
+
 @allocating
 def largest_real_part(block, m, result):
     """Largest real part of the eigenvalues of the leading m x m part, to `result[0]`."""
@@ -145,8 +149,17 @@ def largest_real_part(block, m, result):
             if not math.isfinite(block[a, b]):
                 return
             size = max(size, abs(block[a, b]))
-    if size > 0.0:
-        # LAPACK's own scaling has been seen to fail for entries of 1e-139 and below.
+    if not size > 0.0:
+        return
+    skew = 0.0
+    for a in range(m):
+        for b in range(a):
+            skew = max(skew, abs(block[a, b] - block[b, a]))
+    # LAPACK's own scaling has been seen to fail for entries of 1e-139 and below; and its iteration for general matrices not to converge
+    # for symmetric ones (to rounding) with an eigenvalue of multiplicity five, which leaders of V = I in dimension 8 have.
+    if skew <= SYMMETRIC * size:
+        result[0] = size * np.linalg.eigvalsh(block[:m, :m] / size)[m - 1]
+    else:
         result[0] = size * np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)).real.max()
 
 

@@ -27,6 +27,7 @@ it, as under a causal mask.
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -234,9 +235,13 @@ def release(places: FloatArray, clusters: list[Cluster], limit: float) -> tuple[
 # ----------------------------------------------------------------------------------------------------------- marching
 
 
+Trail = namedtuple("Trail", ["begins", "widths", "pieces"])
+"""Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+
+
 @compiled
-def _march(surroundings, work, control, until, tolerance, tries, first, begins, widths, pieces):
-    """Steps until points meet (MET), `begins` is filled, or the end; how many, how many tries are left, and how it ended.
+def _march(surroundings, work, control, until, tolerance, tries, first, trail):
+    """Steps until points meet (MET), the trail is filled, or the end; how many, how many tries are left, and how it ended.
 
     `first`: no step was made before.
     """
@@ -246,7 +251,7 @@ def _march(surroundings, work, control, until, tolerance, tries, first, begins, 
     while True:
         if control[0] >= until:
             return count, tries, REACHED
-        if count == len(begins):
+        if count == len(trail.begins):
             return count, tries, FILLED
         if tries <= 0:
             return count, tries, EXHAUSTED
@@ -262,8 +267,8 @@ def _march(surroundings, work, control, until, tolerance, tries, first, begins, 
             return count, tries, LOST
         if error > 1.0:
             continue
-        begins[count], widths[count] = control[0], h
-        write_piece(work, pieces[count])
+        trail.begins[count], trail.widths[count] = control[0], h
+        write_piece(work, trail.pieces[count])
         keep(control, until, h, error, rate, first and count == 0)
         count += 1
         fresh = True
@@ -338,9 +343,7 @@ class Flow:
             self.tolerance,
             self.tries,
             self.accepted == 0,
-            begins,
-            widths,
-            pieces,
+            Trail(begins, widths, pieces),
         )
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)

@@ -231,7 +231,8 @@ def accept(control, h, error, rate, first):
     """Advance the time and plan the next step."""
     factor = SAFETY * max(error, 1e-12) ** -0.2
     if not first:
-        trend = (h / control[H_OLD]) * (control[ERROR_OLD] / max(error, ERROR_FLOOR) ** 2) ** 0.2
+        believed = max(error, ERROR_FLOOR)
+        trend = (h / control[H_OLD]) * (control[ERROR_OLD] / (believed * believed)) ** 0.2
         factor = min(factor, SAFETY * trend)
     factor = min(GROW, max(SHRINK, factor))
     if control[AFTER_REJECTION] != 0.0:

@@ -12,6 +12,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate.rodas import clusters, control
+from metastable.integrate.rodas.prepare import DENSE_HORIZON, Departure
 from metastable.integrate.solution import (
     DENSE_LIMIT,
     Dense,
@@ -31,7 +32,7 @@ FIRST_STRETCH = 64.0
 """Length of the first stretch with a dense block, while there are many points."""
 
 Stretch = Callable[..., Solution]
-"""`rodas.solve` with a dense block: (model, start, times=..., until=..., begin=..., first_step=..., max_steps=...)."""
+"""`rodas.solve` with a dense block: (model, start, times=..., until=..., origin=..., max_steps=...)."""
 
 
 class Record:
@@ -104,24 +105,22 @@ def solve(
     model: Attention,
     start: FloatArray,
     goal: control.Goal,
+    record: Record,
+    step: float,
     *,
-    times: FloatArray | None,
-    begin: float,
-    first_step: float,
-    keep_dense: bool,
+    stretch: Stretch,
     progress: Report | None,
     resume: Resume | None,
-    stretch: Stretch,
-    horizon: float,
 ) -> Solution:
-    """Integrate `start` from `begin` to the goal. `stretch` moves many points, as far as `horizon`."""
-    record, base = Record(start, begin, times, keep_dense), Statistics() if resume is None else resume.statistics
-    state, t, step, done = start, begin, first_step, base
+    """Integrate `start` from where the record begins to the goal, with a first `step`. `stretch` moves many points, as far as
+    `DENSE_HORIZON`."""
+    base = Statistics() if resume is None else resume.statistics
+    state, t, done = start, record.begin, base
     while True:
         flow = clusters.make_flow(model, state, t, step, goal.tolerance, goal.max_steps - _work(done))
-        if flow.leading * (model.dim - 1) <= clusters.SMALL or t >= min(horizon, goal.until):
+        if flow.leading * (model.dim - 1) <= clusters.SMALL or t >= min(DENSE_HORIZON, goal.until):
             break
-        end = min(horizon, goal.until, max(2.0 * t, t + FIRST_STRETCH))
+        end = min(DENSE_HORIZON, goal.until, max(2.0 * t, t + FIRST_STRETCH))
         part = _stretch(model, state, stretch, record, t, end, step, flow.tries)
         record.take_over(part)
         done = done + part.statistics
@@ -155,7 +154,7 @@ def _stretch(
     output = record.requested
     if output is not None:
         output = np.append(output[(output > begin) & (output < end)], end)
-    part = stretch(model, state, times=output, until=end, begin=begin, first_step=step, max_steps=max(1, tries))
+    part = stretch(model, state, times=output, until=end, origin=Departure(begin, step), max_steps=max(1, tries))
     if output is None or part.status != "success" or record.requested is None or end in record.requested:
         return part
     # The end is where the next stretch starts, and nobody asked for it.

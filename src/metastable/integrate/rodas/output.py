@@ -46,7 +46,7 @@ class Integration:
         shape = (len(start), prepared.components)
         piece = 5 * 8 * math.prod(shape)
         self.room = DENSE_LIMIT // piece
-        steps = int(np.clip(MARCH_BYTES // piece, 8, 256))
+        steps = min(256, max(8, MARCH_BYTES // piece))
         self.journal = control.new_journal(
             np.ascontiguousarray(times, dtype=float),
             np.full((len(times), *shape), np.nan),

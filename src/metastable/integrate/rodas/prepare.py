@@ -26,6 +26,18 @@ FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
 
+DENSE_HORIZON = 1e20
+"""Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where an integration begins that nobody began: the time, and its first step (None: a short one is chosen)."""
+
+    begin: float = 0.0
+    first_step: float | None = None
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A system ready to march."""

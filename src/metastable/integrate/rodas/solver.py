@@ -28,6 +28,8 @@ from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
 from metastable.integrate.rodas.prepare import (
+    DENSE_HORIZON,
+    Departure,
     default_step,
     dense_system,
     dense_tokens,
@@ -43,8 +45,6 @@ from metastable.model import Attention, Rule, Support, require, why_not
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
-DENSE_HORIZON = 1e20
-"""Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
 POINTS_FROM = 1e13
 """Horizon beyond which tokens that have met are one point wherever that is possible: steps of a dense block that are 1 / epsilon times
 longer than its fast times leave nothing of 1 / (gamma h) - J, and none may be short enough (two tokens at t = 1e16)."""
@@ -190,12 +190,9 @@ def solve(
     settled: bool = False,
     keep_dense: bool = True,
     progress: Report | None = None,
-    begin: float = 0.0,
-    first_step: float | None = None,
-    resume: Resume | None = None,
+    origin: Departure | Resume | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) from `begin` to `until`; `first_step` None: a short one is chosen. With `resume`,
-    whose state `start` is, go on from there.
+    """Integrate the tokens `start` (tokens, dim) to `until`, from time 0, from a `Departure`, or on from where `start` was left.
 
     `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
     `max_steps` counts accepted and rejected steps.
@@ -210,7 +207,9 @@ def solve(
     from metastable.integrate.rodas.control import Goal
 
     horizon = float(until)
-    begin = float(begin if resume is None else resume.t)
+    resume = origin if isinstance(origin, Resume) else None
+    departure = origin if isinstance(origin, Departure) else Departure(0.0 if resume is None else float(resume.t))
+    first_step = default_step(model) if departure.first_step is None else departure.first_step
     goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
     if dense_tokens(model, len(start)):
         obstacle = why_not(model, RESTING if settled else JOINED, len(start))
@@ -221,14 +220,11 @@ def solve(
                 model,
                 start,
                 goal,
-                times=times,
-                begin=begin,
-                first_step=default_step(model) if first_step is None else first_step,
-                keep_dense=keep_dense,
+                full_attention.Record(start, departure.begin, times, keep_dense),
+                first_step,
+                stretch=partial(solve, rtol=rtol, atol=atol, keep_dense=keep_dense),
                 progress=progress,
                 resume=resume,
-                stretch=partial(solve, rtol=rtol, atol=atol, keep_dense=keep_dense),
-                horizon=DENSE_HORIZON,
             )
         if not settled and horizon > DENSE_HORIZON:
             raise NumericalRangeError(
@@ -239,10 +235,9 @@ def solve(
         goal = goal._replace(until=min(horizon, DENSE_HORIZON))
     from metastable.integrate.rodas.output import Integration
 
-    prepared = prepare(model, start)
-    if first_step is not None:
-        prepared = replace(prepared, first_step=first_step)
-    integration = Integration(prepared, start, np.empty(0) if times is None else times, begin, goal, keep_dense)
+    prepared = replace(prepare(model, start), first_step=first_step)
+    output = np.empty(0) if times is None else times
+    integration = Integration(prepared, start, output, departure.begin, goal, keep_dense)
     if resume is not None:
         integration.take_up(resume)
     return integration.solution(model, integration.run(progress))

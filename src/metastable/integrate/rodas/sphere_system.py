@@ -289,7 +289,7 @@ def _judge(system):
             step = 0.0
             for i in range(STAGES):
                 step += WEIGHTS[i] * increments[i, k, b]
-            last += increments[STAGES - 1, k, b] ** 2
+            last += increments[STAGES - 1, k, b] * increments[STAGES - 1, k, b]
             end += step * step
             way = max(way, abs(step))
         last = math.sqrt(last)
@@ -350,7 +350,7 @@ def _move(system, tolerance):
         length = 0.0
         for a in range(y.size + 1):
             tokens[k, a] += change[a]
-            length += tokens[k, a] ** 2
+            length += tokens[k, a] * tokens[k, a]
         for a in range(y.size + 1):
             tokens[k, a] /= math.sqrt(length)
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 from numba import typeof, types
-from numba.core import cgutils, config
-from numba.core.compiler_lock import global_compiler_lock
+from numba.core import cgutils
 
 from metastable import _progress
-from metastable._jit import compile_listeners, njit, part
+from metastable._jit import KernelCompiler, compile_listeners, njit, part
 from metastable.kernels.cpu.vector import LANES, intrinsic
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "nogil": True}
@@ -26,10 +25,6 @@ INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True
 # Kernels work in memory that they are given. Without Numba's run-time system they count no references to it, which would cost
 # more than the arithmetic of a short row; they must not make arrays, nor return any to functions that count.
 KERNEL: dict[str, Any] = {**OPTIONS, "_nrt": False}
-
-KERNEL_OPTIMISATION = 2
-"""LLVM's level for kernels. One more would copy every loop for every case that a field of the problem tells apart: four times the
-code, a second more to compile, and no faster."""
 
 compiled = njit(cache=True, **OPTIONS)
 """For functions called from Python, with on-disk cache."""
@@ -58,7 +53,10 @@ compile_listeners.append(_progress.tell_compiling)
 def _machine_code(kernel) -> Any:
     """The dispatcher that turns a part into machine code of its own."""
     options = {name: value for name, value in kernel.targetoptions.items() if name != "nopython"}
-    return njit(cache=True, **options)(kernel.py_func)
+    counts_references = options.get("_nrt", True)
+    return njit(cache=True, **options, **({} if counts_references else {"pipeline_class": KernelCompiler}))(
+        kernel.py_func
+    )
 
 
 def address_of(kernel, *arguments) -> int:
@@ -66,14 +64,7 @@ def address_of(kernel, *arguments) -> int:
     signature = tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments)
     machine = _machine_code(kernel)
     if signature not in machine.overloads:
-        with global_compiler_lock:
-            settings: Any = config
-            usual = settings.OPT
-            settings.OPT = type(usual)(min(usual, KERNEL_OPTIMISATION))
-            try:
-                machine.compile(signature)
-            finally:
-                settings.OPT = usual
+        machine.compile(signature)
     result = machine.overloads[signature]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 

@@ -249,7 +249,9 @@ def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
     """Number of tokens that each token sees, or their mass."""
     start, stop = intervals[:, :, 0], intervals[:, :, 1]
     if model.masses is None or model.weights != "unnormalized":
-        return (stop - start).sum(axis=1).astype(float)
+        # Two columns, added: sums along an axis of two take NumPy ten times as long.
+        lengths = stop - start
+        return (lengths[:, 0] + lengths[:, 1]).astype(float)
     # Every second sum is that of a range (of one entry where it is empty), added up by itself: masses may be of any sizes.
     sums = np.add.reduceat(np.append(model.masses, 0.0), intervals.ravel())[::2].reshape(start.shape)
     return np.where(stop > start, sums, 0.0).sum(axis=1)

@@ -29,6 +29,7 @@ from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor
 from metastable.kernels.cpu.scatter import (
     TILE,
+    Sending,
     allocate,
     chunk_of,
     clear,
@@ -158,30 +159,25 @@ def _through_head(memory, head, k, line):
     clear(memory, line.sums)
     gained = 0.0
     small = memory.padded == tag.ndim
+    sending = Sending(x, stride, weights, inverse, mean, query, line.back, line.masses)
     for q in range(2):
         start, stop = seen_range(problem, k, q)
         if small:
-            gained += scatter(tag, x, stride, start, stop, weights, inverse, mean, query, line, line.back, line.masses)
+            gained += scatter(tag, sending, start, stop, line)
         else:
             for first in range(start, stop, TILE):
                 last = min(first + TILE, stop)
-                gained += scatter_logits(
-                    tag, x, stride, memory.padded, first, last, weights, inverse, mean, line, line.masses
-                )
+                gained += scatter_logits(tag, sending, memory.padded, first, last, line)
                 for a in range(0, memory.padded, 4):
-                    scatter_chunk(x, stride, first, last, weights, inverse, query, line, line.back, a)
+                    scatter_chunk(sending, first, last, line, a)
     if width:
-        points = memory.frozen
+        anchored = Sending(memory.frozen, width, fixed, inverse, mean, query, line.frozen, line.frozen_weights)
         if small:
-            gained += scatter(
-                tag, points, width, 0, width, fixed, inverse, mean, query, line, line.frozen, line.frozen_weights
-            )
+            gained += scatter(tag, anchored, 0, width, line)
         else:
-            gained += scatter_logits(
-                tag, points, width, memory.padded, 0, width, fixed, inverse, mean, line, line.frozen_weights
-            )
+            gained += scatter_logits(tag, anchored, memory.padded, 0, width, line)
             for a in range(0, memory.padded, 4):
-                scatter_chunk(points, width, 0, width, fixed, inverse, query, line, line.frozen, a)
+                scatter_chunk(anchored, 0, width, line, a)
     for a in range(memory.padded):
         keyed[a] = total(load(line.sums, a * LANES))
     if problem.unnormalized:

@@ -6,6 +6,7 @@ components to a multiple of four and looped over, for `TILE` columns at a time, 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -233,10 +234,17 @@ def moments(points, stride, start, stop, weights, origin, a, sums):
     store(sums, place + 3 * LANES, s3)
 
 
+Sending = namedtuple("Sending", ["points", "stride", "weights", "inverse", "mean", "query", "back", "masses"])
+"""What a row sends to columns: their coordinates in lines of `stride`, its weights for them, 1/Z, the mean of t . x, its query; and
+where it goes, `back` and `masses`."""
+
+
 @inlined
-def scatter(tag, points, stride, start, stop, weights, inverse, mean, query, line, back, masses):
-    """Small dimensions: l, what is sent to the columns (`back`, `masses`), and c in lanes (`sums`), all in registers. Returns sum l."""
-    sums, t, q = line.sums, chunk_of(tag, line.target, 0), chunk_of(tag, query, 0)
+def scatter(tag, sending, start, stop, line):
+    """Small dimensions: l, what is sent to the columns, and c in lanes (`sums`), all in registers. Returns sum l."""
+    points, stride, back, masses = sending.points, sending.stride, sending.back, sending.masses
+    weights, inverse, mean = sending.weights, sending.inverse, sending.mean
+    sums, t, q = line.sums, chunk_of(tag, line.target, 0), chunk_of(tag, sending.query, 0)
     s0, s1, s2, s3 = load(sums, 0), load(sums, LANES), load(sums, 2 * LANES), load(sums, 3 * LANES)
     gained = fill(0.0)
     for j in range(start, stop, LANES):
@@ -262,11 +270,13 @@ def scatter(tag, points, stride, start, stop, weights, inverse, mean, query, lin
 
 
 @inlined
-def scatter_logits(tag, points, stride, padded, start, stop, weights, inverse, mean, line, masses):
+def scatter_logits(tag, sending, padded, start, stop, line):
     """Large dimensions: l into `logits`, and to the masses. Returns sum l."""
+    points, stride, weights, masses = sending.points, sending.stride, sending.weights, sending.masses
+    inverse = sending.inverse
     gained = fill(0.0)
     for j in range(start, stop, LANES):
-        u = fill(-mean)
+        u = fill(-sending.mean)
         for a in range(0, padded, 4):
             u = dot(tag, points, stride, a * stride + j, chunk_of(tag, line.target, a), u)
         logit = keep(load(weights, j), stop - j) * inverse * u
@@ -277,8 +287,10 @@ def scatter_logits(tag, points, stride, padded, start, stop, weights, inverse, m
 
 
 @inlined
-def scatter_chunk(points, stride, start, stop, weights, inverse, query, line, back, a):
+def scatter_chunk(sending, start, stop, line, a):
     """Large dimensions: what is sent to the columns, and c in lanes (`sums`), for the components a..a + 3."""
+    points, stride, weights, back = sending.points, sending.stride, sending.weights, sending.back
+    query, inverse = sending.query, sending.inverse
     target, sums, place = line.target, line.sums, a * LANES
     t0, t1 = target[a] * inverse, target[a + 1] * inverse
     t2, t3 = target[a + 2] * inverse, target[a + 3] * inverse

@@ -151,21 +151,11 @@ def _whole(buffers, piece):
 
 
 @inner
-def _fourier_sums(phase, piece, system, y, stretch):
-    """What comes before the velocities on the circle: sums over the stretches of a group, then over those before each one."""
+def _sums(add_stretch, phase, piece, system, y, stretch):
+    """What comes before the velocities: sums over the stretches of a group, then over those before each one."""
     if phase == FIRST:
         _gather(system.problem, system.buffers, y, piece, stretch)
-        fourier.add_stretch(system.problem, stretch, stretch.length)
-    else:
-        _accumulate(system.problem, system.buffers)
-
-
-@inner
-def _harmonic_sums(phase, piece, system, y, stretch):
-    """The same on the sphere."""
-    if phase == FIRST:
-        _gather(system.problem, system.buffers, y, piece, stretch)
-        harmonics.add_stretch(system.problem, stretch, stretch.length)
+        add_stretch(system.problem, stretch, stretch.length)
     else:
         _accumulate(system.problem, system.buffers)
 
@@ -174,7 +164,7 @@ def _harmonic_sums(phase, piece, system, y, stretch):
 def _circle_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _fourier_sums(phase, piece, system, y, stretch)
+        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
     else:
         circle_walk(problem, fill(pace), stretch, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -184,7 +174,7 @@ def _circle_series_piece(phase, piece, system, pace, y, out):
 def _matrix_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _fourier_sums(phase, piece, system, y, stretch)
+        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
     else:
         matrix_walk(problem, fill(pace), stretch, 0, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -194,7 +184,7 @@ def _matrix_series_piece(phase, piece, system, pace, y, out):
 def _sphere_series_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _harmonic_sums(phase, piece, system, y, stretch)
+        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
     else:
         sphere_walk(problem, fill(pace), stretch, stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -204,7 +194,7 @@ def _sphere_series_piece(phase, piece, system, pace, y, out):
 def _circle_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _fourier_sums(phase, piece, system, y, stretch)
+        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
     else:
         circle_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -214,7 +204,7 @@ def _circle_total_piece(phase, piece, system, pace, y, out):
 def _matrix_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _fourier_sums(phase, piece, system, y, stretch)
+        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
     else:
         matrix_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)
@@ -224,7 +214,7 @@ def _matrix_total_piece(phase, piece, system, pace, y, out):
 def _sphere_total_piece(phase, piece, system, pace, y, out):
     problem, stretch = system.problem, _stretch(system.buffers, piece)
     if phase != SECOND:
-        _harmonic_sums(phase, piece, system, y, stretch)
+        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
     else:
         sphere_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
         _scatter(problem, system.buffers, piece, stretch, out)

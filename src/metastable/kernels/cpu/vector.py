@@ -23,7 +23,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import models, register_model
 
-from metastable._jit import LANES_CHOSEN
+from metastable._jit import FIRST, LANES_CHOSEN
 from metastable.kernels.cpu.fastmath import every, integers, intrinsic
 from metastable.kernels.cpu.fastmath import exp2 as exp2
 from metastable.kernels.cpu.fastmath import exp2_bounded as exp2_bounded
@@ -96,7 +96,8 @@ MIXED = (
 def _register_binary(function, method):
     """Type and lower an arithmetic operator for vectors, and for a vector with a scalar."""
     template: Any = infer_global(function)
-    template(type(f"Vector_{method}", (ConcreteTemplate,), {"cases": list(MIXED)}))
+    meaning = {"cases": list(MIXED), "metadata": FIRST}
+    template(type(f"Vector_{method}", (ConcreteTemplate,), meaning))
 
     def lower(context, builder, sig, arguments):
         left, right = (_spread(builder, value) for value in arguments)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from metastable.kernels import single
 from metastable.kernels.cuda import device
 from metastable.kernels.rounding import EPSILON, frozen_share, too_much
 from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
@@ -43,9 +44,9 @@ CALL_SECONDS = 4e-4
 """What one evaluation costs on the GPU at least: launches, and a share of the round trip of the error norm."""
 
 
-def refusal(model: Attention, tokens: int) -> str | None:
+def refusal(model: Attention, tokens: int, dtype: str = "float64") -> str | None:
     """Why the CUDA engine cannot do the model on this machine, with the fix; None if it can."""
-    return why_not(model, DIRECT["float64"], tokens) or device.missing()
+    return why_not(model, DIRECT[dtype], tokens) or device.missing()
 
 
 def _range_rule(dtype: str) -> Rule:
@@ -80,6 +81,7 @@ DIRECT = {
         rules=(
             Rule("dimension", _beyond, "use engine='torch', whose matrix products are faster there"),
             _range_rule(dtype),
+            *((single.RULE,) if dtype == "float32" else ()),
         ),
     )
     for dtype in LOG_MAX

@@ -285,7 +285,7 @@ class Velocity:
             x = y[:, :dim] / torch.linalg.vector_norm(y[:, :dim], dim=1, keepdim=True)
             x = x.to(self.device, self.real)
             A, moving = self.attention_sum(x), x[first:]
-            along = (moving * A).sum(dim=1, keepdim=True)
+            along = torch.linalg.vecdot(moving, A)[:, None]
             law = self.model.norm.law(t)
             factor = law.amplitude / _divisor(law, A, t)
             tangent = torch.addcmul(A, along, moving, value=-1.0)
@@ -298,6 +298,9 @@ class Velocity:
             out[first:, :dim] = scaled.to(self.home)
 
     def __call__(self, t: float, y: FloatArray, out: FloatArray) -> None:
+        if self.home.type == "cpu" and y.flags.writeable:  # torch takes no read-only array as it is
+            self.evaluate(t, torch.from_numpy(y), torch.from_numpy(out))
+            return
         state = torch.tensor(y, device=self.home)
         result = torch.empty_like(state)
         self.evaluate(t, state, result)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from metastable.errors import missing_extra
+from metastable.kernels import single
 from metastable.model import Attention, Support, why_not
 
 PARTS = frozenset(
@@ -24,6 +25,7 @@ SUPPORT = {
         biases=frozenset({"alibi", "logits"}),
         parts=PARTS,
         use="use engine='reference'" if dtype == "float64" else "use dtype='float64'",
+        rules=() if dtype == "float64" else (single.RULE,),
     )
     for dtype, weights in WEIGHTS.items()
 }

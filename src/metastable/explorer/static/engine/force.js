@@ -2,11 +2,12 @@
 // and, for norms that have one, a radius (`metastable.kernels.reference` says the same in NumPy).
 
 import { Series } from "./series.js";
-import { Sight } from "./sight.js";
+import { SLACK, Sight } from "./sight.js";
 
 // exp from a table of exp(-j/512) and four terms: three times as fast as Math.exp, to 1e-13.
 const LOWEST = -708, STEPS = 512, ONE = 1 / STEPS, TWO = ONE ** 2 / 2, THREE = ONE ** 3 / 6;
-const TABLE = Float64Array.from({ length: 1 - STEPS * LOWEST }, (_, j) => Math.exp(-j / STEPS));
+// Lists reach further than they must, and tokens may move before they are made again: the table goes on beyond the lowest.
+const TABLE = Float64Array.from({ length: 1 + STEPS * (1 + 2 * SLACK - LOWEST) }, (_, j) => Math.exp(-j / STEPS));
 export function exponential(v) {
   if (v < LOWEST) return 0;
   if (v > 0) return Math.exp(v);

@@ -1,7 +1,7 @@
 // Whom each token feels (Q = K = V = I): lists that leave out who is too far away. They are good for a region of states, and are made
 // again when the tokens leave it, so that the sums over pairs are short and have no branches in them.
 
-const SLACK = 2; // logits by which a list reaches further than it must
+export const SLACK = 2; // logits by which a list reaches further than it must
 
 export class Sight {
   // `ranges`: whom each token may see (ends of intervals); `least`: the logit beta (<x, y> - 1) from which on a token is not felt.
