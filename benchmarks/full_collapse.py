@@ -1,6 +1,7 @@
 """Full attention to one cluster: `python -m benchmarks.full_collapse [--draws 10] [--tokens 100] [--beta 30]`.
 
-Collapse times at two tolerances, steps and seconds; and LSODA with the analytic Jacobian: the merges that it saw, and its end.
+Collapse times at two tolerances, steps and seconds; the last merge, of two masses, as an integral; and LSODA with the analytic
+Jacobian: the merges that it saw, and its end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy.integrate import LSODA
+from scipy.integrate import LSODA, quad
 
 import metastable as ms
 
@@ -51,6 +52,24 @@ def lsoda(angles: np.ndarray, beta: float, radius: float, until: float, rtol: fl
     return merges, float(solver.t)
 
 
+def last_merge(run: Any, time: float, beta: float, radius: float) -> float:
+    """When two clusters, as they are at `time`, come within `radius` of each other: two masses among themselves."""
+    x = run.at(time)
+    labels = ms.cluster_labels(x, radius=radius)
+    if labels.max() != 1:
+        return np.nan
+    first, second = (ms.sphere.normalize(x[labels == label].mean(axis=0, keepdims=True))[0] for label in (0, 1))
+    heavy, light = float((labels == 0).sum()), float((labels == 1).sum())
+
+    def slowness(gap: float) -> float:
+        pull = np.exp(beta * (np.cos(gap) - 1.0))
+        shares = light * pull / (heavy + light * pull) + heavy * pull / (light + heavy * pull)
+        return 1.0 / (shares * np.sin(gap))
+
+    gap = float(np.arccos(np.clip(first @ second, -1.0, 1.0)))
+    return time + quad(slowness, radius, gap, epsrel=1e-11, limit=2000)[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.full_collapse", description=__doc__)
     parser.add_argument("--draws", type=int, default=10)
@@ -72,6 +91,8 @@ def main() -> None:
             print(
                 f"draw {draw}, tolerance {rtol:g}: {run.status}, one cluster at {times[-1]:.6g}, {steps} steps, {seconds:.1f} s; {last}"
             )
+        known = last_merge(run, 30.0 * tree.time[-2], given.beta, radius)
+        print(f"    the last merge at {tree.time[-1]:.9g}, as an integral {known:.9g}")
         merges, end = lsoda(np.arctan2(x[:, 1], x[:, 0]), given.beta, radius, 1e30, 1e-9)
         print(
             f"    between tolerances {abs(times[0] / times[1] - 1):.1e}; LSODA to {end:.2g}: {merges[-4:]}", flush=True

@@ -92,6 +92,8 @@ class _Announcer(event.Listener):
 
 event.register("numba:compile", _Announcer())
 
+_settings: Any = config
+
 FIRST: dict[str, Any] = {"target": "cpu"}
 """Metadata of a meaning of an operator that Numba asks before its own, which hold for all targets and are some thirty."""
 
@@ -123,7 +125,7 @@ class _PlainLibrary(JITCodeLibrary):
     """
 
     def _passes(self) -> Any:
-        options = binding.create_pipeline_tuning_options(speed_level=min(int(config.OPT), KERNEL_LEVEL))
+        options = binding.create_pipeline_tuning_options(speed_level=min(int(_settings.OPT), KERNEL_LEVEL))
         options.loop_vectorization = options.slp_vectorization = False
         options.loop_interleaving = options.loop_unrolling = False
         return binding.create_pass_builder(self._codegen._tm, options)

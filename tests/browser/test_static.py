@@ -106,7 +106,7 @@ def test_from_a_folder(site: Path, open_page: Open) -> None:
     assert page.locator("#stages canvas").first.screenshot() != first
     page.click("#download")
     page.click("#download-menu [data-format=embed]")
-    expect(page.locator("#embed p")).to_contain_text("on your own machine")
+    expect(page.locator("#embed p").first).to_contain_text("on your own machine")
     page.locator("#embed .close").click()
     # What was not recorded is computed here, and says so.
     rerun(page, lambda: page.select_option("#preset", "figure-2"))

@@ -82,6 +82,29 @@ def test_collapse_agrees_with_lsoda_and_between_tolerances(seed):
     np.testing.assert_allclose(merges[-(seen.size + (merges > 1.001 * seen[-1]).sum()) :][: seen.size], seen, rtol=2e-4)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_merge_is_that_of_two_masses(seed):
+    """When two clusters are left their gap obeys one equation, whose time is an integral; far beyond 1e20 for beta = 40."""
+    beta, x = 40.0, ms.sphere.uniform(40, dim=2, seed=seed)
+    model = ms.Attention(dim=2, beta=beta, mask=FULL)
+    run = settle(model, x, rtol=1e-7)
+    radius, tree = ms.analysis.cluster_radius(model), ms.merge_tree(run)
+    y = run.at(30 * tree.time[-2])
+    labels = ms.cluster_labels(y, radius=radius)
+    assert labels.max() == 1
+    middles = [ms.sphere.normalize(y[labels == label].mean(axis=0, keepdims=True))[0] for label in (0, 1)]
+    a, b = float((labels == 0).sum()), float((labels == 1).sum())
+
+    def slowness(gap):
+        pull = math.exp(beta * (math.cos(gap) - 1))
+        return 1 / ((b * pull / (a + b * pull) + a * pull / (b + a * pull)) * math.sin(gap))
+
+    gap = math.acos(middles[0] @ middles[1])
+    known = 30 * tree.time[-2] + quad(slowness, radius, gap, epsrel=1e-10, limit=2000)[0]
+    assert known > 1e20
+    assert tree.time[-1] == pytest.approx(known, rel=1e-5)
+
+
 def test_the_goal_of_two_hundred_tokens():
     """n = 200, beta = 64: from random tokens to one cluster at 1e50 or later, with the tree, in a thousand steps."""
     model = ms.Attention(dim=2, beta=64.0, mask=FULL)

@@ -70,7 +70,7 @@ def _resolve(model: Attention, tokens: int, save: Save, wishes: Wishes, many: bo
         return method
     if model.noise > 0:
         return "sde"
-    if not save.settled and (wishes.engine in ("reference", "cuda", "torch") or short(model, save.until)):
+    if not save.settled and (wishes.engine in select.EXPLICIT or short(model, save.until)):
         return "tsit5"
     if not many:
         return "auto"

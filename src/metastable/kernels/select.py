@@ -25,6 +25,8 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 SINGLE = ("cuda", "torch")
 """Engines that have single precision."""
+EXPLICIT = ("reference", "cuda", "torch")
+"""Engines that have nothing but explicit steps: with one of them "auto" is explicit, whatever the horizon."""
 IMPLICIT = ("auto", "rodas")
 """Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
 when nothing simpler was found, see `integrate.planning`.)"""
@@ -153,11 +155,11 @@ def _products_on_gpu(model: Attention, tokens: int) -> bool:
 
 
 def _choose_interaction(model: Attention, tokens: int, engine: str, interaction: str, horizon: float) -> str:
-    if engine == "reference":
-        if interaction == "series":
-            raise UnsupportedError("engine='reference' has no series interaction; use engine='cpu'")
-        return "direct"
     module = engine_module(engine)
+    if not hasattr(module, "series_wins"):
+        if interaction == "series":
+            raise UnsupportedError(f"engine={engine!r} has no series interaction; use engine='cpu'")
+        return "direct"
     scale = _time_scale(model)
     if interaction == "series":
         if horizon > LONG_HORIZON * scale:

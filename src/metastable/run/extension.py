@@ -14,7 +14,7 @@ from metastable.integrate import extend, rodas
 from metastable.integrate.plan import Plan, Save, Wishes, short
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Solution
-from metastable.kernels.select import LONG_HORIZON
+from metastable.kernels.select import EXPLICIT, LONG_HORIZON
 from metastable.run import resume as memory
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
         return "rodas"
     if used != "tsit5" and not save.settled and save.until <= AS_BEFORE * run.end:
         return "tsit5"  # implicit steps were tried, and lost
-    if asked["method"] == "tsit5" or asked["engine"] in ("reference", "cuda", "torch"):
+    if asked["method"] == "tsit5" or asked["engine"] in EXPLICIT:
         return "tsit5"
     refused = rodas.horizon_refusal(run.model, len(run.start), save.until, save.settled)
     explicit = not save.settled and (refused is not None or short(run.model, save.until))

@@ -16,7 +16,7 @@ from metastable.figures import statements, style
 from metastable.model import Attention, Full
 from metastable.reproduce.draws import each, seeds, whole
 from metastable.reproduce.recipe import Finding, Recipe, Report, Settings, Verdict
-from metastable.reproduce.statistics import LEVEL, Mean, percent, slope
+from metastable.reproduce.statistics import LEVEL, Mean, interval, percent, slope
 from metastable.run import simulate
 
 if TYPE_CHECKING:
@@ -296,15 +296,16 @@ def _draw_order(data: xr.Dataset) -> Figure:
         ("soonest", "shortest predicted wait", style.GREEN, 0.4),
         ("closest", "closest pair", style.BLUE, -0.4),
     ):
-        betas, share, error = [], [], []
+        betas, share, low, high = [], [], [], []
         for beta in data.attrs["betas"]:
-            one = data.isel(plateau=np.flatnonzero(data.beta.values == beta))
-            if one.sizes["plateau"]:
-                mean = Mean.of([one[name].values[one.start.values == k].mean() for k in np.unique(one.start.values)])
+            values = data[name].values[data.beta.values == beta]
+            if values.size:
+                bounds = interval(int(values.sum()), values.size)
                 betas.append(beta + shift)
-                share.append(100 * mean.value)
-                error.append(100 * mean.error)
-        curves.append(statements.Curve(label, betas, share, error, color=color))
+                share.append(values.mean())
+                low.append(values.mean() - bounds[0])
+                high.append(bounds[1] - values.mean())
+        curves.append(statements.Curve(label, betas, 100 * np.array(share), 100 * np.stack([low, high]), color=color))
     chance = [
         100 * float(data.chance.values[data.beta.values == b].mean())
         for b in data.attrs["betas"]
@@ -313,7 +314,7 @@ def _draw_order(data: xr.Dataset) -> Figure:
     shown = [b for b in data.attrs["betas"] if (data.beta.values == b).any()]
     curves.append(statements.Curve("any pair of neighbours", shown, chance, dashed=True, color=style.MUTED))
     plot = statements.Plot(
-        "which pair merges next (mean of starts, standard error)",
+        "which pair merges next (exact 95 % intervals)",
         r"inverse temperature $\beta$",
         "merges (%)",
         curves,

@@ -268,7 +268,7 @@ HYSTERESIS = Recipe(
     judge=_judge_ramps,
     draw=_draw_ramps,
     revision=3,
-    seconds=60,
+    seconds=30,
     hindsight="300 tokens became 1000, two draws became twelve, and the uniform state is looked for more than 3 % "
     "below the fold, not 0.5 %. It was "
     "looked for after the short rests of the ramp first and was not there: 1000 tokens kept 0.33 ± 0.10 (two draws) at 0.96 of "
