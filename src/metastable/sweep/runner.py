@@ -107,6 +107,8 @@ def run(
     retry_failed, extend = _checks.flag(retry_failed, "retry_failed"), _checks.flag(extend, "extend")
     check_place(workers, scheduler, cluster)
     sweep.task(0)
+    if execute == ENSEMBLE_TASK:
+        sweep.check_labels()
     prepare_folder(folder, sweep, extend)
     with locks.exclusive(folder):
         # Once more, now that nobody else can change it.

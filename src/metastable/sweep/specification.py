@@ -179,6 +179,30 @@ class Sweep:
                 make((model,), task.tokens, save, wishes, members=task.members, seed=0)
             except MetastableError as reason:
                 raise SweepError(f"at {task.where}: {reason}") from reason
+        self.check_labels()
+
+    def check_labels(self) -> None:
+        """Refuse observables whose levels or cells change along the grid: results have one coordinate for all points."""
+        seen: set[str] = set()
+        known: dict[tuple[str, str], tuple[list[float], str]] = {}
+        for task in self.tasks():
+            content = canonical(task.observe)
+            if content in seen:
+                continue
+            seen.add(content)
+            try:
+                observables = task.observables()
+            except MetastableError:
+                continue  # this point fails by itself, and says why
+            for name, item in observables.items():
+                for dim, along in getattr(item, "coordinates", {}).items():
+                    numbers = np.asarray(along).tolist()
+                    first, where = known.setdefault((name, dim), (numbers, task.where))
+                    if first != numbers:
+                        raise SweepError(
+                            f"observe.{name}: what stands along {dim!r} differs between {where} and {task.where}, and results have one "
+                            "list of it for the whole grid; observe each under a name of its own, or run a sweep for each"
+                        )
 
     # --------------------------------------------------------------------------------------------- in and out
 

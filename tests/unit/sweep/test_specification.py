@@ -281,3 +281,16 @@ def test_results_are_not_called_like_axes():
     )
     with pytest.raises(SweepError, match="'angle' is an axis of the grid and a dimension of the observable density"):
         run_ensemble(sweep.task(0))
+
+
+def test_levels_and_cells_are_the_same_all_over_the_grid(tmp_path):
+    """Before, the results had those of the first task as the coordinate of all: wrong labels."""
+    common = {"model": {"dim": 2, "beta": 4.0}, "members": 2, "seed": 0, "times": [0.0, 1.0]}
+    levels = ms.Sweep(grid={"q": [0.1, 0.2]}, tokens=4, observe={"cosine_quantiles": {"levels": ["q", 0.5]}}, **common)
+    with pytest.raises(SweepError, match=r"along 'quantile' differs between q = 0.1 and q = 0.2"):
+        levels.check()
+    cells = ms.Sweep(grid={"tokens": [4, 6]}, observe={"density": {"cells": "tokens"}}, **common)
+    with pytest.raises(SweepError, match=r"along 'angle' differs between tokens = 4 and tokens = 6"):
+        cells.run(tmp_path / "cells", workers=0)
+    assert not (tmp_path / "cells").exists()
+    ms.Sweep(grid={"tokens": [4, 6]}, observe={"density": {"cells": 8}, "cosine_quantiles": {}}, **common).check()
