@@ -40,9 +40,10 @@ class Together:
     tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.tokens, str) or not isinstance(self.tokens, (Sequence, np.ndarray)):
+        given = self.tokens.tolist() if isinstance(self.tokens, np.ndarray) else self.tokens
+        if isinstance(given, str) or not isinstance(given, Sequence):
             raise InvalidInputError(f"Together.tokens must be positions of tokens, such as (3, 7), not {self.tokens!r}")
-        tokens = tuple(_checks.count(token, "each token of Together", 0) for token in self.tokens)
+        tokens = tuple(_checks.count(token, "each token of Together", 0) for token in given)
         if len(set(tokens)) < 2:
             raise GoalError(f"Together needs two different tokens, not {self.tokens!r}")
         object.__setattr__(self, "tokens", tokens)

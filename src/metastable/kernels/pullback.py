@@ -279,9 +279,9 @@ class _Reference:
         pulled.keys[seen] += logits.T @ side.queries[own]
         pulled.plain[own] += logits_fixed @ side.fixed_keys
         pulled.fixed_keys[:] += logits_fixed.T @ side.plain[own]
-        self._through_masses(rows, logits, logits_fixed, mean)
+        self._through_masses(number, rows, logits, logits_fixed, mean)
 
-    def _through_masses(self, rows: Rows, logits: FloatArray, fixed: FloatArray, mean: FloatArray) -> None:
+    def _through_masses(self, number: int, rows: Rows, logits: FloatArray, fixed: FloatArray, mean: FloatArray) -> None:
         """Masses of moving tokens and weights of frozen ones, from the covectors of their logits."""
         model, seen = self.model, rows.columns
         masses = np.ones(len(self.masses)) if model.masses is None else model.masses
@@ -290,10 +290,13 @@ class _Reference:
         if self.normalised:
             return
         visible = model.mask.rows(len(self.masses), rows.start, rows.stop)[:, seen]
-        count = (visible * masses[seen]).sum(axis=1, keepdims=True) + self.anchor_weights.sum()
-        loss = mean / np.where(count == 0, 1.0, count)
-        self.masses[seen] -= (visible * loss).sum(axis=0)
-        self.frozen_weights -= loss.sum()
+        added = np.zeros(visible.shape)
+        if model.bias is not None:
+            place = np.arange(len(self.masses), dtype=float)
+            added = model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+        log_total = reference.log_visible(visible * masses[seen], added, float(self.anchor_weights.sum()))
+        self.masses[seen] -= (visible * np.exp(np.where(visible, added, 0.0) - log_total) * mean).sum(axis=0)
+        self.frozen_weights -= (mean * np.exp(-log_total)).sum()
 
     def parameters(self) -> Parameters:
         return Parameters(

@@ -15,7 +15,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError, UnsupportedError
-from metastable.model import EVERY_PART, Attention, Head, Law, Masking, Rotary, Rule, Support, require, why_not
+from metastable.model import EVERY_PART, ALiBi, Attention, Head, Law, Masking, Rotary, Rule, Support, require, why_not
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import RightHandSide
@@ -138,13 +138,66 @@ def weights_of_rows(
     own, seen, place = slice(rows.start - first, rows.stop - first), rows.columns, np.arange(n, dtype=float)
     visible = model.mask.rows(n, rows.start, rows.stop)[:, seen]
     moving = side.queries[own] @ side.keys[seen].T
+    added = None
     if model.bias is not None:
-        moving += model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+        added = model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+        moving += added
     np.copyto(moving, -np.inf, where=~visible)
     mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
     fixed = np.where(mass > 0, side.plain[own] @ side.fixed_keys.T, -np.inf)
     counted = visible if model.masses is None else visible * model.masses[seen]
-    return _normalise(model, counted, moving, fixed, mass)
+    return _normalise(model, counted, added, moving, fixed, mass)
+
+
+def log_visible(seen: Any, added: FloatArray | None, mass: float) -> FloatArray:
+    """log of sum_j seen_kj exp(added_kj) + mass, (rows, 1): what unnormalised weights are divided by, which is softmax's divisor at
+    beta = 0. `seen` (rows, n) is how often each token counts, `added` its bias, `mass` that of the frozen tokens. 0 for nobody.
+    """
+    bias = np.zeros(seen.shape) if added is None else added
+    top = np.where(seen > 0, bias, -np.inf).max(axis=1, keepdims=True)
+    top = np.where(np.isneginf(top) | (mass > 0), np.maximum(top, 0.0), top)
+    total = (seen * np.exp(np.minimum(bias - top, 0.0))).sum(axis=1, keepdims=True) + mass * np.exp(
+        -np.maximum(top, 0.0)
+    )
+    return np.where(total == 0, 0.0, np.log(np.where(total == 0, 1.0, total)) + top)
+
+
+def _geometric(slope: float, ranges: np.ndarray) -> FloatArray:
+    """sum_j exp(-slope |k - j|) over the ranges (tokens, 2, 2) of token k, by the closed sum of each side of k."""
+    k = np.arange(len(ranges))[:, None]
+    start, stop = ranges[:, :, 0], ranges[:, :, 1]
+    total = np.zeros(len(ranges))
+    for least, most in (
+        (
+            k - np.minimum(stop, k + 1) + 1,
+            k - np.minimum(start, k + 1),
+        ),  # distances of the range up to k, itself included
+        (np.maximum(start, k + 1) - k, np.maximum(stop, k + 1) - 1 - k),
+    ):
+        length = np.maximum(most - least + 1, 0)
+        share = np.expm1(-slope * length) / np.expm1(-slope) if slope > 0 else length
+        total += (np.exp(-slope * least) * share).sum(axis=1)
+    return total
+
+
+def log_divisors(model: Attention, tokens: int) -> FloatArray:
+    """`log_visible` of every head and token, (heads, tokens)."""
+    mass = 0.0 if model.frozen is None else float(np.asarray(model.frozen.weights).sum())
+    ranges = model.mask.intervals(tokens)
+    if ranges is not None and model.masses is None and isinstance(model.bias, ALiBi | None):
+        total = np.stack([_geometric(slope, ranges) for slope in model.slopes]) + mass
+        if total.all():  # else somebody sees nobody, or only what a slope has made too small
+            return np.log(total)
+    masses = np.ones(tokens) if model.masses is None else model.masses
+    heads, place = len(model.all_heads), np.arange(tokens, dtype=float)
+    out = np.empty((heads, tokens))
+    for rows in blocks(model.mask, tokens):
+        seen = model.mask.rows(tokens, rows.start, rows.stop) * masses
+        for number in range(heads):
+            own = place[rows.start : rows.stop]
+            added = None if model.bias is None else model.bias.logits(number, heads, own, place)
+            out[number, rows.start : rows.stop] = log_visible(seen, added, mass)[:, 0]
+    return out
 
 
 def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[tuple[FloatArray, FloatArray]]:
@@ -162,11 +215,12 @@ def attention_weights(model: Attention, x: FloatArray, first: int = 0) -> list[t
 
 
 def _normalise(
-    model: Attention, seen: Any, moving: FloatArray, fixed: FloatArray, mass: FloatArray
+    model: Attention, seen: Any, added: FloatArray | None, moving: FloatArray, fixed: FloatArray, mass: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Turn logits (minus infinity where invisible; they are overwritten) into weights, by the law that `model.weights` declares.
 
-    `seen` (rows, n) is how often each token counts, 0 where it is not seen and its mass elsewhere; `mass` that of the frozen tokens.
+    `seen` (rows, n) is how often each token counts, 0 where it is not seen and its mass elsewhere; `added` the bias that its logit
+    contains; `mass` that of the frozen tokens.
     """
     law = model.weighting.law
     if law is None:
@@ -188,11 +242,15 @@ def _normalise(
         total = np.where(total == 0, 1.0, total)
         moving /= total
         return moving, fixed / total
-    if law.score == "exponential" and top.max() > LOG_MAX:
+    log_total = log_visible(seen, added, float(mass.sum())) if added is not None else 0.0
+    if law.score == "exponential" and (largest := float(np.max(top - log_total))) > LOG_MAX:
         raise NumericalRangeError(
-            f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
+            f"unnormalized attention overflows: a logit reaches {largest:.4g}, and exp of more than {LOG_MAX:.0f} leaves "
             "double precision; lower beta or use weights='softmax'"
         )
+    if added is not None:
+        scale = np.exp(top - log_total) if law.score == "exponential" else np.exp(-log_total)
+        return scale * moving, scale * fixed
     count = seen.sum(axis=1, keepdims=True) + mass.sum()
     scale = (np.exp(top) if law.score == "exponential" else 1.0) / np.where(count == 0, 1.0, count)
     return scale * moving, scale * fixed

@@ -62,8 +62,9 @@ class Attention(ArrayFields):
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head` (also of low rank, with biases and rotary positions), summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`, `Mask(rule)`.
-    weights : "softmax"; "unnormalized" (USA: Z_k is the number or mass of visible tokens); "hardmax" (mean over the most attended; with
-        Q = K = I every token is its own best match, so let the mask leave it out: `Causal(include_self=False)`).
+    weights : "softmax"; "unnormalized" (USA: Z_k is the number of visible tokens, or the sum of their masses and exp(bias));
+        "hardmax" (mean over the most attended; with Q = K = I every token is its own best match, so let the
+        mask leave it out: `Causal(include_self=False)`).
     norm : `PostLN()`, `PreLN()`, `MixLN(tau)`, `PeriLN()`, `NGPT(alpha)` or `SqrtScaling()`.
     feedforward : None or `FeedForward(...)`, a drift added before the projection.
     frozen : None or `Frozen(tokens, weights)`, tokens that never move and that everyone attends to.

@@ -18,7 +18,8 @@ from metastable.model.declare import Declared
 
 class WeightsLaw(NamedTuple):
     """`score`: "exponential" (exp l) or "largest" (1 for logits within the tie tolerance of the largest, else 0). `total`:
-    "weights" (Z_k is the sum of the weights: rows are probabilities) or "visible" (Z_k is the number of visible tokens).
+    "weights" (Z_k is the sum of the weights: rows are probabilities) or "visible" (Z_k is the number of visible
+    tokens, or the sum of mass exp(bias) over them).
     """
 
     score: Literal["exponential", "largest"]
@@ -43,7 +44,7 @@ class Softmax(Weights):
 
 @dataclass(frozen=True)
 class Unnormalized(Weights):
-    """exp(logit) divided by the number of visible tokens (USA of arXiv:2312.10794)."""
+    """exp(logit) divided by the number of visible tokens (USA of arXiv:2312.10794), or the sum of mass exp(bias) over them."""
 
     kind: ClassVar[str] = "unnormalized"
     label: ClassVar[str] = "unnormalised"

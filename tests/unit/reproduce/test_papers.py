@@ -145,7 +145,10 @@ def test_what_was_changed_after_a_result_and_whose_claim_it_is_are_said(tmp_path
     assert report.count("<dt>our claim</dt>") == 1
     assert "Changed after" not in outcome.reports[1].read_text()
     page = outcome.index.read_text()
-    assert "<b>Of 3 statements of theirs that were tested 3 hold.</b> Of 1 claim of our own that was tested 1 holds." in page
+    assert (
+        "<b>Of 3 statements of theirs that were tested 3 hold.</b> Of 1 claim of our own that was tested 1 holds."
+        in page
+    )
     assert "In 1 item something was changed after a result had been seen" in page
     assert 'href="first/report.html#one">first · one</a>' in page
     again = run_papers(select([], [first]), Settings(), tmp_path, "")

@@ -2,7 +2,7 @@
 
 Head by head, with q = beta M^T x_k (M = Q^T K) and logits q . x_j - slope |k - j| in base 2,
 
-    D = sum_j w_kj (x_j - x_k),   W = sum_j w_kj,   A_k = V (W x_k + D) / Z,   Z = W (softmax) or the number of visible tokens.
+    D = sum_j w_kj (x_j - x_k),   W = sum_j w_kj,   A_k = V (W x_k + D) / Z,   Z = W (softmax) or what `problem.visible` says.
 
 Only the part of A_k across x_k moves the token, and P V x_k = P (V - axial I) x_k for any number `axial`. So the drift is
 assembled as `(V D + W (V - axial I) x_k) / Z`, which for V = I is just D: a force far below the rounding of x_k is kept.
@@ -124,7 +124,7 @@ def members(problem, pace, x, memory, out):
                     component = component + load(x, own + b * LANES) * factor
                 store(query, a * LANES, component)
             weight_sum = _members_sums(problem, head, k, x, memory)
-            z = divisor(fill(problem.visible[k]) if problem.unnormalized else weight_sum)
+            z = divisor(fill(problem.visible[head, k]) if problem.unnormalized else weight_sum)
             fraction = weight_sum / z
             along = along + problem.axial[head] * fraction
             for a in range(dim):
@@ -319,7 +319,7 @@ def set_query(problem, head, own, query):
 @inlined
 def add_head(problem, head, k, weight_sum, own, difference, drift):
     """Add one head's drift `(V D + W (V - axial I) x_k) / Z` (padded); returns its part along x_k."""
-    z = divisor(problem.visible[k] if problem.unnormalized else weight_sum)
+    z = divisor(problem.visible[head, k] if problem.unnormalized else weight_sum)
     fraction = weight_sum / z
     inverse = 1.0 / z
     for a in range(0, problem.wide, LANES):

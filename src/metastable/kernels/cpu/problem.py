@@ -8,6 +8,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
+from metastable.kernels import reference
 from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import prefix_loss, refusal, series_refusal, total_error
 from metastable.kernels.cpu.vector import LANES
@@ -246,15 +247,19 @@ def _frozen(model: Attention) -> dict[str, object]:
 
 
 def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
-    """Number of tokens that each token sees, or their mass."""
+    """What unnormalised weights are divided by, (heads, tokens): how many tokens each one sees, or their mass, or the sum of exp(bias);
+    and the weights of the frozen ones."""
+    heads, tokens = len(model.all_heads), len(intervals)
+    if model.weights != "unnormalized":
+        return np.zeros((heads, 0))
+    if model.bias is not None:
+        return np.exp(reference.log_divisors(model, tokens))
     start, stop = intervals[:, :, 0], intervals[:, :, 1]
-    if model.masses is None or model.weights != "unnormalized":
-        # Two columns, added: sums along an axis of two take NumPy ten times as long.
-        lengths = stop - start
-        return (lengths[:, 0] + lengths[:, 1]).astype(float)
+    masses = np.ones(tokens) if model.masses is None else model.masses
     # Every second sum is that of a range (of one entry where it is empty), added up by itself: masses may be of any sizes.
-    sums = np.add.reduceat(np.append(model.masses, 0.0), intervals.ravel())[::2].reshape(start.shape)
-    return np.where(stop > start, sums, 0.0).sum(axis=1)
+    sums = np.add.reduceat(np.append(masses, 0.0), intervals.ravel())[::2].reshape(start.shape)
+    frozen = 0.0 if model.frozen is None else float(np.asarray(model.frozen.weights).sum())
+    return np.tile(np.where(stop > start, sums, 0.0).sum(axis=1) + frozen, (heads, 1))
 
 
 def prepare(
@@ -276,7 +281,6 @@ def prepare(
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
     masses = np.ones(tokens) if model.masses is None else np.array(model.masses, dtype=float)
-    visible = _visible(model, intervals)
     frozen = _frozen(model)
     mass = frozen["mass"]
     assert isinstance(mass, np.ndarray)
@@ -289,7 +293,7 @@ def prepare(
         wide=width_of(model.dim),
         components=1 if chart == "angle" else model.dim,
         intervals=np.ascontiguousarray(intervals),
-        visible=visible + mass.sum(),
+        visible=_visible(model, intervals),
         weighed=int(model.masses is not None),
         lift=np.concatenate([np.log2(masses), np.zeros(LANES)]),
         unnormalized=int(model.weights == "unnormalized"),

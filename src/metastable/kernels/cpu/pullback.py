@@ -143,7 +143,7 @@ def _through_head(memory, head, k, line):
     dim, wide, own, target, keyed = problem.dim, problem.wide, line.own, line.target, line.keyed
     weights, fixed, query, difference = line.weights[head], line.fixed[head], line.query[head], line.difference[head]
     weight_sum = line.weight_sum[head]
-    z = divisor(problem.visible[k] if problem.unnormalized else weight_sum)
+    z = divisor(problem.visible[head, k] if problem.unnormalized else weight_sum)
     inverse = 1.0 / z
     mean = 0.0
     for b in range(dim):

@@ -28,6 +28,8 @@ def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
     """Weights that are not divided by their sum must stay within double precision."""
     if model.weighting.kind != "unnormalized":
         return None
+    if model.bias is not None and not getattr(model.mask, "include_self", True):
+        return "keeps unnormalized weights that a bias makes small only for tokens that see themselves"
     size, what = max(logit_scale(head) for head in model.all_heads), "beta |Q^T K|"
     if model.masses is not None:
         size, what = size + float(np.abs(np.log(model.masses)).max()), f"{what} and the logarithm of a mass together"
@@ -58,7 +60,20 @@ DIRECT = Support(
 FUSED = replace(DIRECT, who="the compiled integration")
 """Whole integrations in compiled code: a list of its own, the same today."""
 
-DERIVATIVE = replace(DIRECT, who="the derivative of engine='cpu'", parts=DIRECT.parts - {"noise"})
+
+def _divisor_rule(model: Attention, tokens: int | None) -> str | None:
+    """A mass counts in the divisor of unnormalised weights by exp(bias), another number for each pair."""
+    if model.weighting.kind == "unnormalized" and model.bias is not None:
+        return "has no biases beside unnormalized weights"
+    return None
+
+
+DERIVATIVE = replace(
+    DIRECT,
+    who="the derivative of engine='cpu'",
+    parts=DIRECT.parts - {"noise"},
+    rules=(*DIRECT.rules, Rule("divisor", _divisor_rule, "use engine='reference'")),
+)
 """Pullbacks (`pullback`) of direct sums."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.kernels import reference
 from metastable.kernels.cuda import device, pairs, rows, support, tables, tiles
 from metastable.kernels.cuda.device import THREADS, blocks
 from metastable.kernels.cuda.harmonics import Harmonics
@@ -115,12 +116,13 @@ class DirectSums(_Launcher):
         self.shift = cuda.device_array(tokens, self.real)
         self.partial = cuda.device_array((self.chunks, model.dim + 1, tokens), self.real)
         self.matrices = cuda.to_device(support.matrices(model).astype(self.real))
-        frozen, counts = np.zeros((0, model.dim + 1)), np.zeros(0)
+        frozen, counts = np.zeros((0, model.dim + 1)), np.zeros((len(model.all_heads), 0))
         if model.frozen is not None:
             frozen = np.column_stack([model.frozen.tokens, np.asarray(model.frozen.weights)])
         if model.weights == "unnormalized":
-            counts = (table[:, :, 1] - table[:, :, 0]).sum(axis=1) + frozen[:, -1].sum()
-        self.frozen, self.counts = cuda.to_device(frozen.astype(self.real)), cuda.to_device(counts.astype(self.real))
+            counts = np.exp(reference.log_divisors(model, tokens))
+        self.frozen = cuda.to_device(frozen.astype(self.real))
+        self.counts = [cuda.to_device(count.astype(self.real)) for count in counts]
         self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
         self.exact = [
             model.weights != "unnormalized" and support.weight_gap(head) > support.LARGEST_GAP[dtype]
@@ -150,7 +152,7 @@ class DirectSums(_Launcher):
             chunk, partial = np.int32(self.chunk), self.partial
             attend(x, query, shift, self.intervals, self.bounds, slope, first, chunk, partial)
             self.rows.combine[grid](
-                partial, query, shift, frozen, self.matrices, number, self.counts, first, self.drift
+                partial, query, shift, frozen, self.matrices, number, self.counts[head], first, self.drift
             )
 
 

@@ -25,8 +25,8 @@ class RowKernels(NamedTuple):
       Cauchy-Schwarz bound may lie so far above it that all weights underflow.
     - `combine(partial, query, shift, frozen, matrices, head, counts, first, drift)`: V times the attention of one head, added to
       `drift` (tokens, dim). `partial` (chunks, dim + 1, tokens) holds weighted sums of tokens and of weights; `frozen`
-      (m, dim + 1) frozen tokens with their weight in the last column. `counts` (tokens,) is empty for softmax, else the number
-      of visible tokens plus frozen weights.
+      (m, dim + 1) frozen tokens with their weight in the last column. `counts` (tokens,) is empty for softmax, else what
+      its weights are divided by (`reference.log_divisors`).
     """
 
     prepare: Any

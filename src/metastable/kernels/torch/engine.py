@@ -91,7 +91,7 @@ class Velocity:
             self.masses = None if model.masses is None else self._tensor(model.masses)
             self.mass = None if model.frozen is None else self._tensor(model.frozen.weights)
             self.place = torch.arange(tokens, device=self.device, dtype=self.real)
-            self.counts = self._counts() if law.total == "visible" else None
+            self.counts = [self._counts(group) for group in self.groups] if law.total == "visible" else []
             self.biases = [] if model.bias is None else [self._bias(group) for group in self.groups]
             layer = model.feedforward
             self.layer = None if layer is None else [self._tensor(w) for w in (layer.w1, layer.b1, layer.w2, layer.b2)]
@@ -134,17 +134,9 @@ class Velocity:
         assert isinstance(bias, ALiBi)
         return self._tensor(self.model.slopes)[group.numbers, None, None]
 
-    def _counts(self) -> Tensor:
-        """Number or mass of the tokens that each one sees, frozen ones too, shape (tokens, 1); 1 for who sees nobody."""
-        masses = np.ones(self.tokens) if self.model.masses is None else self.model.masses
-        total = np.concatenate(
-            [
-                self.model.mask.rows(self.tokens, rows.start, rows.stop) @ masses
-                for rows in reference.blocks(self.model.mask, self.tokens)
-            ]
-        )
-        total = total + (0.0 if self.model.frozen is None else float(np.asarray(self.model.frozen.weights).sum()))
-        return self._tensor(np.where(total == 0, 1.0, total)[:, None])
+    def _counts(self, group: Group) -> Tensor:
+        """Logarithm of what unnormalised weights of a group are divided by, shape (heads, tokens, 1)."""
+        return self._tensor(reference.log_divisors(self.model, self.tokens)[group.numbers, :, None])
 
     def _is_plain(self) -> bool:
         """True for causal or full softmax attention with nothing added: what torch has a product of its own for."""
@@ -187,7 +179,8 @@ class Velocity:
         return -bias * (self.place[rows.start : rows.stop, None] - self.place[rows.columns]).abs()
 
     def _weights(self, logits: Tensor, fixed: int, block: Block) -> tuple[Tensor, Tensor | None]:
-        """Weights (heads, rows, m + columns) by the declared law, and the largest logit where it must stay in range."""
+        """Weights (heads, rows, m + columns) by the declared law, and the largest logit where it must stay in range (from which the
+        logarithm of a divisor that is known beforehand is taken already)."""
         counts = self._masses(fixed, block.rows.columns)
         if self.law.score == "exponential" and self.law.total == "weights" and counts is None:
             weights = torch.softmax(logits, dim=2)
@@ -202,8 +195,7 @@ class Velocity:
             weights = logits.exp_()
         if counts is not None:
             weights *= counts
-        if self.counts is not None:
-            weights /= self.counts[block.rows.start : block.rows.stop]
+        if self.law.total == "visible":
             return weights, top.max() if self.law.score == "exponential" else None
         total = weights.sum(dim=2, keepdim=True)
         return weights / torch.where(total == 0, 1.0, total), None
@@ -225,6 +217,8 @@ class Velocity:
     def _block_sum(self, group: Group, sums: Sums, block: Block, tops: list[Tensor]) -> Tensor:
         """What a group adds to A for the rows of a block, (rows, d); a largest logit that must stay in range goes onto `tops`."""
         logits, fixed = self._logits(group, sums, block)
+        if self.counts:
+            logits = logits - self.counts[self.groups.index(group)][:, block.rows.start : block.rows.stop]
         weights, top = self._weights(logits, fixed, block)
         tops += [] if top is None else [top]
         summed = weights[:, :, fixed:] @ sums.values[:, block.rows.columns]

@@ -219,22 +219,39 @@ function* shake(setting, times, record) {
   const y = new Float64Array(tokens * width).fill(1), slope = new Float64Array(y.length), bent = new Float64Array(y.length), probe = new Float64Array(y.length), out = new Float64Array(tokens * dim);
   for (let k = 0; k < tokens; k++) for (let a = 0; a < dim; a++) y[k * width + a] = setting.start.x[k * dim + a];
   record.step = step;
+  const radii = Array.from({ length: tokens }, (_, k) => k);
   const wanted = Array.from(times, (t) => Math.round(t / step)), steps = wanted.at(-1), move = brownian(dim, variance);
+  // Heun's method over h; no slope is taken behind `last`, where the norm jumps.
+  const heun = (t, h, last) => {
+    force.velocity(Math.min(t, last), y, slope);
+    for (let i = 0; i < y.length; i++) probe[i] = y[i] + h * slope[i];
+    force.velocity(Math.min(t + h, last), probe, bent);
+    for (let i = 0; i < y.length; i++) y[i] += 0.5 * h * (slope[i] + bent[i]);
+    for (let k = 0; k < tokens; k++) normalize(y, k * width, dim);
+  };
   for (let number = 0; number < steps; number++) {
     noise.fill(number, draws);
     move(y, draws, 0, tokens, width);
-    force.velocity(number * step, y, slope);
-    for (let i = 0; i < y.length; i++) probe[i] = y[i] + step * slope[i];
-    force.velocity((number + 1) * step, probe, bent);
-    for (let i = 0; i < y.length; i++) y[i] += 0.5 * step * (slope[i] + bent[i]);
-    for (let k = 0; k < tokens; k++) normalize(y, k * width, dim);
+    const t = number * step, { jump } = model.norm;
+    if (t < jump && jump <= t + step) { heun(t, jump - t, before(jump)); if (t + step > jump) heun(jump, t + step - jump, Infinity); }
+    else heun(t, step, Infinity);
     move(y, draws, dim, tokens, width);
     if (!y.every(Number.isFinite)) { halt(record, "diverged", `the solution left the range of double precision at t = ${Number(((number + 1) * step).toPrecision(6))}`); break; }
+    const lost = model.norm.hasRadius ? radii.findIndex((k) => y[k * width + dim] <= 0) : -1;
+    if (lost >= 0) { halt(record, "diverged", `token ${lost} reached radius zero, which has no direction, near t = ${Number(((number + 1) * step).toPrecision(6))}`); break; }
     record.accepted++;
     record.t = (number + 1) * step;
     if (number + 1 === wanted[record.frames]) { for (let k = 0; k < tokens; k++) for (let a = 0; a < dim; a++) out[k * dim + a] = y[k * width + a]; record.add(out); }
     if (number % 4 === 0) yield;
   }
+}
+
+// The largest number below a positive one.
+function before(number) {
+  const view = new DataView(new ArrayBuffer(8));
+  view.setFloat64(0, number);
+  view.setBigUint64(0, view.getBigUint64(0) - 1n);
+  return view.getFloat64(0);
 }
 
 function normalize(y, at, dim) {
