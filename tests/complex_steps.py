@@ -69,8 +69,10 @@ def attention(model: ms.Attention, parameters: dict[str, Any], x: np.ndarray) ->
 
         queries, keys = made("query", x), made("key", x)
         moving = entry["beta"] * turned(head.rotary, queries) @ turned(head.rotary, keys).T
+        added = np.zeros((n, n))
         if model.bias is not None:
-            moving = moving + model.bias.logits(number, len(model.all_heads), place, place)
+            added = model.bias.logits(number, len(model.all_heads), place, place)
+        moving = moving + added
         fixed = entry["beta"] * queries @ made("key", anchors).T
         top = np.concatenate([np.where(visible, moving.real, -np.inf), fixed.real], axis=1).max(axis=1, initial=-1e9)[
             :, None
@@ -80,7 +82,8 @@ def attention(model: ms.Attention, parameters: dict[str, Any], x: np.ndarray) ->
         if model.weights == "softmax":
             divisor = weights.sum(axis=1, keepdims=True) + others.sum(axis=1, keepdims=True)
         else:
-            divisor = (counted.sum(axis=1, keepdims=True) + parameters["frozen_weights"].sum()) * np.exp(-top)
+            seen = (counted * np.exp(added)).sum(axis=1, keepdims=True)
+            divisor = (seen + parameters["frozen_weights"].sum()) * np.exp(-top)
         divisor = np.where(divisor == 0, 1.0, divisor)
         summed = (weights @ made("value", x) + others @ made("value", anchors)) / divisor
         total = total + (summed if entry["output"] is None else summed @ entry["output"].T)

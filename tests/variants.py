@@ -164,13 +164,14 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
     for number, h in enumerate(m.all_heads):
         query = mapped(h.query, x[k], h.query_bias)
         turned_query = query if h.rotary is None else turned(h.rotary, query, k)
-        logit, mass, values = [], [], []
+        logit, mass, added, values = [], [], [], []
         for j in range(n):
             if sees(m.mask, k, j, n):
                 key = mapped(h.key, x[j], h.key_bias)
                 if h.rotary is not None:
                     key = turned(h.rotary, key, j)
-                logit.append(h.beta * float(turned_query @ key) + added_logit(m, number, k, j))
+                added.append(added_logit(m, number, k, j))
+                logit.append(h.beta * float(turned_query @ key) + added[-1])
                 mass.append(1.0 if m.masses is None else float(m.masses[j]))
                 values.append(mapped(h.output, mapped(h.value, x[j], h.value_bias), None))
         if m.frozen is not None:
@@ -178,6 +179,7 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
                 if weight > 0:
                     logit.append(h.beta * float(query @ mapped(h.key, anchor, h.key_bias)))
                     mass.append(float(weight))
+                    added.append(0.0)
                     values.append(mapped(h.output, mapped(h.value, anchor, h.value_bias), None))
         if not logit:  # who sees nobody feels nothing
             continue
@@ -190,7 +192,7 @@ def slow_attention(m: ms.Attention, x: np.ndarray, k: int) -> np.ndarray:
             norm = math.fsum(share)
         else:
             share = [a * math.exp(l) for l, a in zip(logit, mass)]
-            norm = math.fsum(mass)
+            norm = math.fsum(a * math.exp(b) for a, b in zip(mass, added))
         for s, v in zip(share, values):
             total = total + s / norm * v
     if m.feedforward is not None:
