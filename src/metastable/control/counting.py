@@ -58,7 +58,12 @@ class Counter:
         )
         times = np.array([self.until])
         states = gathered["x"].values[:, 0]
-        return np.array([counts_after(x, model, GATHERED, times, radius=self.radius)[0] for x in states])
+        return np.array(
+            [
+                counts_after(x, model, GATHERED, times, radius=self.radius)[0] if np.isfinite(x).all() else np.nan
+                for x in states
+            ]
+        )
 
     def paired(self, model: Attention, tokens: int, members: int, number: int) -> FloatArray:
         """Clusters counted by leaders minus those of full simulations of the same members, shape (members,)."""

@@ -38,6 +38,9 @@ BLIND = math.log(4.0)
 """Steps in x while the direction is not known."""
 SHORTEST = 0.1
 """Shortest step in x without a bracket."""
+MOST_LOST = 0.02
+"""Share of the members of a try that may stop early: they are the slow ones, so that the others are not a fair sample."""
+
 MOST_TRIES = 60
 
 
@@ -156,9 +159,12 @@ def _give_up(problem: Problem, root: Root) -> None:
 
 
 def _summary(value: float, counts: FloatArray) -> Try:
-    counts = counts[np.isfinite(counts)]
-    if counts.size == 0:
-        raise ConvergenceError(f"no member reached the horizon at {value:.6g}; simulate one to see why")
+    asked, counts = counts.size, counts[np.isfinite(counts)]
+    if asked - counts.size > MOST_LOST * asked:
+        raise ConvergenceError(
+            f"{asked - counts.size} of {asked} members did not reach the horizon at {value:.6g}, and those that did are not like all; "
+            "simulate one to see why (raise max_steps where that is the reason)"
+        )
     spread = float(counts.std(ddof=1)) if counts.size > 1 else 0.0
     # Of members that are all alike nobody knows more than that others are rare.
     return Try(
