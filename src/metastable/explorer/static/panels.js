@@ -98,11 +98,12 @@ export class Panels {
     this.next(panel);
   }
 
-  // What arrives has the moment that is looked at. The next wish need not wait until it is drawn, unless the picture before this one is still
-  // to be drawn: nobody is asked for more pictures than there are frames.
+  // What has arrived whole has the moment that is looked at. The next wish need not wait until it is drawn, unless the picture before this
+  // one is still to be drawn: nobody is asked for more pictures than there are frames. (A run that is still computed would be cut off, and
+  // cost the next one the time that it takes to stop.)
   arrive(panel) {
     const flight = this.flights[panel], run = this.runs[panel];
-    if (!flight || flight.here || flight.run !== run || flight.late || !this.events.ready(panel, run)) return;
+    if (!flight || flight.here || !flight.ended || flight.run !== run || flight.late || !this.events.ready(panel, run)) return;
     flight.here = true;
     this.next(panel);
   }
@@ -128,7 +129,6 @@ export class Panels {
       run[add](message);
       this.consider(message.panel);
       this.events.arrived(message.panel, name, run);
-      this.arrive(message.panel);
     };
     return {
       begin: (message) => {
@@ -147,6 +147,7 @@ export class Panels {
         this.flights[message.panel].ended = true;
         this.consider(message.panel);
         this.events.arrived(message.panel, "end", run);
+        this.arrive(message.panel);
       },
       attention: (message) => { this.attention.busy = false; if (this.runs[message.panel]?.id === message.run) this.events.attention(message); this.events.redraw(); },
       stalled: ({ panel, run }) => { if (this.flights[panel]?.id === run) { this.flights[panel].failed = true; this.request(panel); } },
