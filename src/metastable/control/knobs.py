@@ -87,8 +87,8 @@ def knob_of(model: Attention, knob: str | Knob) -> Knob:
     """The `Knob` that a name stands for in this model.
 
     "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm
-    has), "sink" (the total weight of frozen tokens), "gap" (how far the other eigenvalues of V are below its largest one, all by one
-    factor).
+    has), "sink" (the total weight of frozen tokens, shared as it is, or equally where it is 0), "gap" (how far the other eigenvalues
+    of V are below its largest one, all by one factor).
     """
     if isinstance(knob, Knob):
         return knob
@@ -110,6 +110,8 @@ def _set_beta(model: Attention, value: float) -> Attention:
 
 
 def _beta(model: Attention) -> Knob:
+    if model.heads is not None and not _get_beta(model) > 0.0:
+        raise ModelError("no head has a beta above 0, so no factor turns them; give heads with one")
     return Knob("beta", _set_beta, _get_beta, low=1e-3, high=1e6)
 
 
@@ -158,7 +160,9 @@ def _sink(model: Attention) -> Knob:
     def set_total(model: Attention, value: float) -> Attention:
         assert model.frozen is not None
         assert model.frozen.weights is not None
-        return model.replace(frozen=Frozen(model.frozen.tokens, model.frozen.weights * (value / total(model))))
+        weights, whole = model.frozen.weights, total(model)
+        shares = weights / whole if whole > 0.0 else np.full(len(weights), 1.0 / len(weights))
+        return model.replace(frozen=Frozen(model.frozen.tokens, value * shares))
 
     return Knob("sink", set_total, total)
 

@@ -13,7 +13,7 @@ Tries that are surely (three standard errors) on one side of the goal bracket th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,6 +112,8 @@ def find(problem: Problem, measure: Measure, report: Callable[[float], None]) ->
                 "in this knob; give narrower bounds: between=(low, high)"
             )
         root = _fit(problem, tries, bracket)
+        if root is not None and math.isinf(root.error) and _settled(problem, tries):
+            return _between(problem, measure, report, root, spent)
         enough = (
             root is not None and root.error * abs(root.slope) * problem.goal <= problem.accuracy and len(tries) >= 3
         )
@@ -146,6 +148,56 @@ def _pinned(problem: Problem, bracket: list[float]) -> bool:
     """True when a whole-numbered knob has no value strictly inside the bracket."""
     middle = problem.rounded(0.5 * (bracket[0] + bracket[1]))
     return not bracket[0] < middle < bracket[1]
+
+
+def _sides(problem: Problem, tries: list[Try]) -> tuple[Try, Try] | None:
+    """The values next to the goal, one with fewer clusters and one with more (all tries of each as one); None while there are none."""
+    below = [item for item in pooled(tries) if item.mean < problem.goal]
+    above = [item for item in pooled(tries) if item.mean >= problem.goal]
+    if not below or not above:
+        return None
+    return max(below, key=lambda item: item.mean), min(above, key=lambda item: item.mean)
+
+
+def _settled(problem: Problem, tries: list[Try]) -> bool:
+    """True when a whole-numbered knob has no value between those on either side of the goal, and they are there for sure, or one of
+    them has the mean that is wanted.
+    """
+    sides = _sides(problem, tries)
+    if sides is None:
+        return False
+    ends = [math.log(item.value) for item in sides]
+    if not _pinned(problem, sorted(ends)):
+        return False
+    best = nearest(tries, problem.goal)
+    hit = best.error <= problem.accuracy and abs(best.mean - problem.goal) <= problem.accuracy + 2.0 * best.error
+    return hit or all(abs(item.mean - problem.goal) > SURE * item.error for item in sides)
+
+
+def _between(problem: Problem, measure: Measure, report: Callable[[float], None], root: Root, spent: int) -> Root:
+    """The root between neighbouring whole numbers, of which not two are near the goal: the nearest one is counted until its mean is
+    known, as far as the members go. The error of the root stays infinite: there is no line through one value.
+    """
+    tries = list(root.tries)
+    while True:
+        last = nearest(tries, problem.goal)
+        missing = int(1.1 * (last.error / problem.accuracy) ** 2 * last.members) - last.members
+        members = min(max(missing, FIRST), MOST, problem.members - spent)
+        if last.error <= problem.accuracy or members < 2 or len(tries) >= MOST_TRIES:
+            return Root(root.x, math.inf, root.slope, tuple(tries))
+        tries.append(_summary(last.value, measure(last.value, len(tries), members)))
+        spent += members
+        report(_progress(problem, tries, spent))
+
+
+def pooled(tries: Sequence[Try]) -> list[Try]:
+    """The tries with those at one value as one, in order of the values."""
+    return [_pool([item for item in tries if item.value == value]) for value in sorted({item.value for item in tries})]
+
+
+def nearest(tries: Sequence[Try], goal: float) -> Try:
+    """The value (all its tries as one) whose mean is nearest to the goal."""
+    return min(pooled(tries), key=lambda item: abs(item.mean - goal))
 
 
 def _give_up(problem: Problem, root: Root) -> None:
@@ -294,12 +346,10 @@ def _law_slope(law: Callable[[float], float], x: float) -> float:
 
 def _secant(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | None:
     """Between the nearest tries on either side; only a hint (its error is infinite) where the next try belongs."""
-    pooled = [_pool([item for item in tries if item.value == value]) for value in {item.value for item in tries}]
-    below = [item for item in pooled if item.mean < problem.goal]
-    above = [item for item in pooled if item.mean >= problem.goal]
-    if not below or not above:
+    sides = _sides(problem, tries)
+    if sides is None:
         return None
-    a, b = max(below, key=lambda item: item.mean), min(above, key=lambda item: item.mean)
+    a, b = sides
     slope = math.log(b.mean / a.mean) / (math.log(b.value) - math.log(a.value))
     x = math.log(a.value) + math.log(problem.goal / a.mean) / slope
     return Root(min(max(x, bracket[0]), bracket[1]), math.inf, slope, tuple(tries))

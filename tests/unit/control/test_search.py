@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from metastable.control.search import Problem, find
+from metastable.control.search import Problem, find, nearest
 from metastable.errors import ConvergenceError, GoalError
 
 
@@ -72,6 +72,18 @@ def test_whole_numbers_end_between_neighbours():
     root = find(wish, poisson(lambda value: 1.0 + 0.8 * value), lambda done: None)
     assert 3.0 < math.exp(root.x) < 5.0
     assert all(item.value == pytest.approx(round(item.value)) for item in root.tries)
+
+
+def test_whole_numbers_may_both_be_far_from_the_goal():
+    """10 at 2 and 5 at 3, 7 wanted: both are told, the nearer one as well as was asked for."""
+    rounded = lambda x: math.log(max(1.0, round(math.exp(x))))  # noqa: E731
+    wish = problem(7.0, low=1.0, high=100.0, first=20.0, rounded=rounded, accuracy=0.05)
+    root = find(wish, poisson(lambda value: 1.0 + 36.0 / value**2), lambda done: None)
+    assert math.isinf(root.error)
+    assert 2.0 < math.exp(root.x) < 3.0
+    best = nearest(root.tries, 7.0)
+    assert best.value == 3.0
+    assert best.error <= 0.05
 
 
 def test_goals_beyond_the_bounds_are_refused():
