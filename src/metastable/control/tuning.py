@@ -14,7 +14,8 @@ from metastable._progress import progress_bar
 from metastable.control import feasible
 from metastable.control.counting import Counter
 from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded, turns_beta
-from metastable.control.search import Problem, Root, Try, find, nearest, pooled
+from metastable.control.search import find
+from metastable.control.tries import Problem, Root, Try, nearest, pooled
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
 from metastable.model.describe import table
@@ -36,7 +37,7 @@ class Setting:
     ------
     knob, value, interval : the knob, its value, and 95 % for the value at which the mean is the goal.
     clusters, until, tokens : the goal, and for how many tokens.
-    mean, error : mean number of clusters at `value`, fitted to all tries, with its standard error.
+    mean, error : mean number of clusters at `value`, fitted to all tries (of a whole number: of those there), with its standard error.
     status : "success"; "nearest" where the knob is a whole number and none has this mean: `value` is the one whose mean is nearest to
         the goal, `mean` what it has, and `interval` holds both neighbours.
     members : member-runs that were spent in all.
@@ -200,6 +201,7 @@ def tune(
         math.log(first),
         law,
         lambda x: math.log(rounded(turned, math.exp(x))),
+        turned.whole,
     )
 
     def measure(value: float, number: int, members: int) -> Any:
@@ -307,22 +309,22 @@ def _setting(
 
 def _found(knob: Knob, root: Root, problem: Problem) -> tuple[float, float, float, tuple[float, float]]:
     """The value, the mean there with its error, and the interval of the value."""
-    if knob.whole and math.isinf(root.error):
+    if knob.whole:
         best = nearest(root.tries, problem.goal)
-        around = sorted(math.exp(root.x + shift) for shift in (-1e-9, 1e-9))
-        return best.value, best.mean, best.error, (float(math.floor(around[0])), float(math.ceil(around[1])))
+        around = math.exp(root.x)
+        return (
+            best.value,
+            best.mean,
+            best.error,
+            (
+                float(min(best.value, math.floor(around))),
+                float(max(best.value, math.ceil(around))),
+            ),
+        )
     error = root.error * abs(root.slope) * problem.goal
     if not math.isfinite(error):
         raise ConvergenceError("the tries do not say where the root is; give narrower bounds: between=(low, high)")
-
-    def fitted(value: float) -> float:
-        return problem.goal * math.exp(root.slope * (math.log(value) - root.x))
-
+    value = rounded(knob, math.exp(root.x))
     width = QUANTILE * min(root.error, problem.high - problem.low)
     interval = (max(knob.low, math.exp(root.x - width)), min(knob.high, math.exp(root.x + width)))
-    if not knob.whole:
-        value = rounded(knob, math.exp(root.x))
-        return value, fitted(value), error, interval
-    choices = {rounded(knob, whole(math.exp(root.x))) for whole in (math.floor, math.ceil)}
-    value = min(sorted(choices), key=lambda item: abs(fitted(item) - problem.goal))
-    return value, fitted(value), error, (float(math.floor(interval[0])), float(math.ceil(interval[1])))
+    return value, problem.goal * math.exp(root.slope * (math.log(value) - root.x)), error, interval
