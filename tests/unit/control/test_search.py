@@ -103,7 +103,7 @@ def test_too_few_members_are_an_error_not_an_answer():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whole_numbers_are_the_nearest_ones(seed):
-    """Powers of the knob at random, rising and falling, steep and flat: no number has a mean that is nearer by more than errors allow."""
+    """Powers of the knob at random, rising and falling: no number has a mean that is nearer by more than errors allow."""
     generator = np.random.default_rng(seed)
     goal, middle, start = generator.uniform(1.5, 12.0), generator.uniform(1.5, 15.0), float(generator.integers(1, 40))
     power = generator.choice([-1.0, 1.0]) * generator.uniform(0.3, 3.0)
