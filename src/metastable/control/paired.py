@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,9 @@ def paired_elasticities(
 
     The mean of log(T+/T-)/log(knob+/knob-) is over the members that have a life time: those with more than `clusters` clusters at some
     moment. Who starts with no more has nothing to wait for, whatever the knob is, and is left out (`how` says how many were); with
-    T = 0 on both sides it would count as an elasticity of zero. The interval of 95 % is that of Student's t for so many pairs. The
-    radius of a cluster is that of the model as it is, for both.
+    T = 0 on both sides it would count as an elasticity of zero. The interval of 95 % is that of Student's t for so many pairs, whose
+    spread is at least that of times that are read between two output times. The radius of a cluster is that of the model as it is, for
+    both.
 
     Args:
         model: any `Attention` in which the knobs have values.
@@ -95,7 +97,7 @@ def paired_elasticities(
     times = np.geomspace(earliest, until, math.ceil(PER_DECADE * math.log10(until / earliest)) + 1)
     noisy = model.noise > 0
     if noisy:  # steps are of one length, and output is at steps
-        pace = options.setdefault("step", NOISY_STEP)
+        pace = _checks.number(options.setdefault("step", NOISY_STEP), "step", 0.0, strict=True)
         times = pace * np.unique(np.maximum(1, np.round(times / pace)))
     times = np.concatenate([[0.0], times])
 
@@ -117,7 +119,7 @@ def paired_elasticities(
     rows = []
     with progress_bar("elasticities", 2 * len(turned), progress) as report:
         for number, knob in enumerate(turned):
-            rows.append(_row(model, knob, turn, left, lives))
+            rows.append(_row(model, knob, turn, left, times, lives))
             report(2 * number + 2)
     return Elasticities(tuple(rows))
 
@@ -147,7 +149,7 @@ def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> tup
 Lives = Callable[[Attention], tuple[FloatArray, np.ndarray]]
 
 
-def _row(model: Attention, knob: Knob, turn: float, left: int, lives: Lives) -> Elasticity:
+def _row(model: Attention, knob: Knob, turn: float, left: int, times: FloatArray, lives: Lives) -> Elasticity:
     value = value_of(knob, model)
     ends = [rounded(knob, value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
     if knob.whole and ends[0] - ends[1] < 2.0:
@@ -172,28 +174,33 @@ def _row(model: Attention, knob: Knob, turn: float, left: int, lives: Lives) -> 
             f"{lost} of {asked} members have no known life time, {late} of them because more than {left} clusters are left at the end "
             f"({knob.name} from {ends[1]:.4g} to {ends[0]:.4g}); give a later until, or more clusters"
         )
-    return _answer(
-        model, knob, ends, left, ratios[known], np.sqrt(more[known] * less[known]), waiting.size - asked, lost
-    )
+    seen = Pairs(ratios[known], np.sqrt(more[known] * less[known]), waiting.size - asked, lost)
+    return _answer(model, knob, ends, left, seen, times)
 
 
-def _answer(
-    model: Attention,
-    knob: Knob,
-    ends: list[float],
-    left: int,
-    ratios: FloatArray,
-    lives: FloatArray,
-    without: int,
-    lost: int,
-) -> Elasticity:
-    """The mean of the ratios with its interval; `without`, `lost`: members that have no life time, and whose is not known."""
+@dataclass(frozen=True)
+class Pairs:
+    """Elasticities and life times of pairs; members `without` a life time, and pairs whose is not known (`lost`)."""
+
+    ratios: FloatArray
+    lives: FloatArray
+    without: int
+    lost: int
+
+
+def _answer(model: Attention, knob: Knob, ends: list[float], left: int, pairs: Pairs, times: FloatArray) -> Elasticity:
+    """The mean of the ratios with its interval."""
     from scipy.special import stdtrit
 
-    mean, error = float(ratios.mean()), float(ratios.std(ddof=1)) / math.sqrt(ratios.size)
-    width = float(stdtrit(ratios.size - 1, 0.975)) * error
+    count, life = pairs.ratios.size, float(np.median(pairs.lives))
+    # Two times that are read between output times are off by cells of them, also where all pairs happen to be off alike.
+    place = min(max(int(np.searchsorted(times, life)), 2), times.size - 1)
+    cell = math.log(times[place] / times[place - 1])
+    spread = max(float(pairs.ratios.std(ddof=1)), cell / math.sqrt(6.0) / math.log(ends[0] / ends[1]))
+    mean = float(pairs.ratios.mean())
+    width = float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
     subject = "until one is left" if left == 1 else f"until {left} are left"
-    how = f"{ratios.size} pairs, {knob.name} = {ends[1]:.4g} and {ends[0]:.4g}"
-    how += (f"; {without} never have more" if without else "") + (f"; {lost} lost" if lost else "")
-    life = float(np.median(lives))
+    how = f"{count} pairs, {knob.name} = {ends[1]:.4g} and {ends[0]:.4g}"
+    how += f"; {pairs.without} never have more" if pairs.without else ""
+    how += f"; {pairs.lost} lost" if pairs.lost else ""
     return Elasticity(subject, life, knob.name, mean, mean - width, mean + width, law_of(model, knob.name), how)

@@ -13,7 +13,7 @@ from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
 from metastable.control.counting import Counter
-from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded, turns_beta
+from metastable.control.knobs import Knob, applied, knob_of, narrowed, own_value, rounded, turns_beta
 from metastable.control.search import find
 from metastable.control.tries import Problem, Root, Try, nearest, pooled
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
@@ -269,7 +269,7 @@ def _first(
         return rounded(knob, feasible.law_root(law, goal, knob.low, knob.high))
     if knob.set is None:
         return rounded(knob, tokens)
-    own = knob.get(model) if knob.get is not None else 0.0
+    own = own_value(knob, model)
     if knob.low <= own <= knob.high:
         return rounded(knob, own)
     return rounded(knob, math.sqrt(knob.low * knob.high))

@@ -15,7 +15,7 @@ from metastable.derivatives.products import Decomposed, applied, decomposed
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError, UnsupportedError
 from metastable.handle import Handle
 from metastable.integrate import tangent
-from metastable.integrate.plan import MAX_STEPS, Accuracy, Plan, Save, Wishes, short
+from metastable.integrate.plan import MAX_STEPS, Accuracy, Plan, Save, Wishes, short, size_of_value
 from metastable.integrate.planning import make
 from metastable.kernels import select
 from metastable.model import Attention, Schedule
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3000
 """Tangent directions at the most: matrices of this order are multiplied in every step."""
+EARLIEST = 1e-10
+"""Earliest t, in the fastest time scale of the model: before, rounding of the derivative is more than what it tells."""
 FINER = 0.1
 """Factor in the tolerances of the second march, from which the first one's error is read; its steps are half as long at the most."""
 SURE = 10.0
@@ -238,6 +240,11 @@ def _plans(pieces: tuple[tuple[float, Attention], ...], tokens: int, end: float,
             raise UnsupportedError(
                 f"tangent vectors are carried in explicit steps, which do not reach t = {end:g} in this model; ask for an earlier t: "
                 "jacobian_spectrum(run, t)"
+            )
+        if end * size_of_value(model) < EARLIEST:
+            raise TimeError(
+                f"t = {end:g} is so early that the derivative is the identity to rounding; ask for at least "
+                f"{EARLIEST / size_of_value(model):.2g}"
             )
         directions = tokens * (model.dim - 1 + (1 if model.norm.has_radius else 0))
         if directions > LARGEST:

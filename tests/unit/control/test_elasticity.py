@@ -123,8 +123,16 @@ def test_paired_ensembles_know_the_pace():
     model = ms.Attention(dim=2, beta=2.0, norm=ms.NGPT(0.5))
     row = elasticities(model, ["norm"], tokens=8, until=2e3, members=40)[0]
     assert row.theory == -1.0
-    assert row.low - 0.05 < -1.0 < row.high + 0.05
+    assert row.low - 0.01 < -1.0 < row.high + 0.01
     assert "pairs" in row.how
+
+
+def test_intervals_know_how_times_are_read():
+    """At this turn all pairs are the same number of output times apart: they agree with one another better than with the truth."""
+    model = ms.Attention(dim=2, beta=2.0, norm=ms.NGPT(0.9))
+    row = elasticities(model, ["norm"], tokens=4, until=100.0, members=8, turn=0.9)[0]
+    assert row.low < -1.0 < row.high
+    assert row.high - row.low < 0.05
 
 
 def test_paired_ensembles_against_derivatives():

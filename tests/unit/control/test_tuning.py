@@ -9,7 +9,7 @@ import metastable as ms
 from metastable.analysis.cascade import counts_after
 from metastable.control import Knob, temperature, tune
 from metastable.control.knobs import applied, knob_of, value_of
-from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError
+from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, OwnFunctionError
 
 PLAIN = ms.Attention(dim=2, beta=1.0)
 
@@ -225,3 +225,18 @@ def test_nonsense_is_told(arguments, monkeypatch):
 def test_knobs_of_ones_own_are_checked(arguments):
     with pytest.raises(MetastableError):
         Knob(**{"name": "mine", "set": lambda model, value: model, **arguments})
+
+
+def test_knobs_of_ones_own_that_raise_are_named():
+    """Before any ensemble where the value is asked for, and at the first try where it is set."""
+
+    def broken(model, value=None):
+        raise ZeroDivisionError("of mine")
+
+    arguments = {"tokens": 20, "clusters": 2.0, "until": 10.0}
+    with pytest.raises(OwnFunctionError, match=r"knob 'mine'.*of mine"):
+        tune(PLAIN, Knob("mine", broken), **arguments)
+    with pytest.raises(OwnFunctionError, match=r"knob 'mine'.*of mine"):
+        tune(PLAIN, Knob("mine", lambda model, value: model, broken), **arguments)
+    with pytest.raises(InvalidInputError, match="value of the knob 'mine'"):
+        tune(PLAIN, Knob("mine", lambda model, value: model, lambda model: "much"), **arguments)

@@ -246,6 +246,8 @@ def test_what_cannot_be_followed_is_refused():
         ms.jacobian_spectrum(run, 3.0)
     with pytest.raises(TimeError, match="greater than 0"):
         ms.jacobian_spectrum(run, 0.0)
+    with pytest.raises(TimeError, match="so early"):
+        ms.jacobian_spectrum(run, 1e-300)
     with pytest.raises(InvalidInputError, match="Run"):
         ms.jacobian_spectrum(start)
     with pytest.raises(UnsupportedError, match="layers"):
