@@ -58,8 +58,8 @@ def million(tokens: int = TOKENS, threads: int = 2) -> dict[str, Any]:
     }
 
 
-FIRST = ("circle", "sphere", "ensemble", "implicit")
-"""What may be somebody's first result."""
+FIRST = ("circle", "sphere", "ensemble", "rodas", "implicit")
+"""What may be somebody's first result; "implicit" is a far horizon as `method="auto"` reaches it, by explicit steps and then by Rodas."""
 
 
 def first_result(case: str = "circle", threads: int = 2) -> dict[str, Any]:
@@ -73,10 +73,11 @@ def first_result(case: str = "circle", threads: int = 2) -> dict[str, Any]:
         watched = {"mean": ms.observe.mean_cosine()}
         ms.ensemble(model, tokens=200, members=16, times=times, seed=0, observe=watched, threads=threads)
     else:
-        dim, until = (3 if case == "sphere" else 2), (1e6 if case == "implicit" else 20.0)
+        far = case in ("rodas", "implicit")
+        dim, until, tokens = 3 if case == "sphere" else 2, 1e6 if far else 20.0, 30 if far else 200
         model = ms.Attention(dim=dim, beta=9.0 if case == "sphere" else 64.0)
-        tokens = 30 if case == "implicit" else 200
-        ms.simulate(model, ms.sphere.uniform(tokens, dim=dim, seed=0), until=until, threads=threads)
+        start, method = ms.sphere.uniform(tokens, dim=dim, seed=0), "rodas" if case == "rodas" else "auto"
+        ms.simulate(model, start, until=until, method=method, threads=threads)
     return {"cpu_seconds": time.process_time()}
 
 

@@ -306,12 +306,14 @@ def test_auto_follows_the_table(monkeypatch):
     monkeypatch.setattr(select.engine_module("cuda"), "wins", lambda *_: False)  # as on a machine without a GPU
     row, others = select.TORCH_WINS["several heads of low rank"], select.TORCH_WINS["others"]
     assert chosen(ms.Attention(dim=select.PRODUCTS_FROM - 1, beta=1.0), 5000) == "cpu"
-    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), 50) == "reference"
+    assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens - 1) == "reference"
     assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens) == "torch"
     assert chosen(ms.Attention(dim=select.PRODUCTS_FROM, beta=1.0), others.tokens, members=9) == "cpu"
     assert chosen(low_rank(row.dim, 2), row.tokens) == "torch"
     assert chosen(low_rank(row.dim, 2), row.tokens - 1) == "reference"
     assert chosen(low_rank(row.dim, 1), row.tokens) == "reference"
+    assert chosen(low_rank(others.dim, 1), others.tokens) == "torch"
+    assert chosen(low_rank(others.dim - 1, 1), others.tokens) == "reference"
     assert chosen(low_rank(row.dim - 1, 2), row.tokens) == "reference"
     monkeypatch.setattr(engine, "installed", lambda: False)
     assert chosen(low_rank(row.dim, 2), row.tokens) == "reference"

@@ -9,6 +9,7 @@ import typer
 
 from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Quiet, Threads
 from metastable.cli.pictures import check_picture, write_picture
+from metastable.cli.stopping import stoppable
 from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError
 
@@ -105,7 +106,7 @@ def temperature(
         if text is not None:
             table[family] = read_variant(family, text)
     options = {} if threads is None else {"threads": threads}
-    try:
+    with stoppable():
         found = tune(
             Attention.from_dict(table),
             knob,
@@ -120,9 +121,6 @@ def temperature(
             progress=False if quiet else None,
             **options,
         )
-    except KeyboardInterrupt:
-        typer.echo("stopped by Ctrl-C", err=True)
-        raise typer.Exit(130) from None
     if plot is not None:
         write_picture(found.plot(), plot)
     show(found, {"drawn in": str(plot) if plot is not None else ""})
@@ -181,7 +179,7 @@ def schedule(
     if plot is not None:
         check_picture(plot)
     run = load(store)
-    try:
+    with stoppable("nothing was kept"):
         found = steer(
             run,
             None if event is None else read_pair(event),
@@ -190,9 +188,6 @@ def schedule(
             verify=verify,
             progress=False if quiet else None,
         )
-    except KeyboardInterrupt:
-        typer.echo("stopped by Ctrl-C; nothing was kept", err=True)
-        raise typer.Exit(130) from None
     if out is not None:
         assert found.run is not None
         found.run.save(out, overwrite=overwrite)

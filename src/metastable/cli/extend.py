@@ -11,6 +11,7 @@ import typer
 from metastable.cli.options import OUTPUT, SOLVER, Overwrite, Plot, Quiet, Threads
 from metastable.cli.pictures import check_picture, write_picture
 from metastable.cli.simulate import STOPPED_EARLY, read_times, read_until, summary
+from metastable.cli.stopping import stoppable
 from metastable.errors import InvalidInputError, StoppedEarlyWarning
 
 
@@ -67,7 +68,7 @@ def extend(
             f"{store} holds every step with dense output, which --times would drop; keep both: --out FILE, or leave --times out"
         )
     warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
-    try:
+    with stoppable(f"{store} is as it was"):
         longer = run.extend(
             read_until(until),
             times=read_times(times),
@@ -76,9 +77,6 @@ def extend(
             threads=threads,
             progress=False if quiet else None,
         )
-    except KeyboardInterrupt:
-        typer.echo(f"stopped by Ctrl-C; {store} is as it was", err=True)
-        raise typer.Exit(130) from None
     longer.save(destination, overwrite=replace)
     if plot is not None:
         write_picture(longer.plot(), plot)

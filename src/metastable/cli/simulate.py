@@ -11,6 +11,7 @@ import typer
 
 from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Plot, Quiet, Threads
 from metastable.cli.pictures import check_picture, write_picture
+from metastable.cli.stopping import stoppable
 from metastable.cli.variants import field_help, read_variant, variant_help
 from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, StoreError
 from metastable.model import Attention
@@ -151,11 +152,8 @@ def simulate(
     if options.get("method") == "sde" or model.noise > 0:
         options["seed"] = number
     warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
-    try:
+    with stoppable("nothing was kept"):
         run = runs.simulate(model, x, progress=False if quiet else None, **options)
-    except KeyboardInterrupt:
-        typer.echo("stopped by Ctrl-C; nothing was kept", err=True)
-        raise typer.Exit(130) from None
     if destination is not None:
         run.save(destination, overwrite=replace)
     if plot is not None:

@@ -203,9 +203,10 @@ def _rows(clusters: Clusters, event: Event, natural: MergeTree, knobs: list[str]
     for knob in knobs:
         value, error = _derivative(turned[knob], event, clusters.t0)
         expected = _theory(clusters, child, parent, target, knob)
-        name = event.said(sink).split(" at ")[0]
         life = event.time - clusters.t0
-        rows.append(Elasticity(name, life, knob, value, value - error, value + error, expected, "derivative"))
+        rows.append(
+            Elasticity(event.pair(sink), life, knob, value, value - error, value + error, expected, "derivative")
+        )
     return rows
 
 

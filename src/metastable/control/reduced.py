@@ -31,10 +31,13 @@ class Event:
     parent: int
     time: float
 
+    def pair(self, sink: bool) -> str:
+        """Who into whom, in words; `sink`: token 0 is the frozen one, and those of the run come behind it."""
+        return f"{self.child - sink} into " + ("the sink" if sink and self.parent == 0 else str(self.parent - sink))
+
     def said(self, sink: bool) -> str:
-        """In words; `sink`: token 0 is the frozen one, and those of the run come behind it."""
-        parent = "the sink" if sink and self.parent == 0 else str(self.parent - sink)
-        return f"{self.child - sink} into {parent} at t = {self.time:.4g}"
+        """The same, and when."""
+        return f"{self.pair(sink)} at t = {self.time:.4g}"
 
     def __str__(self) -> str:
         return self.said(False)

@@ -290,12 +290,10 @@ class _Reference:
         if self.normalised:
             return
         visible = model.mask.rows(len(self.masses), rows.start, rows.stop)[:, seen]
-        added = np.zeros(visible.shape)
-        if model.bias is not None:
-            place = np.arange(len(self.masses), dtype=float)
-            added = model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+        added = reference.added_logits(model, number, len(self.masses), rows)
         log_total = reference.log_visible(visible * masses[seen], added, float(self.anchor_weights.sum()))
-        self.masses[seen] -= (visible * np.exp(np.where(visible, added, 0.0) - log_total) * mean).sum(axis=0)
+        share = np.exp((0.0 if added is None else np.where(visible, added, 0.0)) - log_total)
+        self.masses[seen] -= (visible * share * mean).sum(axis=0)
         self.frozen_weights -= (mean * np.exp(-log_total)).sum()
 
     def parameters(self) -> Parameters:

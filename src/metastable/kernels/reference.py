@@ -135,12 +135,11 @@ def weights_of_rows(
     `side` is that of `sides(model, head, x, first)`.
     """
     n = len(side.keys)
-    own, seen, place = slice(rows.start - first, rows.stop - first), rows.columns, np.arange(n, dtype=float)
+    own, seen = slice(rows.start - first, rows.stop - first), rows.columns
     visible = model.mask.rows(n, rows.start, rows.stop)[:, seen]
     moving = side.queries[own] @ side.keys[seen].T
-    added = None
-    if model.bias is not None:
-        added = model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[seen])
+    added = added_logits(model, number, n, rows)
+    if added is not None:
         moving += added
     np.copyto(moving, -np.inf, where=~visible)
     mass = np.empty(0) if model.frozen is None else np.asarray(model.frozen.weights)
@@ -149,16 +148,25 @@ def weights_of_rows(
     return _normalise(model, counted, added, moving, fixed, mass)
 
 
+def added_logits(model: Attention, number: int, tokens: int, rows: Rows) -> FloatArray | None:
+    """What the bias adds to the logits of head `number` for some tokens, (rows, columns); None: there is no bias."""
+    if model.bias is None:
+        return None
+    place = np.arange(tokens, dtype=float)
+    return model.bias.logits(number, len(model.all_heads), place[rows.start : rows.stop], place[rows.columns])
+
+
 def log_visible(seen: Any, added: FloatArray | None, mass: float) -> FloatArray:
     """log of sum_j seen_kj exp(added_kj) + mass, (rows, 1): what unnormalised weights are divided by, which is softmax's divisor at
     beta = 0. `seen` (rows, n) is how often each token counts, `added` its bias, `mass` that of the frozen tokens. 0 for nobody.
     """
-    bias = np.zeros(seen.shape) if added is None else added
-    top = np.where(seen > 0, bias, -np.inf).max(axis=1, keepdims=True)
-    top = np.where(np.isneginf(top) | (mass > 0), np.maximum(top, 0.0), top)
-    total = (seen * np.exp(np.minimum(bias - top, 0.0))).sum(axis=1, keepdims=True) + mass * np.exp(
-        -np.maximum(top, 0.0)
-    )
+    if added is None:
+        total, top = seen.sum(axis=1, keepdims=True) + mass, 0.0
+    else:
+        top = np.where(seen > 0, added, -np.inf).max(axis=1, keepdims=True)
+        top = np.where(np.isneginf(top) | (mass > 0), np.maximum(top, 0.0), top)
+        total = (seen * np.exp(np.minimum(added - top, 0.0))).sum(axis=1, keepdims=True)
+        total += mass * np.exp(-np.maximum(top, 0.0))
     return np.where(total == 0, 0.0, np.log(np.where(total == 0, 1.0, total)) + top)
 
 
@@ -167,13 +175,10 @@ def _geometric(slope: float, ranges: np.ndarray) -> FloatArray:
     k = np.arange(len(ranges))[:, None]
     start, stop = ranges[:, :, 0], ranges[:, :, 1]
     total = np.zeros(len(ranges))
-    for least, most in (
-        (
-            k - np.minimum(stop, k + 1) + 1,
-            k - np.minimum(start, k + 1),
-        ),  # distances of the range up to k, itself included
-        (np.maximum(start, k + 1) - k, np.maximum(stop, k + 1) - 1 - k),
-    ):
+    # Distances of the range up to k, itself included, and of the range behind it.
+    before = k - np.minimum(stop, k + 1) + 1, k - np.minimum(start, k + 1)
+    behind = np.maximum(start, k + 1) - k, np.maximum(stop, k + 1) - 1 - k
+    for least, most in (before, behind):
         length = np.maximum(most - least + 1, 0)
         share = np.expm1(-slope * length) / np.expm1(-slope) if slope > 0 else length
         total += (np.exp(-slope * least) * share).sum(axis=1)
@@ -189,13 +194,11 @@ def log_divisors(model: Attention, tokens: int) -> FloatArray:
         if total.all():  # else somebody sees nobody, or only what a slope has made too small
             return np.log(total)
     masses = np.ones(tokens) if model.masses is None else model.masses
-    heads, place = len(model.all_heads), np.arange(tokens, dtype=float)
-    out = np.empty((heads, tokens))
+    out = np.empty((len(model.all_heads), tokens))
     for rows in blocks(model.mask, tokens):
-        seen = model.mask.rows(tokens, rows.start, rows.stop) * masses
-        for number in range(heads):
-            own = place[rows.start : rows.stop]
-            added = None if model.bias is None else model.bias.logits(number, heads, own, place)
+        seen = model.mask.rows(tokens, rows.start, rows.stop)[:, rows.columns] * masses[rows.columns]
+        for number in range(len(out)):
+            added = added_logits(model, number, tokens, rows)
             out[number, rows.start : rows.stop] = log_visible(seen, added, mass)[:, 0]
     return out
 
@@ -242,17 +245,14 @@ def _normalise(
         total = np.where(total == 0, 1.0, total)
         moving /= total
         return moving, fixed / total
-    log_total = log_visible(seen, added, float(mass.sum())) if added is not None else 0.0
-    if law.score == "exponential" and (largest := float(np.max(top - log_total))) > LOG_MAX:
+    logit = top if law.score == "exponential" else np.zeros_like(top)
+    logit = logit - log_visible(seen, added, float(mass.sum()))
+    if logit.max() > LOG_MAX:
         raise NumericalRangeError(
-            f"unnormalized attention overflows: a logit reaches {largest:.4g}, and exp of more than {LOG_MAX:.0f} leaves "
+            f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
             "double precision; lower beta or use weights='softmax'"
         )
-    if added is not None:
-        scale = np.exp(top - log_total) if law.score == "exponential" else np.exp(-log_total)
-        return scale * moving, scale * fixed
-    count = seen.sum(axis=1, keepdims=True) + mass.sum()
-    scale = (np.exp(top) if law.score == "exponential" else 1.0) / np.where(count == 0, 1.0, count)
+    scale = np.exp(logit)
     return scale * moving, scale * fixed
 
 

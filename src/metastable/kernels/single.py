@@ -53,9 +53,8 @@ def _broken(model: Attention, tokens: int | None) -> str | None:
     """In what way a model leaves the range."""
     found: list[tuple[str, float]] = []
     for name, numbers in _logit_parts(model):
-        found.append(
-            (name, max(SMALLEST, float(np.abs(numbers).max())))
-        )  # a logit that is too small to be told from zero is zero
+        # A logit that is too small to be told from zero is zero.
+        found.append((name, max(SMALLEST, float(np.abs(numbers).max()))))
     for name, numbers in _summed_parts(model):
         found += [(name, float(np.abs(numbers).max()))] if np.any(numbers) else []
     for name, numbers in _counted_parts(model):

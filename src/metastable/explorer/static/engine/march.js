@@ -219,7 +219,6 @@ function* shake(setting, times, record) {
   const y = new Float64Array(tokens * width).fill(1), slope = new Float64Array(y.length), bent = new Float64Array(y.length), probe = new Float64Array(y.length), out = new Float64Array(tokens * dim);
   for (let k = 0; k < tokens; k++) for (let a = 0; a < dim; a++) y[k * width + a] = setting.start.x[k * dim + a];
   record.step = step;
-  const radii = Array.from({ length: tokens }, (_, k) => k);
   const wanted = Array.from(times, (t) => Math.round(t / step)), steps = wanted.at(-1), move = brownian(dim, variance);
   // Heun's method over h; no slope is taken behind `last`, where the norm jumps.
   const heun = (t, h, last) => {
@@ -237,8 +236,9 @@ function* shake(setting, times, record) {
     else heun(t, step, Infinity);
     move(y, draws, dim, tokens, width);
     if (!y.every(Number.isFinite)) { halt(record, "diverged", `the solution left the range of double precision at t = ${Number(((number + 1) * step).toPrecision(6))}`); break; }
-    const lost = model.norm.hasRadius ? radii.findIndex((k) => y[k * width + dim] <= 0) : -1;
-    if (lost >= 0) { halt(record, "diverged", `token ${lost} reached radius zero, which has no direction, near t = ${Number(((number + 1) * step).toPrecision(6))}`); break; }
+    let lost = model.norm.hasRadius ? 0 : tokens;
+    while (lost < tokens && y[lost * width + dim] > 0) lost++;
+    if (lost < tokens) { halt(record, "diverged", `token ${lost} reached radius zero, which has no direction, near t = ${Number(((number + 1) * step).toPrecision(6))}`); break; }
     record.accepted++;
     record.t = (number + 1) * step;
     if (number + 1 === wanted[record.frames]) { for (let k = 0; k < tokens; k++) for (let a = 0; a < dim; a++) out[k * dim + a] = y[k * width + a]; record.add(out); }

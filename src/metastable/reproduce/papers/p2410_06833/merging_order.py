@@ -340,5 +340,6 @@ ORDER = Recipe(
     seconds=16,
     hindsight="5 draws up to t = 10^20 became 20 draws until one cluster is left (10^60). The line on growing beta was "
     "left out where all merges at some beta were of the closest pair; it is now always judged, by another test (of "
-    "Cochran and Armitage). Merges were taken for independent at first; now each start counts once",
+    "Cochran and Armitage). Merges were taken for independent at first; now each start counts once. A share of 0.9 of all "
+    "merges was enough at first; the share by starts must now be above it by two standard errors",
 )

@@ -417,5 +417,6 @@ RESISTANCE = Recipe(
     revision=2,
     seconds=15,
     hindsight="Runs that had not come so far were left out first, and the four runs of one start (one for each beta) counted as "
-    "independent; now every run counts, and each start once",
+    "independent; now every run counts, and each start once. A pair of norms that the test could not tell apart was a "
+    "disagreement at first; it is now not decided",
 )
