@@ -109,3 +109,27 @@ def test_the_last_output_time_is_there_under_causal_attention_too(dim):
     x = ms.sphere.uniform(20, dim, 2)
     for until in (1e37, 1e40):
         follow(ms.Attention(dim=dim, beta=24.0 if dim == 2 else 8.0), x[5:], np.geomspace(1, until, 30))
+
+
+def settled(model, x, rtol):
+    run = ms.simulate(model, x, until="settled", rtol=rtol, atol=0.0, progress=False)
+    assert run.status == "success"
+    assert ms.sphere.pairwise_distance(run.final).max() < 1e-11
+    return run
+
+
+@pytest.mark.parametrize(("dim", "beta"), [(2, 40.0), (3, 9.0)])
+def test_a_prefix_settles_at_one_place_whenever_that_is(dim, beta):
+    """It ended at t = 1e20 as not settled. A prefix at one place settles when causal tokens do; any other at times that a hundred times
+    the tolerance does not change (but for the step in which it is noticed), and after its last merge."""
+    x = ms.sphere.uniform(24, dim, 5)
+    model = ms.Attention(dim=dim, beta=beta, mask=ms.Prefix(8))
+    fine, coarse = (settled(model, x, rtol) for rtol in (1e-8, 1e-6))
+    assert fine.notes["settled"] == pytest.approx(coarse.notes["settled"], rel=3e-2)
+    if dim == 2:
+        assert fine.notes["settled"] > 1e20
+    last = ms.merge_tree(fine).time[-1]
+    assert last <= fine.notes["settled"] < 1.05 * last + 100
+    x[:8] = x[0]
+    both = (settled(model.replace(mask=mask), x, 1e-8).notes["settled"] for mask in (ms.Prefix(8), ms.Causal()))
+    assert next(both) == pytest.approx(next(both), rel=3e-2, abs=100.0)

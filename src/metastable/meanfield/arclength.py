@@ -123,9 +123,7 @@ def onset_values(
     curve = curve_from(model, axis, parameter, 1.0, max(DEGREE, 2 * mode))
 
     def rate(value: float) -> float:
-        system = curve.system(value / curve.unit)
-        uniform = np.eye(1, system.basis.size)[0]
-        return float(sector_matrix(system, uniform, 0)[mode - 1, mode - 1]) * system.kappa
+        return uniform_rate(curve, mode, value)
 
     marks = np.geomspace(*limits, 65) if limits[0] > 0 else np.linspace(*limits, 65)
     rates = np.array([rate(float(mark)) for mark in marks])
@@ -146,6 +144,30 @@ def onset_values(
     changes = np.flatnonzero(rates[1:] * rates[:-1] < 0)
     crossed = [root(rate, float(marks[first]), float(marks[first + 1])) for first in changes]
     return sorted([*crossed, *(float(mark) for mark in marks[rates == 0])])
+
+
+def uniform_rate(curve: Curve, mode: int, value: float) -> float:
+    """Growth rate of a zonal mode of the uniform state, times kappa, at a value of the parameter."""
+    system = curve.system(value / curve.unit)
+    uniform = np.eye(1, system.basis.size)[0]
+    return float(sector_matrix(system, uniform, 0)[mode - 1, mode - 1]) * system.kappa
+
+
+def transcritical(dim: int, mode: int) -> bool:
+    """True where a mode and its opposite are different perturbations: P_l of even degree in three dimensions and more.
+
+    A turn by pi/k takes cos(k theta) to its opposite, and the reflection of the axis does so with P_l of odd degree.
+    """
+    return dim > 2 and mode % 2 == 0
+
+
+def leaving(curve: Curve, mode: int, value: float, amplitude: float) -> FloatArray:
+    """The point, on the branch that leaves the uniform state at `value`, at which the mode has an amplitude (that of a density's
+    `amplitudes`; below zero: of the opposite perturbation)."""
+    pole = curve.system(value / curve.unit).basis.functions(np.eye(1, curve.model.dim))[0][mode]
+    guess = np.append(np.zeros(curve.degree), value / curve.unit)
+    guess[mode - 1] = amplitude * pole
+    return curve.correct(guess, np.eye(1, guess.size, mode - 1)[0])[0]
 
 
 def curve_from(model: Attention, axis: FloatArray, parameter: str, value: float, degree: int) -> Curve:

@@ -26,13 +26,13 @@ from metastable.errors import ConvergenceError, InvalidInputError, ResolutionErr
 from metastable.meanfield import bases, interaction
 from metastable.meanfield.bases import Zonal, gauss_rule, resized, zonal_polynomials
 from metastable.meanfield.density import Density
-from metastable.meanfield.making import tail_of
+from metastable.meanfield.making import check_kept, tail_of
 from metastable.model import Attention
 
 DEGREE = 32
 LARGEST_DEGREE = 512
 TAIL = 1e-11
-"""Part of a state that may be left in the last tenth of its modes."""
+"""Part of a state that may be left at the end of its modes."""
 RESIDUAL = 1e-12
 """Root mean square of mu - exp(kappa psi)/Z, against mu, of what counts as stationary."""
 ITERATIONS = 60
@@ -230,7 +230,8 @@ class StationaryState:
     ------
     model : the model, with its noise.
     density : the law, zonal.
-    growth : largest rate at which a perturbation of it grows; below zero all decay. Turning the state is left out.
+    growth : largest rate at which a perturbation of it grows; below zero all decay. Turning the state is left out. (Under a
+        causal mask: of perturbations that are the same at all positions.)
     symmetry : degree m, across the axis, of that perturbation (0: it stays zonal).
     residual : root mean square of mu - exp(kappa psi)/Z.
     """
@@ -263,7 +264,7 @@ class StationaryState:
 
 def noisy(model: Attention) -> float:
     """kappa of a model that has one."""
-    model = interaction.checked(model)
+    model = with_one_law(interaction.checked(model))
     if not model.noise > 0:
         raise UnsupportedError(
             "without noise stationary laws are point masses, not densities; give the model noise: noise=sqrt(2/kappa)"
@@ -272,6 +273,16 @@ def noisy(model: Attention) -> float:
     if not 1e-12 < kappa < 1e12:
         raise InvalidInputError(f"kappa = 2/noise^2 must be between 1e-12 and 1e12, not {kappa:g}")
     return kappa
+
+
+def with_one_law(model: Attention) -> Attention:
+    """`model`, if its stationary laws are the same at all positions of a sequence."""
+    if model.frozen is not None and model.mask.kind == "causal":
+        raise UnsupportedError(
+            "under a causal mask early tokens feel frozen ones more than late tokens do, so that every position has a "
+            "stationary law of its own; use mask=Full(), or evolve a CausalDensity until it rests"
+        )
+    return model
 
 
 def zonal_start(model: Attention, start: Any) -> Density:
@@ -290,6 +301,14 @@ def zonal_start(model: Attention, start: Any) -> Density:
             "give it the axis: Density.perturbed(dim, {1: 0.1}, axis=token)"
         )
     return density
+
+
+def degree_for(start: Density) -> int:
+    """The degree with which a search from a zonal start begins."""
+    check_kept(
+        start.basis, start.coefficients, LARGEST_DEGREE, 1e-3, f"stationary states have {LARGEST_DEGREE} at most"
+    )
+    return max(DEGREE, min(start.basis.degree, LARGEST_DEGREE))
 
 
 def state_of(model: Attention, system: System, a: FloatArray, axis: FloatArray) -> StationaryState:
@@ -313,11 +332,11 @@ def with_beta(model: Attention, beta: float, noise: float) -> Attention:
 def stationary(model: Attention, start: Density | StationaryState) -> StationaryState:
     """The stationary law near `start`: where Newton's method goes from there, stable or not.
 
-    Laws are looked for among zonal ones: a start on the circle or on S^2 is averaged around its mean token first (on the circle:
-    made even). The number of modes grows until the law is resolved.
+    Laws are looked for among zonal ones: a start on the circle or on S^2 is averaged around its mean token first, or around the axis
+    that keeps most of it (`Density.as_zonal`; on the circle: made even). The number of modes grows until the law is resolved.
 
     Args:
-        model: SA or USA, full or causal, Q = K = V = I, with noise; frozen tokens on the axis of the start.
+        model: SA or USA, full or causal, Q = K = V = I, with noise; under full attention frozen tokens on the axis of the start.
         start: a density, or a state found for other parameters.
 
     Raises:
@@ -332,7 +351,7 @@ def stationary(model: Attention, start: Density | StationaryState) -> Stationary
     kappa, beta = noisy(model), interaction.beta_of(model)
     density = zonal_start(model, start)
     assert density.axis is not None
-    degree = max(DEGREE, min(density.basis.degree, LARGEST_DEGREE))
+    degree = degree_for(density)
     a = density.coefficients
     while True:
         system = make_system(model, density.axis, degree, kappa, beta)

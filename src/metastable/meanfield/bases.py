@@ -349,7 +349,7 @@ class Sphere(Basis):
         m, l = m[l >= m], l[l >= m]
         return m, l, l * l + l + m, l * l + l - m
 
-    def _packed(self, coefficients: FloatArray) -> ComplexArray:
+    def packed(self, coefficients: FloatArray) -> ComplexArray:
         """Coefficients as complex amplitudes (..., m, l) of e^(i m phi), m >= 0."""
         m, l, cosine, sine = self._places
         result = np.zeros((*coefficients.shape[:-1], self.degree + 1, self.degree + 1), dtype=complex)
@@ -384,10 +384,10 @@ class Sphere(Basis):
         return np.matmul(table, rings[..., None])[..., 0]
 
     def values(self, coefficients: FloatArray) -> FloatArray:
-        return self._around(self._packed(coefficients), self._tables[0])
+        return self._around(self.packed(coefficients), self._tables[0])
 
     def gradient(self, coefficients: FloatArray) -> FloatArray:
-        packed = self._packed(coefficients)
+        packed = self.packed(coefficients)
         return np.stack([self._around(packed, self._tables[1]), self._around(1j * packed, self._tables[2])])
 
     def project(self, values: FloatArray) -> FloatArray:

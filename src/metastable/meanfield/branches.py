@@ -7,6 +7,7 @@ neutral.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,25 +17,37 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import ConvergenceError, InvalidInputError, MetastableError
 from metastable.meanfield import interaction
-from metastable.meanfield.arclength import Curve, curve_from, onset_value, onset_values, root
+from metastable.meanfield.arclength import (
+    Curve,
+    curve_from,
+    leaving,
+    onset_value,
+    onset_values,
+    root,
+    transcritical,
+)
 from metastable.meanfield.balance import (
     DEGREE,
-    LARGEST_DEGREE,
     TAIL,
     StationaryState,
+    degree_for,
     noisy,
     state_of,
+    with_one_law,
     zonal_start,
 )
 from metastable.meanfield.bases import resized
 from metastable.meanfield.density import Density
 from metastable.meanfield.making import tail_of
+from metastable.meanfield.symmetry import default_axis
 from metastable.model import Attention
 
 PARAMETERS = ("kappa", "beta")
 POINTS = 400
 STEP = 0.05
 SMALLEST_STEP = 1e-6
+LEAVING = 1e-3
+"""Amplitude at which the slope of a branch that crosses the uniform state is measured for its first step."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +96,7 @@ def _branch(parameter: str, states: list[StationaryState], values: list[float], 
 
 
 def checked_range(model: Attention, parameter: str, limits: Any) -> tuple[Attention, str, tuple[float, float]]:
-    model = interaction.checked(model)
+    model = with_one_law(interaction.checked(model))
     parameter = _checks.choice(parameter, "parameter", PARAMETERS)
     low, high = (float(value) for value in _checks.vector(limits, "limits", 2))
     if not low < high or (parameter == "kappa" and low <= 0):
@@ -104,7 +117,7 @@ def uniform_branch(
     model, parameter, limits = checked_range(model, parameter, limits)
     points = _checks.count(points, "points", minimum=2, maximum=10_000)
     refuse_anchors(model)
-    axis = np.eye(1, model.dim)[0]
+    axis = default_axis(model.dim)
     found = [value for mode in range(1, 9) for value in onset_values(model, parameter, mode, limits, axis)]
     marks = np.geomspace(*limits, points) if limits[0] > 0 else np.linspace(*limits, points)
     marks = np.unique(np.concatenate([marks, found]))
@@ -138,13 +151,18 @@ def branch(
         model: SA or USA with noise (the noise says kappa where beta is the parameter; else it is not looked at).
         parameter: "kappa" or "beta".
         limits: the range of the parameter; the branch is followed until it leaves it.
-        mode: it leaves the uniform state in this mode, where that becomes neutral within the limits.
-        start: instead of `mode`: a stationary state to go on from, towards smaller values of the parameter first, then larger ones.
+        mode: it leaves the uniform state in this mode, where that becomes neutral first within the limits. Where the mode and
+            its opposite are different perturbations (even modes for d >= 3, see `Onset.kind`), the branch goes through the
+            uniform state: it is followed to both sides, and its points are in order from the end of the opposite perturbation
+            (the mode below zero) to the other end.
+        start: instead of `mode`: a stationary state of this model (but for the parameter) to go on from, or a density near one;
+            the points are in order from smaller values of the parameter, through the start, to larger ones.
         step: longest step, in coefficients of the series (root mean square) and parts of the parameter.
         points: at most so many (on each side of `start`).
 
     Returns:
-        A `Branch`; every point knows whether it is stable, `folds` where it turns.
+        A `Branch`; every point knows whether it is stable, `folds` where it turns. Its axis, where no start says one, is that of
+        `Density.perturbed`: e_1, and e_3 for d = 3.
     """
     model, parameter, limits = checked_range(model, parameter, limits)
     mode = _checks.count(mode, "mode", maximum=64)
@@ -153,16 +171,19 @@ def branch(
     if start is not None:
         return _both_ways(model, parameter, limits, start, step, points)
     refuse_anchors(model)
-    axis = np.eye(1, model.dim)[0]
+    axis = default_axis(model.dim)
     value = onset_value(model, parameter, mode, limits, axis)
-    curve = curve_from(model, axis, parameter, value, max(DEGREE, 4 * mode))
-    point = np.append(np.zeros(curve.degree), value / curve.unit)
-    along = np.zeros(point.size)
-    along[mode - 1] = 1.0
-    followed = _follow(curve, point, along, limits, step, points)
-    return _branch(
-        parameter, followed.states, followed.values, folds=tuple(followed.folds), mode=mode, message=followed.message
-    )
+    sides = []
+    for sign in (-1.0, 1.0) if transcritical(model.dim, mode) else (1.0,):
+        curve = curve_from(model, axis, parameter, value, max(DEGREE, 4 * mode))
+        point = np.append(np.zeros(curve.degree), value / curve.unit)
+        along = np.eye(1, point.size, mode - 1)[0]
+        if transcritical(model.dim, mode):
+            # It leaves at a slope, which the first step must know.
+            along = leaving(curve, mode, value, sign * LEAVING) - point
+            along /= np.linalg.norm(along)
+        sides.append(_follow(curve, point, along, limits, step, points))
+    return _joined(parameter, sides, mode)
 
 
 def _both_ways(
@@ -171,27 +192,55 @@ def _both_ways(
     """From a state towards smaller values, and towards larger ones."""
     density = zonal_start(model, start)
     assert density.axis is not None
-    kappa = noisy(start.model if isinstance(start, StationaryState) else model)
-    beta = interaction.beta_of(start.model if isinstance(start, StationaryState) else model)
+    here = _same_but_for(parameter, model, start) if isinstance(start, StationaryState) else model
+    kappa, beta = noisy(here), interaction.beta_of(here)
+    value = kappa if parameter == "kappa" else beta
+    if not limits[0] <= value <= limits[1]:
+        raise InvalidInputError(f"the start has {parameter} = {value:g}, which is not between the limits {limits}")
     sides = []
     for sign in (-1.0, 1.0):
-        degree = max(DEGREE, min(density.basis.degree, LARGEST_DEGREE))
+        degree = degree_for(density)
         curve = Curve(model, density.axis, parameter, kappa, beta, degree)
-        value = kappa if parameter == "kappa" else beta
-        if not limits[0] <= value <= limits[1]:
-            raise InvalidInputError(f"the start has {parameter} = {value:g}, which is not between the limits {limits}")
         guess = np.append(resized(density.coefficients, degree + 1)[1:], value / curve.unit)
         along = np.zeros(guess.size)
         along[-1] = sign
         point, _ = curve.correct(guess, along)
         sides.append(_follow(curve, point, along, limits, step, points))
-    back, forth = sides
+    return _joined(parameter, sides, -1)
+
+
+def _same_but_for(parameter: str, model: Attention, start: StationaryState) -> Attention:
+    """The model of a state, if it is the given one at another value of the parameter."""
+    other, own = start.model, model
+    differ = [
+        what
+        for what, here, there in (
+            ("weights", own.weighting.kind, other.weighting.kind),
+            ("frozen tokens", own.frozen, other.frozen),
+            ("beta", interaction.beta_of(own), interaction.beta_of(other)),
+        )
+        if here != there and what != parameter
+    ]
+    if parameter == "beta" and not math.isclose(noisy(own), start.kappa, rel_tol=1e-9):
+        differ.append("noise")
+    if differ:
+        raise InvalidInputError(
+            f"start is a state of a model with other {' and '.join(differ)}; give branch that model (start.model), or "
+            "find the state of this one first: stationary(model, start)"
+        )
+    return other
+
+
+def _joined(parameter: str, sides: list[_Followed], mode: int) -> Branch:
+    """One branch, or two that begin at one point as a single one, the first of them backwards."""
+    back, forth = sides[:-1], sides[-1]
     return _branch(
         parameter,
-        [*back.states[:0:-1], *forth.states],
-        [*back.values[:0:-1], *forth.values],
-        folds=tuple(sorted({*back.folds, *forth.folds})),
-        message=f"{back.message}; {forth.message}",
+        [*(state for side in back for state in side.states[:0:-1]), *forth.states],
+        [*(value for side in back for value in side.values[:0:-1]), *forth.values],
+        folds=tuple(sorted({fold for side in sides for fold in side.folds})) if back else tuple(forth.folds),
+        mode=mode,
+        message="; ".join(side.message for side in sides),
     )
 
 

@@ -14,7 +14,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases
-from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
+from metastable.meanfield.bases import Basis, Circle, Zonal, resized
 from metastable.meanfield.making import (
     BLOCK,
     DEGREE,
@@ -23,6 +23,7 @@ from metastable.meanfield.making import (
     at_nodes,
     check_axis,
     check_degree,
+    check_kept,
     degree_of,
     in_frame,
     kind_of,
@@ -31,6 +32,7 @@ from metastable.meanfield.making import (
     smeared,
     smearing,
 )
+from metastable.meanfield.symmetry import best_axis, default_axis, zonal_parts
 
 NEGATIVE = 1e-9
 """How far below zero, against its largest value, a density may go: what a truncated series leaves."""
@@ -102,9 +104,8 @@ class Density(_checks.LockedArrays):
         basis = bases.make(kind, dim, check_degree(degree, kind))
         if not isinstance(amplitudes, dict):
             raise InvalidInputError(f"amplitudes must say how much of which degree: {{3: 0.1}}, not {amplitudes!r}")
-        pole = np.zeros((1, dim))
-        pole[0, 2 if kind is Sphere else 0] = 1.0
-        top = basis.functions(pole)[0]
+        # A zonal basis has its pole in front, wherever the axis is.
+        top = basis.functions((np.eye(dim)[0] if kind is Zonal else default_axis(dim))[None])[0]
         coefficients = np.zeros(basis.size)
         coefficients[0] = 1.0
         for key, amplitude in amplitudes.items():
@@ -120,7 +121,9 @@ class Density(_checks.LockedArrays):
     ) -> Density:
         """The law whose density is proportional to `function`, of unit vectors (m, dim) to m numbers >= 0.
 
-        `degree` None: as many modes as it takes to have it to rounding. `axis`: the function depends on <x, axis> only.
+        `degree` None: as many modes as it takes to have it to rounding, also at points between those that the series is made from
+        (`ResolutionError` where the largest degree does not do: 4096 on the circle, 128 on S^2, 1024 with an axis). Else the
+        series is cut there. `axis`: the function depends on <x, axis> only.
         """
         dim = _checks.count(dim, "dim", minimum=2, maximum=10_000)
         axis = check_axis(axis, dim)
@@ -243,16 +246,17 @@ class Density(_checks.LockedArrays):
         return Density(self.dim, resized(self.coefficients, basis.size), self.axis)
 
     def as_zonal(self) -> Density:
-        """A density of the circle or of S^2 as a zonal one, averaged around its mean token (around the first axis if that is 0)."""
+        """A density of the circle or of S^2 as a zonal one, averaged around an axis: that of its mean token, or, where that is
+        0, the one that keeps most of it (of the uniform law: e_1, on S^2 e_3, as in `perturbed`)."""
         if self.axis is not None:
             return self
         size = self.order_parameter
-        axis = self.mean / size if size > 1e-12 else np.eye(1, self.dim)[0]
+        axis = self.mean / size if size > 1e-12 else best_axis(self.basis, self.coefficients)
         degree = min(self.basis.degree, LARGEST_DEGREE[Zonal])
+        check_kept(self.basis, self.coefficients, degree, NEGATIVE, f"zonal ones keep {degree} of them")
         basis = bases.make(Zonal, self.dim, degree)
         # The zonal part of degree l is the value of that part at the pole, over sqrt(N_l).
-        parts = self.basis.functions(axis[None])[0] * self.coefficients
-        pole = np.array([parts[self.basis.degrees == l].sum() for l in range(degree + 1)])
+        pole = zonal_parts(self.basis, self.coefficients, axis[None])[0, : degree + 1]
         return Density(self.dim, pole / basis.functions(np.eye(1, self.dim))[0], axis)
 
     # ------------------------------------------------------------------------------------------------------------ drawn

@@ -4,9 +4,9 @@
 
 psi as in `interaction`. It is solved in the coefficients of the series: the flux is multiplied out at nodes, its divergence taken
 weakly (so the mass does not change by a bit), and diffusion, which is a number for each mode, exactly: the pair Tsit5 for the
-variables e^(-t Delta/kappa) mu (Lawson's method), with step control. The series gets more modes whenever the last tenth of them
-holds more than the tolerance; when no more are allowed, the density is sharper than can be resolved, and the evolution stops and says
-when.
+variables e^(-t Delta/kappa) mu (Lawson's method), with step control. The series gets more modes whenever its end (the last
+tenth, or as many as its symmetry takes) holds more than the tolerance; when no more are allowed, the density is sharper than can be
+resolved, and the evolution stops and says when.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from metastable.integrate.tableau import TSIT5
 from metastable.meanfield import interaction
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
 from metastable.meanfield.density import Density
-from metastable.meanfield.making import check_degree, lifted, tail_of
+from metastable.meanfield.making import check_degree, check_kept, lifted, tail_of
 from metastable.meanfield.positions import (
     MOST_POSITIONS,
+    POSITIONS,
     CausalDensity,
     averages,
     interpolation,
@@ -59,7 +60,9 @@ class Field:
         self.decay = interaction.diffusion(model) * basis.laplacian
         self.average = None if positions == 1 else _averages(model, positions)
         anchors = interaction.anchors_of(model)
-        self.scale = interaction.growth_scale(model) / (1.0 + anchors.total)
+        # What a token sees of the density, against the whole of it: all, or (positions, 1) those before it.
+        self.share = nodes_of(positions)[0][:, None] if anchors.weights.size and _in_order(model) else np.ones((1, 1))
+        self.scale = interaction.growth_scale(model) / (self.share + anchors.total)
         self.anchors = None
         if anchors.weights.size:
             # On the axis itself: a rounding error of 1e-16 in the height would be one of 1e-8 across.
@@ -69,8 +72,11 @@ class Field:
             self.anchors = pull.sum(axis=1), np.einsum("cqd,qd->cq", basis.frames, pull @ tokens)
 
     def potential_parts(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """exp(-|beta|) W * m at the nodes (positions, q), and its gradient over beta (components, positions, q)."""
-        seen = coefficients if self.average is None else self.average @ coefficients
+        """exp(-|beta|) W * m at the nodes (positions, q), and its gradient over beta (components, positions, q).
+
+        m(u) is what a token at u sees: the frozen tokens, and the density (under a causal mask u times the average of that before it).
+        """
+        seen = coefficients if self.average is None else self.share * (self.average @ coefficients)
         total, slope = self.basis.values(self.weight * seen), self.basis.gradient(self.force * seen)
         if self.anchors is not None:
             total, slope = total + self.anchors[0], slope + self.anchors[1][:, None, :]
@@ -96,7 +102,12 @@ def _mean_pull(slope: FloatArray, total: FloatArray) -> FloatArray:
 def _averages(model: Attention, positions: int) -> FloatArray:
     """What the tokens at each node see of those at all of them: all before them, or everybody."""
     u, weights = nodes_of(positions)
-    return averages(positions, u) if model.mask.kind == "causal" else np.tile(weights, (positions, 1))
+    return averages(positions, u) if _in_order(model) else np.tile(weights, (positions, 1))
+
+
+def _in_order(model: Attention) -> bool:
+    """True when tokens see those before them only."""
+    return model.mask.kind == "causal"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,16 +177,21 @@ def evolve(
 ) -> Evolution:
     """The density of infinitely many tokens at the given times.
 
-    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same law
-    at every position, it does what full attention does (early tokens see the same law as late ones). Frozen tokens count by their
-    weight against the whole density, whose mass is one: it is the limit of n tokens with weights n times as large.
+    Full attention moves a `Density`. Causal attention moves a `CausalDensity`, a law for each position; from a `Density`, the same
+    law at every position (independent tokens), it does what full attention does (early tokens see the same law as late ones).
+    Frozen tokens count by their weight w against the whole density, whose mass is one: it is the limit of n tokens with weights
+    w n. Under a causal mask a token at position u sees the part u of the density, so that early tokens feel frozen ones more: then
+    positions differ, and a `CausalDensity` is needed (`CausalDensity.alike(density)`).
 
     Args:
         model: softmax or unnormalised attention, full or causal, Q = K = V = I, with noise and frozen tokens as you like.
         density: the start.
         times: increasing times; 0 is the start.
-        rtol: error of a step, and what may be left in the last tenth of the modes, against the density (root mean square).
-        modes: degree that the series may grow to (None: 1024 on the circle, 64 on S^2, 512 for zonal densities).
+        rtol: error of a step, and what may be left at the end of the modes, against the density (root mean square). What becomes
+            of errors later is the flow's own: where modes grow at the rate r, those of a step grow like exp(r t), and those of
+            rounding too, so that a symmetric start that is unstable loses its symmetry after some 36/r, whatever the tolerance.
+        modes: degree that the series may grow to (None: 1024 on the circle, 64 on S^2, 512 for zonal densities, or that of the
+            start). A start that has more than `rtol` of itself beyond it is refused.
         max_steps: give up after so many steps.
 
     Returns:
@@ -194,11 +210,13 @@ def evolve(
     if density.dim != model.dim:
         raise InvalidInputError(f"the density has dimension {density.dim}, the model {model.dim}")
     _check_anchors(model, density)
-    kind = type(density.basis)
+    kind, tolerance = type(density.basis), _checks.tolerance(rtol)
     limit = max(MOST_MODES[kind], density.basis.degree) if modes is None else check_degree(modes, kind, "modes")
     if density.basis.degree > limit:
-        density = density.with_degree(limit)
-    march = March(model, density, _checks.tolerance(rtol), limit)
+        check_kept(density.basis, density.coefficients, limit, tolerance, f"modes={limit} keeps {limit} of them")
+        cut = density.basis.with_degree(limit)
+        density = type(density)(density.dim, lifted(cut, resized(density.coefficients, cut.size)), density.axis)
+    march = March(model, density, tolerance, limit)
     evolution = march.run(_checks.output_times(times), _checks.count(max_steps, "max_steps"))
     if evolution.status != "success":
         warnings.warn(evolution.message, StoppedEarlyWarning, stacklevel=2)
@@ -206,10 +224,15 @@ def evolve(
 
 
 def _check_anchors(model: Attention, density: Density | CausalDensity) -> None:
-    """A zonal density stays zonal only when all frozen tokens are on its axis."""
+    """A zonal density stays zonal only when all frozen tokens are on its axis, and one of all positions only when they leave it so."""
     tokens = interaction.anchors_of(model).tokens
     if density.axis is not None and len(tokens) and np.abs(np.abs(tokens @ density.axis) - 1.0).max() > 1e-12:
         raise UnsupportedError("a zonal density stays so only among frozen tokens at +axis or -axis")
+    if len(tokens) and _in_order(model) and isinstance(density, Density):
+        raise UnsupportedError(
+            "under a causal mask early tokens feel frozen ones more than late tokens do, so that one law does not stay the same at all "
+            "positions; start from CausalDensity.alike(density), or use mask=Full()"
+        )
 
 
 class March:
@@ -219,6 +242,9 @@ class March:
         self.model, self.axis, self.rtol, self.limit = model, density.axis, rtol, limit
         self.plain = isinstance(density, Density)
         self.state = np.atleast_2d(density.coefficients).copy()
+        if len(self.state) == 1 and not self.plain:
+            # One position cannot show that laws begin to differ.
+            self.state = np.repeat(self.state, POSITIONS, axis=0)
         self.field = Field(model, density.basis, density.axis, len(self.state))
         self.steps = self.rejected = 0
         self.t = 0.0
@@ -278,7 +304,7 @@ class March:
         slope = self.field(self.state)
         largest = float(np.abs(slope).max()) or 1.0
         speed = largest * (float(np.linalg.norm(slope / largest)) / float(np.linalg.norm(self.state)))
-        return min(horizon, 0.01 / speed if speed > 0 else horizon, 0.1 / (1.0 + self.field.scale))
+        return min(horizon, 0.01 / speed if speed > 0 else horizon, 0.1 / (1.0 + float(self.field.scale.max())))
 
     def _attempt(self, h: float) -> tuple[FloatArray, float]:
         """The state after a step, and its error in units of the tolerance."""
@@ -328,7 +354,7 @@ class March:
         if tail_of_positions(new) > self.rtol:
             return (
                 f"at t = {self.t:.6g} the laws of neighbouring positions differ more than {len(self.state)} positions can show; "
-                "raise rtol, or start from laws that change less along the sequence"
+                "raise rtol, or start from laws that change less along the sequence (light frozen tokens move the first ones only)"
             )
         return (
             f"at t = {self.t:.6g} the density is sharper than {self.field.basis.degree} modes can show (it becomes a point mass "

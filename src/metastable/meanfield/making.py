@@ -12,7 +12,8 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, ResolutionError, UnsupportedError
 from metastable.meanfield import bases
-from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal
+from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
+from metastable.meanfield.witnesses import difference, witnesses
 
 DEGREE = 32
 """Degree that a density starts with where nothing asks for more."""
@@ -20,6 +21,12 @@ LARGEST_DEGREE: dict[type[Basis], int] = {Circle: 4096, Zonal: 1024, Sphere: 128
 """Degrees beyond which tables and steps take too long."""
 TAIL = 1e-13
 """Part of a function (in mean square) that may be left in the last tenth of its modes."""
+LAST = 0.1
+"""Share of the degrees of a series that are its end."""
+LEVELS = tuple(10.0**-exponent for exponent in range(17))
+"""Sizes of modes that are looked at one after the other where a series ends: its pattern may differ between strong and weak ones."""
+BETWEEN = 1e-11
+"""How far (root mean square) a series may be from its function at points off its nodes (`witnesses`)."""
 BLOCK = 2**22
 """Numbers in a table of functions at points, at most."""
 
@@ -44,10 +51,40 @@ def degree_of(kind: type[Basis], size: int) -> int:
 
 
 def tail_of(basis: Basis, coefficients: FloatArray) -> float:
-    """Part of the series (root mean square) in the last tenth of the degrees."""
-    last = basis.degrees > 0.9 * basis.degree
-    size = float(np.linalg.norm(coefficients))
-    return float(np.linalg.norm(coefficients[..., last])) / size if size > 0 else 0.0
+    """Part of the series (root mean square) at its end, behind which more may have been cut off: see `tail_of_sizes`."""
+    return tail_of_sizes(sizes_of(basis, coefficients), LAST)
+
+
+def sizes_of(basis: Basis, coefficients: FloatArray) -> FloatArray:
+    """Root mean square of what series (..., size) have in each degree, (degree + 1,)."""
+    squares = np.square(coefficients).reshape(-1, basis.size).sum(axis=0)
+    return np.sqrt(np.bincount(basis.degrees.astype(int), squares))
+
+
+def last_part(sizes: FloatArray, share: float) -> float:
+    """Part of what has sizes (degree + 1,) in the degrees 0, 1, .. that the last `share` of them holds."""
+    whole, degree = float(np.linalg.norm(sizes)), len(sizes) - 1
+    return float(np.linalg.norm(sizes[np.arange(degree + 1) > (1.0 - share) * degree])) / whole if whole > 0 else 0.0
+
+
+def tail_of_sizes(sizes: FloatArray, share: float) -> float:
+    """Part, of what has sizes (degree + 1,) in the degrees 0, 1, .., that stands at their end; behind it more may have been cut off.
+
+    It is what the last `share` of the degrees holds, or, where that is more, the last mode of its size that stands nearer to the
+    end than modes of that size (or a larger one) stand to each other. A density that turns by 2 pi/k leave alone has the modes
+    k, 2 k, 3 k, .. only: the last tenth may hold none of them and says nothing, but 55 among 11, 22, .., 55 of degree 64 says that
+    66 is missing.
+    """
+    left, degree = last_part(sizes, share), len(sizes) - 1
+    parts = sizes / (float(np.linalg.norm(sizes)) or 1.0)
+    for height in LEVELS:
+        if height <= left:
+            break
+        seen = np.flatnonzero(parts >= height)
+        # Gaps are not wider than the last mode is far from 0, so that it needs no look in the first half.
+        if seen.size and 2 * seen[-1] > degree and degree - seen[-1] < np.diff(seen, prepend=0).max():
+            return max(left, float(parts[seen[-1]]))
+    return left
 
 
 def lifted(basis: Basis, coefficients: FloatArray) -> FloatArray:
@@ -138,22 +175,49 @@ def _answer(function: Callable[[FloatArray], Any], points: FloatArray) -> FloatA
 def projected(
     function: Callable[[FloatArray], FloatArray], kind: type[Basis], dim: int, degree: int | None
 ) -> FloatArray:
-    """Coefficients (..., size) of a function of nodes (q, dim) to (..., q), of so high a degree as it needs where none is given."""
-    if degree is not None:
-        basis = bases.make(kind, dim, check_degree(degree, kind))
-        return basis.project(function(basis.nodes))
-    degree = DEGREE
+    """Coefficients (..., size) of a function of nodes (q, dim) to (..., q): of so high a degree as it needs, or those up to `degree`.
+
+    The nodes of a rule see nothing of a wave that vanishes on them, and take a faster one for a slower one. So the series is compared
+    with the function at points off the nodes, too, and a given degree does not say how fine the rule is, only where the series is cut.
+    """
+    wanted = None if degree is None else check_degree(degree, kind)
+    used = DEGREE
     while True:
-        basis = bases.make(kind, dim, degree)
-        coefficients = basis.project(function(basis.nodes))
-        if tail_of(basis, coefficients) <= TAIL:
+        basis = bases.make(kind, dim, used)
+        values = function(np.concatenate([basis.nodes, witnesses(basis)[0]]))
+        coefficients = basis.project(values[..., : len(basis.nodes)])
+        # No pattern is looked for here: the witnesses see what is missing behind the end.
+        left, wrong = last_part(sizes_of(basis, coefficients), LAST), math.inf
+        if left <= TAIL:
+            wrong = difference(basis, coefficients, values[..., len(basis.nodes) :])
+        resolved, last = left <= TAIL and wrong <= BETWEEN, 2 * used > LARGEST_DEGREE[kind]
+        if wanted is not None and (resolved or last):
+            return resized(coefficients, bases.make(kind, dim, wanted).size)
+        if resolved:
             return coefficients
-        if 2 * degree > LARGEST_DEGREE[kind]:
-            raise ResolutionError(
-                f"function has more detail than {degree} modes hold (the last tenth has {tail_of(basis, coefficients):.1e} of it); "
-                "smooth it, or say degree= to take what there is"
+        if last:
+            why = (
+                f"the last of them have {left:.1e} of it"
+                if left > TAIL
+                else f"between its nodes it is off by {wrong:.1e}"
             )
-        degree *= 2
+            raise ResolutionError(
+                f"function has more detail than {used} modes hold ({why}); smooth it, or say degree= to take what there is"
+            )
+        used *= 2
+
+
+def check_kept(basis: Basis, coefficients: FloatArray, degree: int, tolerance: float, why: str) -> None:
+    """Refuse to cut series (..., size) at `degree` where more than the tolerance is lost by it (`ResolutionError`)."""
+    sizes = sizes_of(basis, coefficients)
+    sizes = sizes / np.linalg.norm(sizes)
+    lost = float(np.linalg.norm(sizes[degree + 1 :]))
+    if lost > tolerance:
+        highest = max(degree + 1, int(np.flatnonzero(sizes > 0.1 * tolerance)[-1]))
+        raise ResolutionError(
+            f"the density has modes up to degree {highest}, but {why}, so that {lost:.1e} of it would be lost; allow more of them, "
+            f"or cut it yourself: density.with_degree({degree})"
+        )
 
 
 def smearing(

@@ -34,15 +34,20 @@ from metastable.meanfield.making import (
     projected,
     smeared,
     smearing,
+    tail_of_sizes,
 )
+from metastable.meanfield.witnesses import GOLDEN
 
 POSITIONS = 12
-MOST_POSITIONS = 96
+MOST_POSITIONS = 384
 POSITION_TAIL = 1e-12
 """Part of laws that may be left in the last quarter of their polynomials in u, where as many are taken as it needs."""
 BETWEEN = 1e-2
 """How far below zero, against its largest value, a law between two positions may go before it counts as unknown."""
-GOLDEN = 0.5 * (5.0**0.5 - 1.0)
+OTHER_POSITIONS = 48
+"""How many positions between those at which laws are kept are looked at, too, where as many are taken as it needs."""
+POSITION_BETWEEN = 1e-9
+"""How far (root mean square) laws there may be from those that the others say."""
 
 
 @lru_cache(maxsize=32)
@@ -99,25 +104,26 @@ def smoothing(count: int) -> FloatArray:
 
 
 def tail_of_positions(values: FloatArray) -> float:
-    """Part of laws (positions, size) in the last quarter of their polynomials in u."""
+    """Part of laws (positions, size) at the end of their polynomials in u: in the last quarter, or see `tail_of_sizes`."""
     count = len(values)
     if count == 1:
         return 0.0
     found = _analysis(count) @ values / np.sqrt(2.0 * np.arange(count) + 1.0)[:, None]
-    size = float(np.linalg.norm(found))
-    return float(np.linalg.norm(found[-max(1, count // 4) :])) / size if size > 0 else 0.0
+    # The last two at least, wherever there are more: laws may be even around the middle of the sequence.
+    last = max(count // 4, min(2, count - 1))
+    return tail_of_sizes(np.linalg.norm(found, axis=1), (last - 0.5) / (count - 1.0))
 
 
 def _laws(
     function: Callable[[float, FloatArray], Any],
     kind: type[Basis],
     dim: int,
-    count: int,
+    positions: FloatArray,
     degree: int | None,
     axis: FloatArray | None,
 ) -> FloatArray:
-    """The series (count, size) of a user's laws at so many positions."""
-    at = [at_nodes(lambda x, u=float(u): function(u, x), axis) for u in nodes_of(count)[0]]
+    """The series (count, size) of a user's laws at positions (count,)."""
+    at = [at_nodes(lambda x, u=float(u): function(u, x), axis) for u in positions]
     found = projected(lambda nodes: np.array([law(nodes) for law in at]), kind, dim, degree)
     if not (found[:, 0] > 0).all():
         raise InvalidInputError("function has no mass that the nodes see; smooth it, or give more modes (degree=)")
@@ -192,17 +198,22 @@ class CausalDensity(_checks.LockedArrays):
         kind = kind_of(dim, axis)
         if positions is not None:
             count = _checks.count(positions, "positions", maximum=MOST_POSITIONS)
-            return CausalDensity(dim, _laws(function, kind, dim, count, degree, axis), axis)
-        count = POSITIONS
+            return CausalDensity(dim, _laws(function, kind, dim, nodes_of(count)[0], degree, axis), axis)
+        count, others = POSITIONS, np.mod((np.arange(OTHER_POSITIONS) + 0.5) * GOLDEN, 1.0)
         while True:
-            coefficients = _laws(function, kind, dim, count, degree, axis)
+            laws = _laws(function, kind, dim, np.concatenate([nodes_of(count)[0], others]), degree, axis)
+            coefficients, between = laws[:count], laws[count:]
             left = tail_of_positions(coefficients)
-            if left <= POSITION_TAIL:
+            # A law that varies like the polynomial of degree `count` has the same value at all nodes.
+            wrong = np.linalg.norm(interpolation(count, others) @ coefficients - between, axis=1)
+            off = float((wrong / np.linalg.norm(between, axis=1)).max())
+            if left <= POSITION_TAIL and off <= POSITION_BETWEEN:
                 return CausalDensity(dim, coefficients, axis)
             if 2 * count > MOST_POSITIONS:
                 raise ResolutionError(
-                    f"function changes more along the sequence than {count} positions can show (the last quarter of its polynomial has "
-                    f"{left:.1e} of it); smooth it in u, or say positions= to take what there is"
+                    f"function changes more along the sequence than {count} positions can show (the end of its polynomial has "
+                    f"{left:.1e} of it, and between the positions it is off by {off:.1e}); smooth it in u, or say positions= to take "
+                    "what there is"
                 )
             count *= 2
 

@@ -125,6 +125,53 @@ def test_one_law_for_all_positions_moves_as_under_full_attention():
     assert np.abs(alike.at(0.3).fourier(4) - full.fourier(4)).max() < 1e-9
 
 
+@pytest.mark.parametrize(("weights", "until"), [("softmax", 0.5), ("unnormalized", 0.1)])
+def test_frozen_tokens_weigh_more_for_early_tokens_of_a_sequence(weights, until):
+    """Among n causal tokens a frozen one of weight w n stands against the k before token k: w to u, and w to 1 at the end only."""
+    frozen, tokens = ms.Frozen([[0.0, 1.0]], [0.5]), 4000
+    model = ms.Attention(dim=2, beta=2.0, weights=weights, frozen=frozen)
+    start = CausalDensity.from_function(lambda u, x: np.exp(0.8 * np.cos(np.arctan2(x[:, 1], x[:, 0]) - 2 * u)), 2)
+    law = evolve(model, start, [until]).final
+    crowd = model.replace(frozen=ms.Frozen(frozen.tokens, tokens * frozen.weights))
+    x = ms.simulate(crowd, start.sequence(tokens), times=[until]).final
+    for u in (0.1, 0.25, 0.5, 1.0):
+        seen = int(tokens * u)  # spread evenly: the error falls nearly like 1/seen
+        assert np.abs(law.mean(u).fourier(2) - modes_of(x[:seen], 2)).max() < 3 / seen
+    if weights == "softmax":
+        assert law.mean(0.25).fourier(1)[0] == pytest.approx(0.34747 - 0.26433j, abs=1e-4)
+
+
+def test_the_first_tokens_among_frozen_ones_see_nobody_else():
+    """At u = 0 a law moves among frozen tokens alone, as single tokens do; SA and USA, on the circle and zonal in d = 4."""
+    for dim, axis in ((2, None), (4, np.eye(4)[1])):
+        pole = np.eye(dim)[1]
+        for weights, until in (("softmax", 0.4), ("unnormalized", 0.1)):
+            model = ms.Attention(dim=dim, beta=1.5, weights=weights, frozen=ms.Frozen([pole], [1.0]))
+            start = Density.perturbed(dim, {1: 0.3, 2: 0.4}, degree=16, axis=axis)
+            law = evolve(model, CausalDensity.alike(start), [until], rtol=1e-9).final.at(0.0)
+            x, masses = start.nodes, start.weights * start.values
+            # One token, which would count itself, too.
+            alone = model.replace(mask=ms.Causal(include_self=False))
+            moved = [ms.simulate(alone, one[None], times=[until], rtol=1e-10, atol=1e-12).final[0] for one in x]
+            assert masses @ np.array(moved) @ pole == pytest.approx(law.mean @ pole, abs=1e-7)
+
+
+def test_one_law_for_all_positions_among_frozen_tokens_is_refused():
+    model = ms.Attention(dim=2, beta=2.0, frozen=ms.Frozen([[0.0, 1.0]], [0.5]))
+    start = Density.perturbed(2, {1: 0.5})
+    with pytest.raises(UnsupportedError, match=r"CausalDensity.alike"):
+        evolve(model, start, [0.5])
+    # One position is as good a start as twelve, and light tokens need many.
+    laws = [evolve(model, CausalDensity.alike(start, count), [0.3]).final for count in (1, 3, 12)]
+    for law in laws[:2]:
+        assert np.abs(law.mean(0.3).fourier(3) - laws[2].mean(0.3).fourier(3)).max() < 1e-7
+    light = evolve(model.replace(frozen=ms.Frozen([[0.0, 1.0]], [0.05])), CausalDensity.alike(start), [0.3], rtol=1e-7)
+    assert light.status == "success"
+    assert len(light.final.positions) > 96
+    full = evolve(model.replace(mask=ms.Full()), start, [0.3]).final
+    assert np.abs(laws[2].at(1.0).fourier(1) - full.fourier(1)).max() > 5e-4
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

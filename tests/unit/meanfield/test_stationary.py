@@ -12,6 +12,7 @@ from metastable.meanfield import (
     critical_kappa,
     evolve,
     growth_rates,
+    onset,
     stationary,
     uniform_branch,
 )
@@ -136,6 +137,117 @@ def test_frozen_tokens_hold_a_law():
         stationary(here, Density.uniform(2, axis=[1.0, 0.0]))
     with pytest.raises(InvalidInputError, match="frozen"):
         branch(here)
+
+
+def test_frozen_tokens_before_a_sequence_have_no_one_stationary_law():
+    pole = np.array([0.0, 1.0])
+    full = model(2, 1.0, 1.0, frozen=ms.Frozen([pole], [0.5]))
+    causal, start = full.replace(mask=ms.Causal()), Density.uniform(2, axis=pole)
+    for call in (
+        lambda: stationary(causal, start),
+        lambda: branch(causal, start=start),
+        lambda: branch(causal, start=stationary(full, start)),
+    ):
+        with pytest.raises(UnsupportedError, match=r"mask=Full\(\)"):
+            call()
+    # Without them the law is that of full attention, and stays at rest.
+    state = stationary(model(2, 1.0, 3.0).replace(mask=ms.Causal()), rising(2))
+    assert state.order_parameter == pytest.approx(stationary(model(2, 1.0, 3.0), rising(2)).order_parameter, abs=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------------------- onsets
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0, 3.0, 6.0])
+def test_an_onset_is_continuous_whatever_is_varied(beta):
+    """SA, d = 2: for kappa = kappa_#(beta) the same onset in beta; where the uniform state is unstable below it, the branch that bends
+    to smaller beta is the continuous one."""
+    first = onset(model(2, beta, weights="softmax"))
+    other = onset(model(2, 1.0, first.value, "softmax"), "beta", (0.5 * beta, 2.0 * beta))
+    assert other.value == pytest.approx(beta, rel=1e-6)
+    assert (first.grows, other.grows) == ("above", "below")
+    assert first.continuous == other.continuous == (first.curvature > 0)
+    # On the side to which it bends there are states near the onset, on the other there are none.
+    inside = first.value + np.sign(first.curvature) * 0.004 * first.value
+    near = stationary(
+        model(2, beta, inside, "softmax"),
+        Density.perturbed(2, {1: 2 * np.sqrt(0.004 * first.value / abs(first.curvature))}),
+    )
+    assert 0.01 < near.order_parameter < 0.5
+    assert near.stable == first.continuous
+
+
+def test_the_onset_that_was_called_a_jump():
+    found = onset(model(2, 1.0, 3.0, "softmax"), "beta", (1e-3, 30.0))
+    assert found.value == pytest.approx(2.172476, abs=1e-6)
+    assert found.continuous
+    assert found.kind == "pitchfork"
+
+
+@pytest.mark.parametrize(("dim", "mode"), [(3, 2), (4, 2), (3, 4)])
+def test_even_modes_of_spheres_cross_the_uniform_state(dim, mode):
+    """P_2 and -P_2 are different perturbations: the branch leaves at a slope, to both sides, and is followed to both."""
+    here = model(dim, 2.0, weights="softmax")
+    found = onset(here, mode=mode)
+    assert found.kind == "transcritical"
+    assert not found.continuous
+    whole = branch(here, mode=mode, limits=(0.9 * found.value, 1.1 * found.value))
+    top = whole.states[0].density.basis.functions(np.eye(1, dim))[0][mode]
+    sizes = np.array([state.density.coefficients[mode] for state in whole.states]) / top
+    place = int(np.argmin(np.abs(sizes)))
+    assert sizes[place] == 0.0
+    assert whole.values[place] == pytest.approx(found.value, abs=1e-10)
+    assert (np.sign(sizes[:place]) == -1).all()
+    assert (np.sign(sizes[place + 1 :]) == 1).all()
+    for index in (place - 2, place - 1, place + 1, place + 2):
+        known = found.value + found.slope * sizes[index] + found.curvature * sizes[index] ** 2
+        # What is left is the third power.
+        assert abs(whole.values[index] - known) < 0.1 * abs(found.slope * sizes[index])
+    assert abs(found.slope) > 0.1
+
+
+def test_odd_modes_and_the_circle_bend():
+    for dim, mode in ((2, 1), (2, 2), (2, 4), (3, 1), (3, 3), (5, 1)):
+        found = onset(model(dim, 2.0), mode=mode)
+        assert (found.kind, found.slope) == ("pitchfork", 0.0)
+
+
+def test_a_branch_starts_from_a_state_of_its_own_model():
+    """It took beta from the state, whatever the model's."""
+    state = stationary(model(2, 1.0, 2.5), rising(2))
+    for other, parameter, word in (
+        (model(2, 2.0, 2.5), "kappa", "beta"),
+        (model(2, 1.0, 2.5, "softmax"), "kappa", "weights"),
+        (model(2, 1.0, 2.0), "beta", "noise"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"other {word}"):
+            branch(other, parameter, start=state)
+    along = branch(model(2, 1.0, 9.0), limits=(2.0, 3.0), start=state)
+    assert {item.model.beta for item in along.states} == {1.0}
+    assert along.values[0] == 2.0
+    across = branch(model(2, 7.0, 2.5), "beta", (0.8, 1.3), start=state)
+    assert across.values[[0, -1]].tolist() == [0.8, 1.3]
+
+
+def test_axes_where_none_is_given_are_those_of_perturbations():
+    """P_2 around e_3 was averaged around e_1, which leaves -1/2 of it: another state."""
+    assert Density.uniform(3).as_zonal().axis.tolist() == [0, 0, 1]
+    for law in (
+        Density.perturbed(3, {2: 0.5}),
+        Density.perturbed(3, {4: 0.5, 2: -0.1}),
+        Density.perturbed(2, {3: 0.4}),
+    ):
+        assert law.as_zonal().amplitudes(5) == pytest.approx(law.amplitudes(5), abs=1e-14)
+        assert law.as_zonal().axis.tolist() == np.eye(law.dim)[2 if law.dim == 3 else 0].tolist()
+    assert branch(model(3, 2.0), limits=(1.2, 2.5)).states[-1].density.axis.tolist() == [0, 0, 1]
+    # Any other axis is found.
+    from scipy.special import eval_legendre
+
+    pole = ms.sphere.uniform(1, 3, 4)[0]
+    tilted = Density.from_function(lambda x: 1 + 0.3 * eval_legendre(4, x @ pole) - 0.2 * eval_legendre(6, x @ pole), 3)
+    assert tilted.as_zonal().amplitudes(6) == pytest.approx(tilted.amplitudes(6), abs=1e-12)
+    turned = Density.from_function(lambda x: 1 + 0.5 * np.sin(2 * np.arctan2(x[:, 1], x[:, 0])), 2)
+    assert turned.as_zonal().amplitudes(2)[1] == pytest.approx(0.25, abs=1e-13)
 
 
 def test_what_has_no_stationary_density_is_refused():

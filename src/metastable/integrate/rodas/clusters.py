@@ -139,13 +139,15 @@ def loosening(field: Field, places: FloatArray, sizes: FloatArray) -> FloatArray
     return result
 
 
-def hidden(field: Field, places: FloatArray, sizes: FloatArray) -> bool:
+def hidden(field: Field, places: FloatArray, sizes: FloatArray, leading: int) -> bool:
     """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits.
 
-    (For one head with V = I, the models that are asked whether they rest.)
+    The `leading` points see each other, the others all before them. (For one head with V = I, the models that are asked whether they
+    rest.)
     """
     for k, x in enumerate(places):
-        p, gaps, mean = field.attention(k, places, sizes, 0)
+        seen = max(k + 1, leading)
+        p, gaps, mean = field.attention(k, places[:seen], sizes[:seen], 0)
         doubt = 1.0 + field.betas[0] * np.abs(gaps @ (field.forms[0].T @ x))
         if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
             return False
@@ -327,11 +329,19 @@ class Flow:
         self.places = np.concatenate([places, self.places[count:]])
         self.clusters = [*clusters, *self.clusters[count:]]
 
-    def advance(self, until: float) -> tuple[FloatArray, FloatArray, FloatArray, int]:
-        """Some steps: begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they ended; then joins and releases."""
+    def gathered(self, threshold: float) -> bool:
+        """True when all points are one, or when those behind a prefix (which are never joined) are within `threshold` of it."""
+        if len(self.clusters) == 1:
+            return True
+        away = np.linalg.norm(self.places[1:] - self.places[0], axis=1)
+        return self.leading == 1 and bool(away.max() <= threshold)
+
+    def advance(self, until: float, closely: bool = False) -> tuple[FloatArray, FloatArray, FloatArray, int]:
+        """Some steps (`closely`: a single one): begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they
+        ended; then joins and releases."""
         m, d = self.places.shape
         # Clusters that may come apart are looked at after every step.
-        room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
+        room = 1 if closely or any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
         begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
         surroundings = self.field.surroundings(self.sizes, self.leading, REACH * self.tolerance)
         work = make_work(self.places, surroundings.together, len(self.field.betas))
@@ -374,7 +384,8 @@ class Flow:
         return self.field.frame.back(self.places[self.point_of])
 
     def resting(self, threshold: float) -> float:
-        """When one point is left: how long it takes until its tokens are within `threshold` of it (they contract at rate one)."""
+        """When one point is left (to lead): how long it takes until its tokens are within `threshold` of it (they contract at rate
+        one)."""
         return max(0.0, self.clusters[0].spread - math.log(threshold))
 
 

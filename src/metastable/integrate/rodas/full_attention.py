@@ -166,17 +166,19 @@ def _stretch(
 def _follow(
     flow: clusters.Flow, goal: control.Goal, record: Record, done: Statistics, progress: Report | None
 ) -> Solution:
-    """Points to the goal, or to one point."""
+    """Points to the goal, or to one point (or to one place, where tokens behind a prefix are points of their own)."""
     until, last = goal.until, flow.state()
     code = clusters.FILLED
     notes: dict[str, float] = {}
     while True:
-        if (len(flow.clusters) == 1 and flow.field.at_rest_alone) or code == clusters.STILL:
+        if (flow.gathered(goal.settle) and flow.field.at_rest_alone) or code == clusters.STILL:
             code = clusters.STILL
             break
-        if goal.settle > 0.0 and clusters.hidden(flow.field, flow.places, flow.sizes):
+        if goal.settle > 0.0 and clusters.hidden(flow.field, flow.places, flow.sizes, flow.leading):
             break
-        begins, widths, pieces, code = flow.advance(until)
+        # Points behind a prefix never meet: after every step they are asked whether they are there.
+        closely = goal.settle > 0.0 and flow.leading == 1
+        begins, widths, pieces, code = flow.advance(until, closely)
         if begins.size:
             record.add(begins, widths, pieces, flow.t)
             last = unchart(pieces[-1, 0], "ambient", record.dim)
@@ -192,7 +194,7 @@ def _follow(
     if code == clusters.STILL and status == "success":
         width = until - reached
         if goal.settle > 0.0:
-            width = min(width, flow.resting(goal.settle)) if len(flow.clusters) == 1 else 0.0
+            width = min(width, flow.resting(goal.settle)) if flow.leading == 1 else 0.0
             reached = notes["settled"] = reached + width
         else:
             reached = until

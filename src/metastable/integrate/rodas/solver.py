@@ -86,14 +86,24 @@ SUPPORT = Support(
     rules=(Rule("pace", _pace_rule), Rule("size", _size_rule, "use softmax under a causal mask, or method='tsit5'")),
 )
 
+
+def _behind_rule(model: Attention, tokens: int | None) -> str | None:
+    """Tokens behind a prefix are never joined."""
+    if tokens is None or dense_tokens(model, tokens) == tokens or tokens * (model.dim - 1) <= POINTS_SIZE:
+        return None
+    return f"moves the tokens behind a prefix one by one, {POINTS_SIZE} coordinates in all (there are {tokens * (model.dim - 1)})"
+
+
 RESTING = Support(
     "full attention beyond that",
     norms=frozenset({"post_ln"}),
-    masks=frozenset({"full"}),
+    masks=frozenset({"full", "prefix"}),
     weights=frozenset({"softmax"}),
     parts=frozenset({"bilinear", "blind"}),
+    rules=(Rule("behind", _behind_rule),),
 )
-"""Models whose tokens become points with masses once they have met, and rest when one is left: V = I."""
+"""Models whose tokens become points with masses once they have met, and rest when one is left (with those behind a prefix at its
+place): V = I."""
 
 
 def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
@@ -107,16 +117,8 @@ def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
     return f"joins tokens that fall back to one another, but the leading eigenvalue of V is {top.real:.3g}"
 
 
-def _behind_rule(model: Attention, tokens: int | None) -> str | None:
-    """Tokens behind a prefix are never joined."""
-    if tokens is None or dense_tokens(model, tokens) == tokens or tokens * (model.dim - 1) <= POINTS_SIZE:
-        return None
-    return f"moves the tokens behind a prefix one by one, {POINTS_SIZE} coordinates in all (there are {tokens * (model.dim - 1)})"
-
-
 JOINED = replace(
     RESTING,
-    masks=frozenset({"full", "prefix"}),
     parts=RESTING.parts | {"heads", "value"},
     rules=(Rule("contraction", _contraction_rule), Rule("behind", _behind_rule)),
 )
