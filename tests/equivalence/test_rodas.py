@@ -316,3 +316,62 @@ def test_members_take_over_nothing_from_one_another(model):
         again = solve_one(start)
         assert (again.status, again.statistics) == (fresh.status, fresh.statistics)
         np.testing.assert_array_equal(again.states, fresh.states)
+
+
+# --------------------------------------------------------------------------------------------------------- spirals
+
+
+def spiral(dim: int) -> tuple[ms.Attention, np.ndarray]:
+    """A token before two frozen ones, and a rest of it whose modes grow while they turn: lambda = 0.0384 +- 0.867 i.
+
+    Behind the third dimension nothing pulls, so that in all dimensions the same happens.
+    """
+    rng = np.random.default_rng(2751)
+    query, key = rng.normal(size=(2, 3, 3))
+    frozen = rng.normal(size=(2, 3))
+    frozen /= np.linalg.norm(frozen, axis=1)[:, None]
+
+    def wide(matrix: np.ndarray) -> np.ndarray:
+        result = np.zeros((dim, dim))
+        result[:3, :3] = matrix
+        return result
+
+    value = np.diag([1.0, 1.0, -0.5, *[-1.0] * (dim - 3)])
+    model = ms.Attention(
+        dim=dim,
+        beta=3.0,
+        query=wide(query),
+        key=wide(key),
+        value=value,
+        frozen=ms.Frozen(np.pad(frozen, ((0, 0), (0, dim - 3)))),
+    )
+    rest = np.zeros((1, dim))
+    rest[0, :3] = 0.03319636, 0.75819473, -0.65118258
+    return model, rest / np.linalg.norm(rest)
+
+
+@pytest.mark.parametrize("dim", [3, 5])
+def test_an_unstable_spiral_is_left(dim):
+    """An L-stable step over many turns damps them, however fast they grow: the token stayed where it cannot, with status success."""
+    model, rest = spiral(dim)
+    start = rest + np.array([0.01, *[0.0] * (dim - 1)])
+    start /= np.linalg.norm(start)
+    times = [10.0, 30.0, 60.0]
+    run = ms.simulate(model, start, times=times, method="rodas", rtol=1e-8, progress=False)
+    truth = solve_ivp(
+        lambda t, x: ms.velocity(model, x[None] / np.linalg.norm(x), engine="reference")[0],
+        (0.0, times[-1]),
+        start[0],
+        t_eval=times,
+        method="DOP853",
+        rtol=1e-12,
+        atol=1e-12,
+    )
+    np.testing.assert_allclose(run.states[:, 0], truth.y.T, atol=2e-5)
+    # Later it goes round: the rest is far away for good, and no step is as long as a turn.
+    late = ms.simulate(model, start, times=np.linspace(400.0, 600.0, 101), method="rodas", progress=False)
+    assert late.status == "success"
+    assert np.linalg.norm(late.states[:, 0] - rest, axis=1).min() > 0.05
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        far = ms.simulate(model, start, until=1e9, method="rodas", max_steps=3000, progress=False)
+    assert far.status == "max_steps"

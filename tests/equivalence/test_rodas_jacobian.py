@@ -12,7 +12,7 @@ from benchmarks.bench_rodas import circle_rows
 from metastable.integrate import rodas
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
-from metastable.integrate.rodas.charts import largest_real_part
+from metastable.integrate.rodas.charts import bound_of_turning, rate_of_modes, rate_of_pair
 from metastable.integrate.rodas.tableau import GAMMA
 from metastable.kernels import reference
 from metastable.kernels.cpu.compiled import compiled
@@ -112,17 +112,45 @@ FIVEFOLD = np.loadtxt(Path(__file__).parents[1] / "unit" / "data" / "fivefold.tx
 
 
 @compiled
-def _largest(block, m, result):
-    largest_real_part(block, m, result)
+def _rate(block, m, result):
+    rate_of_modes(block, m, result)
 
 
-def test_the_largest_real_part_of_symmetric_and_of_general_matrices():
-    """Symmetric ones by their own algorithm; general ones as LAPACK has them."""
+@compiled
+def _rate_of_pair(block):
+    return rate_of_pair(block)
+
+
+@compiled
+def _turning(block, m):
+    return bound_of_turning(block, m)
+
+
+def rate(block: np.ndarray) -> float:
+    """The largest |lambda| of an eigenvalue that grows, else the largest real part, as NumPy has them."""
+    size = np.abs(block).max()
+    values = np.linalg.eigvals(block / size)
+    growing = values[values.real > 1e-8]
+    return float(size * (np.abs(growing).max() if growing.size else values.real.max()))
+
+
+def test_the_rate_of_unstable_modes():
+    """Symmetric matrices by their own algorithm; general ones as LAPACK has them; spirals with their turning, where they grow."""
     rng, result = np.random.default_rng(0), np.zeros(1)
-    blocks = [FIVEFOLD, 1e-200 * FIVEFOLD, *rng.normal(size=(5, 6, 6))]
+    blocks = [
+        FIVEFOLD,
+        1e-200 * FIVEFOLD,
+        *rng.normal(size=(20, 6, 6)),
+        *(rng.normal(size=(20, 5, 5)) - 2.5 * np.eye(5)),
+    ]
     blocks += [block + block.T for block in rng.normal(size=(3, 7, 7))]
     for block in blocks:
-        _largest(block, len(block), result)
-        size = np.abs(block).max()
-        true = size * np.linalg.eigvals(block / size).real.max()
-        assert abs(result[0] - true) < 1e-13 * size
+        _rate(block, len(block), result)
+        assert abs(result[0] - rate(block)) < 1e-13 * np.abs(block).max()
+        assert np.abs(np.linalg.eigvals(block).imag).max() <= _turning(block, len(block)) * (1 + 1e-12)
+    for block in (*rng.normal(size=(50, 2, 2)), *(1e-170 * rng.normal(size=(20, 2, 2)))):
+        assert abs(_rate_of_pair(block) - rate(block)) < 1e-13 * np.abs(block).max()
+    # A rotation that neither grows nor shrinks is no unstable mode, whichever way its real part was rounded.
+    for growth in (0.0, 1e-15, -1e-15):
+        assert _rate_of_pair(np.array([[growth, -1.0], [1.0, growth]])) == growth
+    assert _rate_of_pair(np.array([[1e-3, -1.0], [1.0, 1e-3]])) == pytest.approx(np.hypot(1e-3, 1.0), rel=1e-15)

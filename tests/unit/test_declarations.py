@@ -24,16 +24,6 @@ from tests import variants
 N = 6
 
 
-@pytest.fixture(autouse=True)
-def registry():
-    """Classes made in a test are forgotten after it."""
-    before = {family: dict(kinds) for family, kinds in declare.REGISTRY.items()}
-    yield
-    for family, kinds in before.items():
-        declare.REGISTRY[family].clear()
-        declare.REGISTRY[family].update(kinds)
-
-
 # -------------------------------------------------------------------------------------------------- new variants
 
 

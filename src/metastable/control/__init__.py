@@ -11,9 +11,9 @@ from metastable.control.elasticity import Elasticities, Elasticity, elasticities
 from metastable.control.knobs import Knob
 from metastable.control.paired import paired_elasticities
 from metastable.control.placement import Apart, Placement, Together, place
-from metastable.control.search import Try
 from metastable.control.steered import Steering
 from metastable.control.steering import schedule
+from metastable.control.tries import Try
 from metastable.control.tuning import Setting, temperature, tune
 
 __all__ = [

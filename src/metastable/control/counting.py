@@ -1,7 +1,7 @@
 """Counting the clusters of many members at one depth, as cheaply as the model allows.
 
 Short horizons, and models whose clusters do not stand still, are simulated to the end (`ensemble`, `observe.clusters`). Elsewhere
-members are simulated to t = 100, where clusters are points, and the flow of their leaders goes on from there
+members are simulated to t = 100/|V|, where clusters are points, and the flow of their leaders goes on from there
 (`analysis.cascade.counts_after`): a few milliseconds for any number of decades. Both count alike, and `Counter.paired` compares
 them member by member.
 """
@@ -22,8 +22,19 @@ from metastable.errors import StoppedEarlyWarning
 from metastable.model import Attention
 
 GATHERED = 100.0
-"""Depth at which tokens have gathered, and leaders take over (over the size of V)."""
-SIMULATED, REDUCED = "simulated to the end", f"simulated to t = {GATHERED:g}, then the flow of the leaders"
+"""Depth at which tokens have gathered, and leaders take over, times the size of V: see `gathered`."""
+SIMULATED = "simulated to the end"
+
+
+def speed(model: Attention) -> float:
+    """|V|, summed over the heads: times of a model go like its inverse. One where nothing moves."""
+    size = float(sum(head.value_size for head in model.all_heads))
+    return size if size > 0.0 else 1.0
+
+
+def gathered(model: Attention) -> float:
+    """The depth at which the tokens of a model have gathered, and leaders take over."""
+    return GATHERED / speed(model)
 
 
 @dataclass(frozen=True)
@@ -39,9 +50,15 @@ class Counter:
 
     def reduced(self, model: Attention, tokens: int) -> bool:
         """True where the flow of the leaders counts."""
-        if self.exact or self.until <= 2.0 * GATHERED or self.until > LONGEST_COUNT or "method" in self.options:
+        if self.exact or self.until <= 2.0 * gathered(model) or self.until > LONGEST_COUNT or "method" in self.options:
             return False
         return counts_refusal(model, tokens) is None
+
+    def said(self, model: Attention, tokens: int) -> str:
+        """How clusters are counted, in words."""
+        if not self.reduced(model, tokens):
+            return SIMULATED
+        return f"simulated to t = {gathered(model):g}, then the flow of the leaders"
 
     def stream(self, number: int) -> int:
         """The seed of try `number`: members of different tries are independent."""
@@ -53,14 +70,15 @@ class Counter:
         seed = self.stream(number)
         if not self.reduced(model, tokens):
             return self._simulated(model, tokens, members, seed)
-        gathered = ensembles.ensemble(
-            model, tokens=tokens, members=members, times=[GATHERED], seed=seed, progress=False, **self.options
+        moment = gathered(model)
+        stats = ensembles.ensemble(
+            model, tokens=tokens, members=members, times=[moment], seed=seed, progress=False, **self.options
         )
         times = np.array([self.until])
-        states = gathered["x"].values[:, 0]
+        states = stats["x"].values[:, 0]
         return np.array(
             [
-                counts_after(x, model, GATHERED, times, radius=self.radius)[0] if np.isfinite(x).all() else np.nan
+                counts_after(x, model, moment, times, radius=self.radius)[0] if np.isfinite(x).all() else np.nan
                 for x in states
             ]
         )

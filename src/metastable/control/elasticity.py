@@ -14,7 +14,7 @@ from metastable._checks import FloatArray
 from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
-from metastable.control.counting import GATHERED
+from metastable.control.counting import gathered
 from metastable.control.reduced import Event, changed, clusters_of, events_of, fall_of, tree_of
 from metastable.errors import InvalidInputError, ModelError, TimeError
 from metastable.model import NGPT, Attention, Causal
@@ -132,7 +132,7 @@ def elasticities(
     Args:
         source: a `Run` or an `Attention`.
         knobs: names; None: of a run all that its model has, of a model "beta".
-        since: depth of the clusters of a run (None: 100, or its end if that is earlier).
+        since: depth of the clusters of a run (None: 100/|V|, or its end if that is earlier). A model has none.
         radius: of a cluster (None: that of the model).
 
     >>> import metastable as ms
@@ -146,6 +146,10 @@ def elasticities(
     if isinstance(source, Attention):
         from metastable.control.paired import paired_elasticities
 
+        if since is not None:
+            raise InvalidInputError(
+                "since is the depth of the clusters of a run; members of a model begin at 0: leave it out"
+            )
         return paired_elasticities(source, ["beta"] if knobs is None else knobs, radius=radius, **ensemble)
     _checks.instance(source, Run, "source")
     if ensemble:
@@ -169,7 +173,8 @@ def elasticities(
 def _clusters(run: Run, since: float | None, radius: float | None) -> Clusters:
     if len(run.models) != 1:
         raise InvalidInputError("run must be of one model")
-    moment = min(run.end, GATHERED) if since is None else _checks.number(since, "since", 0.0, run.end, error=TimeError)
+    moment = min(run.end, gathered(run.model)) if since is None else since
+    moment = _checks.number(moment, "since", 0.0, run.end, error=TimeError)
     radius = cluster_radius(run.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     state = run.final if moment == run.end else run.start if moment == 0.0 else run.at(moment)
     return clusters_of(state, run.model, moment, radius)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from metastable import sphere, theory
+from metastable.control.counting import speed
 from metastable.control.knobs import Knob, narrowed, turns_beta
 from metastable.errors import GoalError
 from metastable.integrate.rodas import LOGIT_SPREAD
@@ -63,7 +64,7 @@ def limited(knob: Knob, model: Attention, until: float, law: Callable[[float], f
     """The knob with the bounds that numbers and the law set: beta no further than implicit steps go, where they are needed."""
     if not turns_beta(knob):
         return knob
-    if until > 2e3 and model.noise == 0:
+    if until * speed(model) > 2e3 and model.noise == 0:
         knob = narrowed(knob, knob.low, 0.5 * LOGIT_SPREAD)
     if law is not None:
         # Below ln(t)/2 one cluster is left, and the law is flat.

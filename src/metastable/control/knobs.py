@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import GoalError, InvalidInputError, ModelError
+from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, own_function
 from metastable.model import Attention, Frozen
 from metastable.model.declare import parameters
 
@@ -60,7 +60,26 @@ def applied(knob: Knob, model: Attention, value: float) -> Attention:
     """The model with the knob at this value (the same one where no model holds it)."""
     if knob.set is None:
         return model
-    return _checks.instance(knob.set(model, int(value) if knob.whole else value), Attention, f"what {knob.name} sets")
+    try:
+        found = knob.set(model, int(value) if knob.whole else value)
+    except MetastableError:
+        raise
+    except Exception as reason:
+        raise own_function(f"the knob {knob.name!r}", f"set to {value:g}", reason) from reason
+    return _checks.instance(found, Attention, f"what {knob.name} sets")
+
+
+def own_value(knob: Knob, model: Attention) -> float:
+    """The value that the model has; 0 where it has none."""
+    if knob.get is None:
+        return 0.0
+    try:
+        found = knob.get(model)
+    except MetastableError:
+        raise
+    except Exception as reason:
+        raise own_function(f"the knob {knob.name!r}", "asked for its value", reason) from reason
+    return _checks.number(found, f"the value of the knob {knob.name!r}")
 
 
 def narrowed(knob: Knob, low: float, high: float) -> Knob:
@@ -75,7 +94,7 @@ def narrowed(knob: Knob, low: float, high: float) -> Knob:
 
 def value_of(knob: Knob, model: Attention) -> float:
     """The value that the model has; `InvalidInputError` where it has none, or none that factors could change."""
-    value = 0.0 if knob.get is None else float(knob.get(model))
+    value = own_value(knob, model)
     if not value > 0.0:
         raise InvalidInputError(
             f"the knob {knob.name!r} is {value:g} in this model; give one where it is greater than 0"
@@ -87,8 +106,8 @@ def knob_of(model: Attention, knob: str | Knob) -> Knob:
     """The `Knob` that a name stands for in this model.
 
     "beta" (all heads by one factor), "noise", "tokens", "window" (the width that the mask has), "norm" (the number that the norm
-    has), "sink" (the total weight of frozen tokens), "gap" (how far the other eigenvalues of V are below its largest one, all by one
-    factor).
+    has), "sink" (the total weight of frozen tokens, shared as it is, or equally where it is 0), "gap" (how far the other eigenvalues
+    of V are below its largest one, all by one factor).
     """
     if isinstance(knob, Knob):
         return knob
@@ -110,6 +129,8 @@ def _set_beta(model: Attention, value: float) -> Attention:
 
 
 def _beta(model: Attention) -> Knob:
+    if model.heads is not None and not _get_beta(model) > 0.0:
+        raise ModelError("no head has a beta above 0, so no factor turns them; give heads with one")
     return Knob("beta", _set_beta, _get_beta, low=1e-3, high=1e6)
 
 
@@ -158,7 +179,9 @@ def _sink(model: Attention) -> Knob:
     def set_total(model: Attention, value: float) -> Attention:
         assert model.frozen is not None
         assert model.frozen.weights is not None
-        return model.replace(frozen=Frozen(model.frozen.tokens, model.frozen.weights * (value / total(model))))
+        weights, whole = model.frozen.weights, total(model)
+        shares = weights / whole if whole > 0.0 else np.full(len(weights), 1.0 / len(weights))
+        return model.replace(frozen=Frozen(model.frozen.tokens, value * shares))
 
     return Knob("sink", set_total, total)
 

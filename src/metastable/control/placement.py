@@ -15,7 +15,7 @@ from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable.analysis import cluster_radius
 from metastable.analysis.merging import MergeTree
-from metastable.control.counting import GATHERED
+from metastable.control.counting import gathered
 from metastable.control.reduced import clusters_of, sink_refusal, tree_of
 from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, StoppedEarlyWarning, TimeError
 from metastable.model import Attention, Frozen, Full
@@ -91,8 +91,8 @@ class Placement:
     token, weight, kind : where to put it (d,), how much it counts, and as what.
     goal, until : what was asked for.
     met : True when the goal is met, by full simulation to `until` where `simulated`, else as the flow of clusters says.
-    time, without : when the tokens of the goal meet for good with the token and without it, as the flow of clusters says: 100, where it
-        begins, stands for whatever was before; infinite: not by the end of what was computed.
+    time, without : when the tokens of the goal meet for good with the token and without it, as the flow of clusters says: 100/|V|,
+        where it begins, stands for whatever was before; infinite: not by the end of what was computed.
     tried : places that were tried.
     model, start : the system with the token in it: `simulate(found.model, found.start, until=...)`.
     """
@@ -149,7 +149,7 @@ def place(
     """Where to put one token so that chosen tokens end in one cluster, or two clusters stay apart until a depth.
 
     What counts is when the tokens of the goal meet for good: `tries` places all over the sphere (evenly on circle and S^2), the
-    best three refined by a compass search along geodesics. Each is a simulation to t = 100, from there on the flow of clusters;
+    best three refined by a compass search along geodesics. Each is a simulation to t = 100/|V|, from there on the flow of clusters;
     models whose clusters are no points are simulated to the end. Of several weights the smallest one that serves is taken.
 
     What such a token can do: with weight w it has at depth t the reach d(t) of a cluster, cos d = 1 - ln(w t)/beta: what is nearer
@@ -241,17 +241,18 @@ class Trial:
         return self.model.replace(masses=np.concatenate(heavy)), np.concatenate(parts)
 
     def meeting(self, token: FloatArray | None, weight: float) -> float:
-        """log10 of the time from which the tokens of the goal are together for good (that of `GATHERED`, where it was earlier);
+        """log10 of the time from which the tokens of the goal are together for good (that of `gathered`, where it was earlier);
         `NEVER`.
         """
         self.count[0] += 1
         model, start = (self.model, self.start) if token is None else self.system(token, weight)
         chosen = np.array(self.goal.tokens) + (1 if token is not None and self.kind == "first" else 0)
-        if self.until > 2.0 * GATHERED and _reducible(model, start):
-            state = simulate(model, start, times=[GATHERED], progress=False).final
-            clusters = clusters_of(state, model, GATHERED, self.radius)
+        moment = gathered(model)
+        if self.until > 2.0 * moment and _reducible(model, start):
+            state = simulate(model, start, times=[moment], progress=False).final
+            clusters = clusters_of(state, model, moment, self.radius)
             met = _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
-            return max(met, math.log10(GATHERED))
+            return max(met, math.log10(moment))
         return _met(self._tree(model, start), chosen)
 
     def simulated(self, token: FloatArray, weight: float) -> bool:
@@ -274,14 +275,14 @@ def _reducible(model: Attention, start: FloatArray) -> bool:
 
 
 def _met(tree: MergeTree, chosen: np.ndarray) -> float:
-    """log10 of the first time at which all chosen tokens share a cluster of the tree."""
+    """log10 of the first time at which all chosen tokens share a cluster of the tree: -infinity from its start on."""
     labels = tree.start_labels[chosen]
     if (labels == labels[0]).all():
-        return 0.0
+        return -math.inf
     for time in tree.time:
         labels = tree.labels_at(float(time))[chosen]
         if (labels == labels[0]).all():
-            return max(0.0, math.log10(float(time)))
+            return math.log10(float(time)) if time > 0.0 else -math.inf
     return NEVER
 
 

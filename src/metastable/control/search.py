@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from metastable._checks import FloatArray
+from metastable.control import wholes
+from metastable.control.tries import FIRST, MOST, MOST_TRIES, SURE, Measure, Problem, Root, Try, sides, summary
 from metastable.errors import ConvergenceError, GoalError
 
-FIRST, MOST = 64, 1024
-"""Members of the first try, and of any."""
-SURE = 3.0
-"""Standard errors from the goal at which a try is on one side of it for sure."""
 NEAR = 0.25
 """|log(mean/goal)| up to which a try takes part in the fit."""
 OFFSET = 0.02
@@ -32,61 +28,14 @@ OFFSET = 0.02
 the law moves the root by as much as the bend at this distance; twice as far that is up to an error of the answer.)"""
 SLOPE_DOUBT = 0.3
 """Relative standard deviation of a law's slope before anything is measured."""
+ENOUGH = 5.0
+"""Times the accuracy that was asked for up to which an error is an answer when the members are spent."""
 STRIDE = math.log(2.0)
 """Widest step in x without a bracket; it grows with every further one."""
 BLIND = math.log(4.0)
 """Steps in x while the direction is not known."""
 SHORTEST = 0.1
 """Shortest step in x without a bracket."""
-MOST_LOST = 0.02
-"""Share of the members of a try that may stop early: they are the slow ones, so that the others are not a fair sample."""
-
-MOST_TRIES = 60
-
-
-@dataclass(frozen=True)
-class Try:
-    """An ensemble at one value of a knob: how many members, their mean number of clusters, and its standard error."""
-
-    value: float
-    members: int
-    mean: float
-    error: float
-
-
-@dataclass(frozen=True)
-class Root:
-    """Where the fitted mean is the goal: `x`, its standard error, the slope d log N/dx there, and all tries."""
-
-    x: float
-    error: float
-    slope: float
-    tries: tuple[Try, ...]
-
-
-Measure = Callable[[float, int, int], FloatArray]
-"""(value, number of the try, members) -> counts of as many members, independent of all others."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is looked for.
-
-    Fields
-    ------
-    goal : the mean wanted; accuracy : standard error of the mean at the root at which the search ends; members : the most to spend.
-    low, high : bounds in x; first : where to begin; law : function of x, log of the expected count; None: no law.
-    rounded : function x -> x' next to it that the knob can have.
-    """
-
-    goal: float
-    accuracy: float
-    members: int
-    low: float
-    high: float
-    first: float
-    law: Callable[[float], float] | None
-    rounded: Callable[[float], float]
 
 
 def find(problem: Problem, measure: Measure, report: Callable[[float], None]) -> Root:
@@ -94,82 +43,70 @@ def find(problem: Problem, measure: Measure, report: Callable[[float], None]) ->
     tries: list[Try] = []
     bracket = [problem.low, problem.high]
     x, spent, stride = problem.rounded(problem.first), 0, STRIDE
-    side = 1.0
+    side, members = 1.0, FIRST
     while True:
-        members = min(_members(problem, tries), problem.members - spent)
+        members = min(members, problem.members - spent)
         value = float(f"{math.exp(x):.12g}")  # whole numbers stay whole
         counts = measure(value, len(tries), members)
         spent += members
-        tries.append(_summary(value, counts))
+        tries.append(summary(value, counts))
         report(_progress(problem, tries, spent))
         rising = _direction(problem, tries)
         _narrow(bracket, problem, tries[-1], x, rising)
-        if bracket[0] == bracket[1]:
-            raise _beyond(problem, tries[-1], at_top=x >= problem.high)
-        if bracket[0] > bracket[1]:
-            raise ConvergenceError(
-                f"tries on both sides of {tries[-1].value:.6g} contradict each other: the mean number of clusters is not monotone "
-                "in this knob; give narrower bounds: between=(low, high)"
-            )
-        root = _fit(problem, tries, bracket)
+        last = spent >= problem.members or len(tries) >= MOST_TRIES
+        if problem.whole:
+            # Two numbers next to each other may both be far from the goal, so there is no line to be fitted.
+            root = wholes.neighbours(problem, tries, slack=ENOUGH if last else 1.0)
+            if root is not None:
+                return root
+        _check_bracket(problem, bracket, tries[-1], x)
+        root = None if problem.whole else _fit(problem, tries, bracket)
         enough = (
             root is not None and root.error * abs(root.slope) * problem.goal <= problem.accuracy and len(tries) >= 3
         )
-        if root is not None and (enough or spent >= problem.members or _pinned(problem, bracket)):
-            if spent >= problem.members and not enough:
+        if root is not None and (enough or spent >= problem.members):
+            if not enough:
                 _give_up(problem, root)
             return root
-        if spent >= problem.members or len(tries) >= MOST_TRIES:
+        if last:
             raise ConvergenceError(
                 f"{spent} members were not enough: the last try, {tries[-1].value:.6g}, has {tries[-1].mean:.4g} clusters on average "
                 f"instead of {problem.goal:g}; give more (members=), or bounds (between=)"
             )
+        planned = wholes.next_try(problem, tries) if problem.whole else None
+        if planned is not None:
+            x, members = planned
+            continue
+        members = _members(problem, tries)
         if root is None:
             x = _blind(problem, tries) if rising is None else _stride(problem, tries[-1], bracket, rising, stride)
             stride *= 1.5
         else:
             side = -side
             offset = 0.0 if len(tries) < 3 else side * OFFSET / max(abs(root.slope), OFFSET)
-            x = _elsewhere(problem, root.x + offset, tries[-1], side)
+            x = root.x + offset
         x = problem.rounded(min(max(x, bracket[0]), bracket[1]))
 
 
-def _elsewhere(problem: Problem, x: float, last: Try, side: float) -> float:
-    """`x`, or for whole numbers the next one to this side, when the last try was there already."""
-    step = OFFSET
-    while abs(problem.rounded(x) - math.log(last.value)) < 1e-12 and step < 1.0:
-        x, step = x + side * step, 2.0 * step
-    return x
-
-
-def _pinned(problem: Problem, bracket: list[float]) -> bool:
-    """True when a whole-numbered knob has no value strictly inside the bracket."""
-    middle = problem.rounded(0.5 * (bracket[0] + bracket[1]))
-    return not bracket[0] < middle < bracket[1]
+def _check_bracket(problem: Problem, bracket: list[float], last: Try, x: float) -> None:
+    """Raise where nothing is left between the ends of the bracket."""
+    if bracket[0] == bracket[1]:
+        raise _beyond(problem, last, at_top=x >= problem.high)
+    if bracket[0] > bracket[1]:
+        raise ConvergenceError(
+            f"tries on both sides of {last.value:.6g} contradict each other: the mean number of clusters is not monotone in this "
+            "knob; give narrower bounds: between=(low, high)"
+        )
 
 
 def _give_up(problem: Problem, root: Root) -> None:
     """Raise when what the members told is far from what was wanted; a somewhat wider interval is an answer."""
     error = root.error * abs(root.slope) * problem.goal
-    if error > 5.0 * problem.accuracy:
+    if error > ENOUGH * problem.accuracy:
         raise ConvergenceError(
             f"{problem.members} members give the mean number of clusters to {error:.2g} only, and accuracy={problem.accuracy:g} was "
             f"asked for; give more members, or ask for less"
         )
-
-
-def _summary(value: float, counts: FloatArray) -> Try:
-    asked, counts = counts.size, counts[np.isfinite(counts)]
-    if asked - counts.size > MOST_LOST * asked:
-        raise ConvergenceError(
-            f"{asked - counts.size} of {asked} members did not reach the horizon at {value:.6g}, and those that did are not like all; "
-            "simulate one to see why (raise max_steps where that is the reason)"
-        )
-    spread = float(counts.std(ddof=1)) if counts.size > 1 else 0.0
-    # Of members that are all alike nobody knows more than that others are rare.
-    return Try(
-        value, counts.size, float(counts.mean()), max(spread, 1.0 / math.sqrt(counts.size)) / math.sqrt(counts.size)
-    )
 
 
 def _members(problem: Problem, tries: list[Try]) -> int:
@@ -280,29 +217,17 @@ def _fit(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | Non
     return Root(x, math.inf if hint else deviation / max(abs(slope), 1e-12), slope, tuple(tries))
 
 
-def _pool(tries: list[Try]) -> Try:
-    """Tries at one value as one."""
-    members = sum(item.members for item in tries)
-    mean = sum(item.members * item.mean for item in tries) / members
-    error = math.sqrt(sum((item.members * item.error) ** 2 for item in tries)) / members
-    return Try(tries[0].value, members, mean, error)
-
-
 def _law_slope(law: Callable[[float], float], x: float) -> float:
     return max(abs(law(x + 1e-3) - law(x - 1e-3)) / 2e-3, 1e-6)
 
 
 def _secant(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | None:
     """Between the nearest tries on either side; only a hint (its error is infinite) where the next try belongs."""
-    pooled = [_pool([item for item in tries if item.value == value]) for value in {item.value for item in tries}]
-    below = [item for item in pooled if item.mean < problem.goal]
-    above = [item for item in pooled if item.mean >= problem.goal]
-    if not below or not above:
+    found = sides(tries, problem.goal)
+    if found is None:
         return None
-    a, b = max(below, key=lambda item: item.mean), min(above, key=lambda item: item.mean)
-    slope = math.log(b.mean / a.mean) / (math.log(b.value) - math.log(a.value))
-    x = math.log(a.value) + math.log(problem.goal / a.mean) / slope
-    return Root(min(max(x, bracket[0]), bracket[1]), math.inf, slope, tuple(tries))
+    root = wholes.secant(problem, found, tries)
+    return Root(min(max(root.x, bracket[0]), bracket[1]), math.inf, root.slope, tuple(tries))
 
 
 def _root_of(function: Callable[[float], float], bracket: list[float]) -> float | None:

@@ -27,7 +27,7 @@ class Steering:
     natural, tree : the merges without and with the change, as the flow of clusters says. (A frozen token is their token 0, and the
         tokens of the run come behind it.)
     run : the simulation of the schedule (None: it was not asked for); achieved : time of the merge in it (or of the first merge of
-        all), infinite where there is none up to its end.
+        all), infinite where there is none up to its end, or where the cluster falls into another one than that asked for.
     undisturbed : True when all earlier merges are as without the change (in the simulation, where there is one).
     """
 
@@ -83,7 +83,7 @@ def first_time(tree: MergeTree) -> float:
     return float(tree.time[0]) if len(tree) else math.inf
 
 
-def fall_time(tree: MergeTree, child: int) -> float:
-    """When cluster `child` falls; infinite: never."""
-    fall = fall_of(tree, child)
+def fall_time(tree: MergeTree, child: int, into: int | None = None) -> float:
+    """When cluster `child` falls (into the cluster that `into` is part of then); infinite: never."""
+    fall = fall_of(tree, child, into)
     return math.inf if fall is None else fall.time

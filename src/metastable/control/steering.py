@@ -13,7 +13,7 @@ from metastable import _checks
 from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
-from metastable.control.counting import GATHERED
+from metastable.control.counting import gathered
 from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of, with_sink
 from metastable.control.steered import Steering, fall_time, first_time
 from metastable.errors import GoalError, InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
@@ -23,9 +23,13 @@ from metastable.run import Run, merge_tree, simulate
 from metastable.run.trees import with_picture
 
 AFTER = 1.02, 10.0
-"""A change begins behind an earlier merge at time s, at 1.02 s + 10: what has merged stays so."""
+"""A change begins behind an earlier merge at time s, at 1.02 s + 10/|V|: what has merged stays so."""
 BEYOND = 2.0, 10.0
-"""It ends behind the merge that it is for, at 2 T + 10."""
+"""It ends behind the merge that it is for, at 2 T + 10/|V|."""
+WATCHED = 1.5, 20.0
+"""And is simulated for so long behind it, 1.5 T + 20/|V|."""
+LATEST_GOAL = 1e300
+"""T up to which all of that is a number of double precision."""
 MARGIN = 0.02
 """Decades behind T at which the first merge is aimed for when none is allowed before it."""
 CLOSE = 1e-4
@@ -63,7 +67,7 @@ def schedule(
         event: (cluster, into): a token of the cluster that is to fall and one of that into which; clusters are those at `since`.
             Under the causal mask a cluster falls into one with an earlier first token.
         at: the time T of the merge.
-        since: depth from which on beta may change (None: 100, or the end of the run if that is earlier).
+        since: depth from which on beta may change (None: 100/|V|, or the end of the run if that is earlier).
         radius: as in `merge_tree` (None: that of the model).
         verify: simulate the schedule.
 
@@ -110,6 +114,10 @@ class _Goal:
     def highest(self) -> float:
         return 0.5 * LOGIT_SPREAD
 
+    def behind(self, time: float, rule: tuple[float, float]) -> float:
+        """A time behind another one: a factor of it, and as many time scales of V."""
+        return rule[0] * time + rule[1] / self.clusters.pace
+
 
 def _checked(run: Run, event: Any, at: float, since: float | None, radius: float | None) -> _Goal:
     _checks.instance(run, Run, "run")
@@ -121,9 +129,11 @@ def _checked(run: Run, event: Any, at: float, since: float | None, radius: float
             "single merges are scheduled in models without frozen tokens, and this one has some; without an event all clusters are "
             "held apart there, too: schedule(run, at=...)"
         )
-    moment = min(run.end, GATHERED) if since is None else _checks.number(since, "since", 0.0, run.end, error=TimeError)
+    moment = min(run.end, gathered(model)) if since is None else since
+    moment = _checks.number(moment, "since", 0.0, run.end, error=TimeError)
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     at = _checks.number(at, "at", moment, strict=True, error=TimeError)
+    at = _checks.number(at, "at", maximum=LATEST_GOAL, error=TimeError)
     state = run.final if moment == run.end else run.at(moment)
     clusters = clusters_of(state, model, moment, radius)
     if model.all_heads[0].beta <= 0:
@@ -174,7 +184,7 @@ def _release(goal: _Goal, natural: MergeTree) -> Steering:
             f"{late[-1].time:.4g}, or first for the other merge"
         )
     previous = max((item.time for item in earlier if item.time < limit), default=goal.since)
-    begin = goal.since if previous == goal.since else AFTER[0] * previous + AFTER[1]
+    begin = goal.since if previous == goal.since else goal.behind(previous, AFTER)
     if begin >= goal.at:
         raise GoalError(
             f"t = {goal.at:.4g} is too near the merge before it, at {previous:.4g}: a change of beta takes hold behind that; ask "
@@ -186,7 +196,7 @@ def _release(goal: _Goal, natural: MergeTree) -> Steering:
         return math.inf if fall is None else fall.time
 
     value = _solve(goal, time_of, goal.at, natural, begin)
-    return _steering(goal, natural, value, begin, BEYOND[0] * goal.at + BEYOND[1])
+    return _steering(goal, natural, value, begin, goal.behind(goal.at, BEYOND))
 
 
 def _solve(goal: _Goal, time_of: Any, at: float, natural: MergeTree, begin: float) -> float:
@@ -329,7 +339,7 @@ def _verified(goal: _Goal, steering: Steering, progress: bool | None) -> Steerin
 
 def _simulated(goal: _Goal, steering: Steering, progress: bool | None) -> Steering:
     """The steering with what a simulation of its schedule says, until all of the change is over."""
-    end = max(1.5 * goal.at + 20.0, 1.01 * steering.window[1])
+    end = max(goal.behind(goal.at, WATCHED), 1.01 * steering.window[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StoppedEarlyWarning)  # the run's status says it
         seen = simulate(steering.schedule, goal.run.start, until=end, progress=progress)
@@ -342,7 +352,7 @@ def _simulated(goal: _Goal, steering: Steering, progress: bool | None) -> Steeri
     tree = merge_tree(whole, goal.clusters.radius)
     later = tree.time > goal.since
     first = float(tree.time[later].min()) if later.any() else math.inf
-    achieved = first if goal.event is None else fall_time(tree, goal.event[0])
+    achieved = first if goal.event is None else fall_time(tree, *goal.event)
     return replace(steering, run=seen, achieved=achieved, undisturbed=_moved_in(steering.natural, tree, goal) is None)
 
 

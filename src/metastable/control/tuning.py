@@ -12,9 +12,10 @@ import numpy as np
 from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
-from metastable.control.counting import REDUCED, SIMULATED, Counter
-from metastable.control.knobs import Knob, applied, knob_of, narrowed, rounded, turns_beta
-from metastable.control.search import Problem, Root, Try, find
+from metastable.control.counting import Counter
+from metastable.control.knobs import Knob, applied, knob_of, narrowed, own_value, rounded, turns_beta
+from metastable.control.search import find
+from metastable.control.tries import Problem, Root, Try, nearest, pooled
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
 from metastable.model.describe import table
@@ -36,7 +37,9 @@ class Setting:
     ------
     knob, value, interval : the knob, its value, and 95 % for the value at which the mean is the goal.
     clusters, until, tokens : the goal, and for how many tokens.
-    mean, error : mean number of clusters at `value`, fitted to all tries, with its standard error.
+    mean, error : mean number of clusters at `value`, fitted to all tries (of a whole number: of those there), with its standard error.
+    status : "success"; "nearest" where the knob is a whole number and none has this mean: `value` is the one whose mean is nearest to
+        the goal, `mean` what it has, and `interval` holds both neighbours.
     members : member-runs that were spent in all.
     tries : every ensemble that was run, in order.
     law : the value that the law of `metastable.theory.cluster_count` starts from; None where there is none.
@@ -54,6 +57,7 @@ class Setting:
     tokens: int
     mean: float
     error: float
+    status: str
     members: int
     tries: tuple[Try, ...]
     law: float | None
@@ -67,11 +71,18 @@ class Setting:
     def facts(self) -> dict[str, str]:
         """What was found, in words, by name."""
         low, high = self.interval
+        between = ""
+        if self.status != "success":
+            beside = [item for item in pooled(self.tries) if low <= item.value <= high]
+            between = "no whole number has this mean: " + ", ".join(
+                f"{item.value:g} has {item.mean:.4f} +- {item.error:.4f}" for item in beside
+            )
         checked = f"{self.differing} of {self.checked} members differ from full simulation" if self.checked else ""
         return {
             self.knob: f"{self.value:.6g} (95 %: {low:.6g} to {high:.6g})",
             "goal": f"{self.clusters:g} clusters of {self.tokens} tokens at t = {self.until:g}",
             "mean there": f"{self.mean:.4f} +- {self.error:.4f}",
+            "nearest": between,
             "the law alone": "" if self.law is None else f"{self.law:.6g}",
             "spent": f"{self.members} members in {len(self.tries)} tries",
             "counted": self.counted,
@@ -80,9 +91,10 @@ class Setting:
 
     def __repr__(self) -> str:
         low, high = self.interval
+        missed = "" if self.status == "success" else f", where there are {self.mean:.4g}"
         return (
             f"<Setting: {self.knob} = {self.value:.6g} ({low:.6g} to {high:.6g}) for {self.clusters:g} clusters of {self.tokens} "
-            f"tokens at t = {self.until:g}; {self.members} members>"
+            f"tokens at t = {self.until:g}{missed}; {self.members} members>"
         )
 
     def _repr_html_(self) -> str:
@@ -153,7 +165,7 @@ def tune(
         tokens: per member; where it is the knob itself, the first number to try.
         clusters: the goal, a mean: 5.0 or 4.5, more than 1.
         until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
-            simulated to t = 100 and go on as the flow of their leaders (`exact=True`: always simulated to the end).
+            simulated to t = 100/|V| and go on as the flow of their leaders (`exact=True`: always simulated to the end).
         seed: of all tries together.
         accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
             third of the standard error that 500 members have, which takes some 5000.
@@ -161,7 +173,8 @@ def tune(
         between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
         options: of `metastable.ensemble` (engine, threads, rtol, ...).
 
-    A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is.
+    A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is, and `status` is "nearest" where
+    that is further from the goal than two standard errors and `accuracy`.
     """
     _checks.instance(model, Attention, "model")
     turned = knob_of(model, knob)
@@ -188,6 +201,7 @@ def tune(
         math.log(first),
         law,
         lambda x: math.log(rounded(turned, math.exp(x))),
+        turned.whole,
     )
 
     def measure(value: float, number: int, members: int) -> Any:
@@ -255,7 +269,7 @@ def _first(
         return rounded(knob, feasible.law_root(law, goal, knob.low, knob.high))
     if knob.set is None:
         return rounded(knob, tokens)
-    own = knob.get(model) if knob.get is not None else 0.0
+    own = own_value(knob, model)
     if knob.low <= own <= knob.high:
         return rounded(knob, own)
     return rounded(knob, math.sqrt(knob.low * knob.high))
@@ -265,19 +279,13 @@ def _setting(
     model: Attention, knob: Knob, counter: Counter, root: Root, problem: Problem, tokens: int, law: float | None
 ) -> Setting:
     """The answer, with members counted in both ways at the value found."""
-    value = rounded(knob, math.exp(root.x))
+    value, mean, error, interval = _found(knob, root, problem)
+    missed = knob.whole and abs(mean - problem.goal) > problem.accuracy + 2.0 * error
     changed, size = _changed(model, knob, value, tokens)
     spent = sum(item.members for item in root.tries)
     reduced = counter.reduced(changed, size)
     differences = counter.paired(changed, size, CHECKED, len(root.tries)) if reduced else np.zeros(0)
     differences = differences[np.isfinite(differences)]
-    width = QUANTILE * min(root.error, problem.high - problem.low)
-    interval = (max(knob.low, math.exp(root.x - width)), min(knob.high, math.exp(root.x + width)))
-    if knob.whole:
-        interval = (float(math.floor(interval[0])), float(math.ceil(interval[1])))
-    error = root.error * abs(root.slope) * problem.goal
-    if not math.isfinite(error):
-        raise ConvergenceError("the tries do not say where the root is; give narrower bounds: between=(low, high)")
     return Setting(
         knob.name,
         int(value) if knob.whole else value,
@@ -285,14 +293,38 @@ def _setting(
         problem.goal,
         counter.until,
         size,
-        problem.goal * math.exp(root.slope * (math.log(value) - root.x)),
+        mean,
         error,
+        "nearest" if missed else "success",
         spent + (CHECKED if reduced else 0),
         root.tries,
         law,
-        REDUCED if reduced else SIMULATED,
+        counter.said(changed, size),
         differences.size,
         int((differences != 0).sum()),
         float(differences.mean()) if differences.size else 0.0,
         changed,
     )
+
+
+def _found(knob: Knob, root: Root, problem: Problem) -> tuple[float, float, float, tuple[float, float]]:
+    """The value, the mean there with its error, and the interval of the value."""
+    if knob.whole:
+        best = nearest(root.tries, problem.goal)
+        around = math.exp(root.x)
+        return (
+            best.value,
+            best.mean,
+            best.error,
+            (
+                float(min(best.value, math.floor(around))),
+                float(max(best.value, math.ceil(around))),
+            ),
+        )
+    error = root.error * abs(root.slope) * problem.goal
+    if not math.isfinite(error):
+        raise ConvergenceError("the tries do not say where the root is; give narrower bounds: between=(low, high)")
+    value = rounded(knob, math.exp(root.x))
+    width = QUANTILE * min(root.error, problem.high - problem.low)
+    interval = (max(knob.low, math.exp(root.x - width)), min(knob.high, math.exp(root.x + width)))
+    return value, problem.goal * math.exp(root.slope * (math.log(value) - root.x)), error, interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
+from metastable.derivatives.products import Decomposed, applied, decomposed
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError, UnsupportedError
 from metastable.handle import Handle
 from metastable.integrate import tangent
-from metastable.integrate.plan import MAX_STEPS, Plan, Save, Wishes, short
+from metastable.integrate.plan import MAX_STEPS, Accuracy, Plan, Save, Wishes, short, size_of_value
 from metastable.integrate.planning import make
 from metastable.kernels import select
 from metastable.model import Attention, Schedule
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
 LARGEST = 3000
 """Tangent directions at the most: matrices of this order are multiplied in every step."""
-CLOSE, WIDEST = 6.0, 600.0
-"""Logarithms of singular values that differ by more than `CLOSE` are told apart by sweeps over the factors of a run, closer ones in
-groups, which must not span more than `WIDEST` (the range of double precision)."""
-RESOLVED = 24.0
-"""A sweep makes values at the distance D in their logarithms better by exp(-2 D): how much there must be in all."""
-ROUNDS = 300
-"""Rounds of the iteration for the leading direction at the most."""
+EARLIEST = 1e-10
+"""Earliest t, in the fastest time scale of the model: before, rounding of the derivative is more than what it tells."""
+FINER = 0.1
+"""Factor in the tolerances of the second march, from which the first one's error is read; its steps are half as long at the most."""
+SURE = 10.0
+"""Singular values are told apart where they differ by more than this many times that error."""
+COMPANIONS = 0.1
+"""Logarithm below the largest singular value down to which others are marched again with it."""
+ROUNDING = 64.0 * float(np.finfo(float).eps)
+"""What rounding does to a singular value, times the root of their number."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,25 +46,39 @@ class JacobianSpectrum:
     t : the time up to which the run was followed.
     exponents : finite-time Lyapunov exponents (1/t) ln s_i, the largest first; s_i the singular values of the derivative of the
         state at t in the start. tokens (dim - 1) of them; as many more as tokens for norms with a radius.
-    direction : the change of the start that grows most, (tokens, dim), of length one, tangent to the sphere.
-    image : what becomes of it, (tokens, dim), divided by its growth: of length one (together with its radii).
-    token : the unstable one: that with the largest part of `direction`.
-    responding : the token with the largest part of `image`.
-    shares : part of each token in the squared length of `direction`, (tokens,).
+    multiplicity : how many of the first exponents the numbers do not tell apart: 1 where there is one direction that grows most,
+        more where they are equal, or nearer to one another than the run is exact.
+    direction : the change of the start that grows most, (tokens, dim), tangent to the sphere; of length one, together with `radii`.
+        NaN where `multiplicity` is not 1: then a whole space of directions grows alike.
+    radii : its part in the radii, (tokens,), for norms with a radius; zeros for the others.
+    image, image_radii : what becomes of it, (tokens, dim) and (tokens,), divided by its growth: of length one together.
+    token : the unstable one: that with the largest part of `direction` (of all directions that grow alike). None where two tokens have
+        parts that the numbers do not tell apart.
+    responding : the same for `image`.
+    shares : part of each token in the squared length of `direction`, (tokens,); the mean over all directions that grow alike.
+    doubt : relative error of the leading singular values, as a second march with a tenth of the tolerances says.
     """
 
     t: float
     exponents: FloatArray
+    multiplicity: int
     direction: FloatArray
+    radii: FloatArray
     image: FloatArray
-    token: int
-    responding: int
+    image_radii: FloatArray
+    token: int | None
+    responding: int | None
     shares: FloatArray
+    doubt: float
 
     def __repr__(self) -> str:
+        unstable = (
+            "no single token is the unstable one" if self.token is None else f"the unstable token is {self.token}"
+        )
+        alike = f", the first {self.multiplicity} alike" if self.multiplicity > 1 else ""
         return (
             f"<JacobianSpectrum: t = {self.t:g}, {len(self.exponents)} exponents from {self.exponents[0]:.4g} to "
-            f"{self.exponents[-1]:.4g}, the unstable token is {self.token}>"
+            f"{self.exponents[-1]:.4g}{alike}, {unstable}>"
         )
 
     @property
@@ -79,6 +98,10 @@ def jacobian_spectrum(
     1e-4 of the fastest rate and to the tolerances of the run, however small the values are. Each step multiplies matrices of order
     tokens (dim - 1).
 
+    The leading directions are then marched a second time, with a tenth of the tolerances and half the steps. What they become differs
+    by the error of the first march, and singular values nearer to one another than ten times that are not told apart
+    (`multiplicity`): a direction in a space that grows alike would be one of rounding.
+
     A change of the start by a tangent vector v (tokens, dim) of small length becomes at most exp(t exponents[0]) |v|; where that is
     large a token sits on a ridge between two clusters, and `token` says which.
 
@@ -93,27 +116,99 @@ def jacobian_spectrum(
     end, pieces = _asked(run, t)
     tokens = np.array(run.start)
     plans = _plans(pieces, len(tokens), end, run, engine)
-    state = plans[0].packed(tokens)
-    frame = _full_frame(state, tokens.shape[1])
-    vectors, factors = frame, []
-    with progress_bar("jacobian_spectrum", end, progress) as report:
-        for (begin, _), plan in zip(pieces, plans):
-            state, vectors, found = tangent.carry(plan, state, vectors, lambda s, begin=begin: report(begin + s), begin)
-            factors += found
-    exponents = _log_singular_values(factors) / end
-    leading, image = _leading(factors)
-    direction, final = frame @ leading, vectors @ image
-    shares = np.einsum("kd,kd->k", direction, direction)
-    dim = tokens.shape[1]
-    return JacobianSpectrum(
-        end,
-        _checks.readonly(exponents),
-        _checks.readonly(np.ascontiguousarray(direction[:, :dim])),
-        _checks.readonly(np.ascontiguousarray(final[:, :dim])),
-        int(shares.argmax()),
-        int(np.einsum("kd,kd->k", final, final).argmax()),
-        _checks.readonly(shares / shares.sum()),
+    frame = _full_frame(plans[0].packed(tokens), tokens.shape[1])
+    with progress_bar("jacobian_spectrum", 2.0 * end, progress) as report:
+        vectors, factors = _carried(pieces, plans, tokens, frame, report)
+        found = decomposed(factors)
+        near = int(np.sum(found.logarithms[: found.right.shape[1]] > found.logarithms[0] - COMPANIONS))
+        right, left = frame @ found.right[:, :near], vectors @ found.left[:, :near]
+        finer = [replace(plan, accuracy=_finer(plan.accuracy)) for plan in plans]
+        others, steps = _carried(pieces, finer, tokens, right, lambda done: report(end + done), shorter=True)
+    error = _error(found.logarithms, left, others, steps) + found.residual
+    return _spectrum(end, found, right, left, error, tokens.shape[1])
+
+
+def _finer(accuracy: Accuracy) -> Accuracy:
+    return replace(
+        accuracy, rtol=max(FINER * accuracy.rtol, 1e-14), atol=FINER * accuracy.atol, max_steps=10 * accuracy.max_steps
     )
+
+
+def _carried(
+    pieces: tuple[tuple[float, Attention], ...],
+    plans: list[Plan],
+    tokens: FloatArray,
+    vectors: FloatArray,
+    report: Callable[[float], None],
+    *,
+    shorter: bool = False,
+) -> tuple[FloatArray, list[FloatArray]]:
+    """Tangent vectors at the start carried through all models: orthonormal ones at the end, and the factors between."""
+    state, factors = plans[0].packed(tokens), []
+    for (begin, _), plan in zip(pieces, plans):
+        state, vectors, found = tangent.carry(
+            plan, state, vectors, lambda s, begin=begin: report(begin + s), begin, shorter=shorter
+        )
+        factors += found
+    return vectors, factors
+
+
+def _error(logarithms: FloatArray, left: FloatArray, others: FloatArray, steps: list[FloatArray]) -> float:
+    """Largest length by which two marches of the leading directions differ, over the leading singular value."""
+    count = left.shape[2]
+    block, scale = applied(steps, np.eye(count))
+    second = (others @ block) * np.exp(scale - logarithms[0])
+    first = left * np.exp(logarithms[:count] - logarithms[0])
+    return float(np.linalg.norm((second - first).reshape(-1, count), 2))
+
+
+def _spectrum(
+    end: float, found: Decomposed, right: FloatArray, left: FloatArray, error: float, dim: int
+) -> JacobianSpectrum:
+    """The answer, as far as the numbers tell: vectors (tokens, width, count) of the leading values, known to `error`."""
+    size, near = len(found.logarithms), right.shape[2]
+    error += ROUNDING * np.sqrt(size)
+    apart = np.flatnonzero(-np.diff(found.logarithms) > SURE * error)
+    alike = int(apart[0]) + 1 if apart.size else size
+    if alike > near:
+        raise ConvergenceError(
+            f"the first {alike} directions grow alike as far as the numbers tell, which are right to {error:.2g} only; simulate with a "
+            "smaller rtol, or ask for an earlier t"
+        )
+    # Wedin: the sine of the angle by which a space of singular vectors is off.
+    angle = error / -np.expm1(found.logarithms[alike] - found.logarithms[0]) if alike < size else ROUNDING
+    shares, answers = (
+        np.einsum("kdv,kdv->k", part[:, :, :alike], part[:, :, :alike]) / alike for part in (right, left)
+    )
+    direction, image = right[:, :, 0], left[:, :, 0]
+    if alike > 1:
+        direction = image = np.full_like(direction, np.nan)
+    return JacobianSpectrum(
+        t=end,
+        exponents=_checks.readonly(found.logarithms / end),
+        multiplicity=alike,
+        direction=_checks.readonly(np.ascontiguousarray(direction[:, :dim])),
+        radii=_checks.readonly(_radii(direction, dim)),
+        image=_checks.readonly(np.ascontiguousarray(image[:, :dim])),
+        image_radii=_checks.readonly(_radii(image, dim)),
+        token=_largest(shares, angle),
+        responding=_largest(answers, angle),
+        shares=_checks.readonly(shares / shares.sum()),
+        doubt=error,
+    )
+
+
+def _radii(vectors: FloatArray, dim: int) -> FloatArray:
+    """The radial part (tokens,) of packed vectors; zeros where there is none."""
+    return vectors[:, dim].copy() if vectors.shape[1] > dim else np.zeros(len(vectors))
+
+
+def _largest(shares: FloatArray, angle: float) -> int | None:
+    """Who has the largest share, or None where another one has as much: turned by an angle, a share changes by up to twice that."""
+    first, *others = np.argsort(-shares, kind="stable")
+    if others and shares[first] - shares[others[0]] <= 4.0 * angle + ROUNDING:
+        return None
+    return int(first)
 
 
 def _asked(run: Any, t: Any) -> tuple[float, tuple[tuple[float, Attention], ...]]:
@@ -146,6 +241,11 @@ def _plans(pieces: tuple[tuple[float, Attention], ...], tokens: int, end: float,
                 f"tangent vectors are carried in explicit steps, which do not reach t = {end:g} in this model; ask for an earlier t: "
                 "jacobian_spectrum(run, t)"
             )
+        if end * size_of_value(model) < EARLIEST:
+            raise TimeError(
+                f"t = {end:g} is so early that the derivative is the identity to rounding; ask for at least "
+                f"{EARLIEST / size_of_value(model):.2g}"
+            )
         directions = tokens * (model.dim - 1 + (1 if model.norm.has_radius else 0))
         if directions > LARGEST:
             raise UnsupportedError(
@@ -169,70 +269,3 @@ def _full_frame(state: FloatArray, dim: int) -> FloatArray:
         if width > dim:
             frame[k, dim, tokens * (dim - 1) + k] = 1.0
     return frame
-
-
-def _heights(factors: list[FloatArray]) -> FloatArray:
-    """Logarithms of the diagonal of a triangular product."""
-    with np.errstate(divide="ignore"):
-        return np.sum([np.log(np.abs(np.diagonal(factor))) for factor in factors], axis=0)
-
-
-def _log_singular_values(factors: list[FloatArray]) -> FloatArray:
-    """Natural logarithms of the singular values of R_m ... R_1, the largest first, each relatively exact.
-
-    A sweep of QR over the factors in turn, P^T = R_1^T ... R_m^T = Z T_1 ... T_m, makes another triangular product with the same
-    singular values, whose diagonal is nearer to them: Rutishauser's iteration for R^T R, in factors. Values further apart than
-    exp(`CLOSE`) are told apart by a few of them; groups of closer ones are products of small blocks on the diagonal, whose singular
-    values LAPACK finds to relative precision (dgejsv). Nothing is multiplied out as a whole, so nothing overflows and small values
-    are not buried under large ones.
-    """
-    from scipy.linalg.lapack import dgejsv  # pyright: ignore[reportAttributeAccessIssue]
-
-    size = len(factors[0])
-    heights = _heights(factors)
-    close = CLOSE if np.ptp(heights) < WIDEST else min(CLOSE, WIDEST / size)
-    for _ in range(int(np.ceil(RESOLVED / close))):
-        turned, made = np.eye(size), []
-        for factor in factors[::-1]:
-            turned, upper = np.linalg.qr(factor.T @ turned)
-            made.append(upper)
-        factors = made
-    heights = _heights(factors)
-    cuts = (np.flatnonzero(~(np.abs(np.diff(heights)) <= close)) + 1).tolist()
-    found = []
-    for first, last in zip([0, *cuts], [*cuts, size]):
-        if last - first == 1:
-            found.append(heights[first:last])
-            continue
-        block, scale = np.eye(last - first), 0.0
-        for factor in factors:
-            block = factor[first:last, first:last] @ block
-            top = float(np.abs(block).max())
-            block, scale = block / top, scale + np.log(top)
-        values, _, _, work, _, failed = dgejsv(np.asfortranarray(block), jobu=3, jobv=3)
-        if failed:
-            raise ConvergenceError(
-                f"the singular values of a block of {last - first} close ones did not converge; ask for another t"
-            )
-        found.append(np.log(values) + np.log(work[0] / work[1]) + scale)
-    return np.sort(np.concatenate(found))[::-1]
-
-
-def _leading(factors: list[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """The leading right and left singular vectors of R_m ... R_1, by iteration with P^T P, normalised after every factor."""
-    vector = np.random.default_rng(0).standard_normal(len(factors[0]))
-    vector /= np.linalg.norm(vector)
-    image = vector
-    for _ in range(ROUNDS):
-        image = vector
-        for factor in factors:
-            image = factor @ image
-            image /= np.linalg.norm(image)
-        back = image
-        for factor in factors[::-1]:
-            back = factor.T @ back
-            back /= np.linalg.norm(back)
-        moved, vector = float(np.linalg.norm(back - vector)), back
-        if moved < 1e-13:
-            break
-    return vector, image

@@ -21,7 +21,7 @@ from metastable.model.parts import ArrayFields
 
 @runtime_checkable
 class Smooth(Protocol):
-    """A smooth observable of one state."""
+    """A smooth observable of one state. One of your own is held to its values: see `measured`."""
 
     def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
         """The number and its derivative, (tokens, dim), at the tokens x."""
@@ -209,6 +209,9 @@ def soft_clusters(radius: float) -> SoftClusters:
     return SoftClusters(_checks.number(radius, "radius", 0.0, np.pi, strict=True))
 
 
+KNOWN = (MeanCosine, PairCosine, PairAngle, OrderParameter, Spread, InteractionEnergy, SoftClusters)
+"""Observables whose slopes are tested here, and need not be looked at again."""
+
 # ------------------------------------------------------------------------------------------------ functions of one's own
 
 CENTRAL_STEP = 6e-6
@@ -217,6 +220,10 @@ COMPLEX_STEP = 1e-100
 DIFFERENCES = ("central", "complex")
 AGREEMENT = 1e-6
 """A slope that is given must agree with differences of the values, relatively, beside what these are known to."""
+CONSTANT = (
+    "the observable does not change at all when the tokens are moved a little: it is constant here (a count?) and its gradient says "
+    "nothing; use a smooth one, such as metastable.derivatives.soft_clusters(radius)"
+)
 ROUNDING = 16.0 * float(np.finfo(float).eps) / CENTRAL_STEP
 """What rounding of the values does to their differences, relatively to the values."""
 
@@ -225,11 +232,13 @@ def measured(observable: Any, states: FloatArray, single: bool, differences: str
     """The number that `observable` makes of `states` (times, tokens, dim), and its slope, of the same shape.
 
     `single`: only the final state is meant. A `Smooth` one is averaged over the times; a function gets x (tokens, dim) or, where not
-    `single`, all states.
+    `single`, all states. Slopes that are not made here are compared with differences of the values, along two directions.
     """
     if isinstance(observable, Smooth):
-        parts = [_checked(_call(observable.with_slope, state), state) for state in states]
-        return float(np.mean([value for value, _ in parts])), np.array([slope for _, slope in parts]) / len(states)
+        value, slope = _averaged(observable, states)
+        if type(observable) not in KNOWN:
+            _agree(lambda x: _averaged(observable, x)[0], value, slope, states)
+        return value, slope
     if not callable(observable):
         raise InvalidInputError(
             "observable must be one of metastable.derivatives (pair_cosine(0, 1), order_parameter(), ...) or a function of the tokens "
@@ -240,22 +249,23 @@ def measured(observable: Any, states: FloatArray, single: bool, differences: str
         return _central(observable, place, states.shape)
     if differences == "complex":
         return _complex(observable, place, states.shape)
-    answer = _call(observable, place)
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise ObservableError(
-            "the observable must return (value, slope), the slope of the shape of what it was given; for a function that returns a "
-            f"number say differences='central' (or 'complex', where it is analytic). It returned {answer!r:.80}"
-        )
-    value, slope = _checked(answer, place)
-    _agree(lambda x: _number(_call(observable, x)[0]), value, slope, place)
+    value, slope = _checked(_call(observable, place), place)
+    _agree(lambda x: _checked(_call(observable, x), x)[0], value, slope, place)
     return value, slope.reshape(states.shape)
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _averaged(observable: Smooth, states: FloatArray) -> tuple[float, FloatArray]:
+    """Mean over the states (times, tokens, dim), and its slope, of the same shape."""
+    parts = [_checked(_call(observable.with_slope, state), state) for state in states]
+    return float(np.mean([value for value, _ in parts])), np.array([slope for _, slope in parts]) / len(states)
+
+
+def _call(function: Callable[..., Any], x: FloatArray) -> Any:
+    """What a function makes of a copy of x: it may do with that what it likes."""
     from metastable.errors import MetastableError
 
     try:
-        return function(*arguments)
+        return function(x.copy())
     except MetastableError:
         raise
     except Exception as reason:
@@ -271,6 +281,11 @@ def _number(value: Any) -> float:
 
 def _checked(answer: Any, place: FloatArray) -> tuple[float, FloatArray]:
     """A value and a slope as they should be, or `ObservableError`."""
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise ObservableError(
+            "the observable must return (value, slope), the slope of the shape of what it was given; for a function that returns a "
+            f"number say differences='central' (or 'complex', where it is analytic). It returned {answer!r:.80}"
+        )
     number, array = _number(answer[0]), np.asarray(answer[1])
     if array.shape != place.shape or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise ObservableError(
@@ -291,7 +306,8 @@ def _moved(x: FloatArray, by: FloatArray) -> FloatArray:
 
 
 def _agree(function: Callable[[FloatArray], float], value: float, slope: FloatArray, x: FloatArray) -> None:
-    """Raise `ObservableError` where a slope is not that of the values, seen along itself and along a direction at random.
+    """Raise `ObservableError` where a slope is not that of the values, seen along itself and along a direction at random, or where the
+    values do not change at all.
 
     Central differences with two steps say how much they are to be believed themselves: where a function bends within the step, or is
     not computed to rounding, they differ.
@@ -304,11 +320,13 @@ def _agree(function: Callable[[FloatArray], float], value: float, slope: FloatAr
     directions = [other * np.sqrt(other[..., 0].size) / np.linalg.norm(other)]
     if size:
         directions.append(slope / size)
+    flat = size == 0.0
     for direction in directions:
         differences, largest = [], abs(value)
         for step in (CENTRAL_STEP, 2.0 * CENTRAL_STEP):
             ahead, behind = function(_moved(x, step * direction)), function(_moved(x, -step * direction))
             largest = max(largest, abs(ahead), abs(behind))
+            flat = flat and ahead == value == behind
             differences.append((ahead - behind) / (2.0 * step))
         found, said = differences[0], float(np.sum(direction * slope))
         known = 2.0 * abs(differences[1] - found) + ROUNDING * largest
@@ -317,6 +335,8 @@ def _agree(function: Callable[[FloatArray], float], value: float, slope: FloatAr
                 f"the slope of the observable is not the derivative of its value: along one direction it says {said:.8g}, and the "
                 f"value changes by {found:.8g}; correct it, or return the value alone with differences='central'"
             )
+    if flat:
+        raise ObservableError(CONSTANT)
 
 
 def _central(function: Callable[..., Any], x: FloatArray, shape: tuple[int, ...]) -> tuple[float, FloatArray]:
@@ -331,10 +351,7 @@ def _central(function: Callable[..., Any], x: FloatArray, shape: tuple[int, ...]
             flat = flat and ahead == value == behind
             slope[place] += (ahead - behind) / (2.0 * CENTRAL_STEP) * tangent
     if flat:
-        raise ObservableError(
-            "the observable does not change at all when a token is moved a little: it is constant here (a count?) and its gradient "
-            "says nothing; use a smooth one, such as metastable.derivatives.soft_clusters(radius)"
-        )
+        raise ObservableError(CONSTANT)
     return value, slope.reshape(shape)
 
 

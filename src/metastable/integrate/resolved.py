@@ -42,7 +42,7 @@ class Rates:
     """Measures |J| along a run, and says which step may be taken there: `march.integrate` asks (`limit`).
 
     `system` is marched, `probe` is another one of the same kind, to evaluate velocities elsewhere. `followed`: h |J| up to which
-    steps are as they are.
+    steps are as they are; longer ones become `RESOLVED`, or as much as that.
     """
 
     system: march.Movable
@@ -60,7 +60,7 @@ class Rates:
         earlier = self.rate
         self.rate = self._round(t)
         rate = max(self.rate, earlier)
-        return RESOLVED / rate if np.isfinite(rate) and step * rate > self.followed else step
+        return min(RESOLVED, self.followed) / rate if np.isfinite(rate) and step * rate > self.followed else step
 
     def _round(self, t: float) -> float:
         """One round of the iteration at the state of the system."""

@@ -135,9 +135,18 @@ class Tangents(march.Recorder):
 
 
 def carry(
-    plan: Plan, start: FloatArray, vectors: FloatArray, report: Report | None = None, depth: float = 0.0
+    plan: Plan,
+    start: FloatArray,
+    vectors: FloatArray,
+    report: Report | None = None,
+    depth: float = 0.0,
+    *,
+    shorter: bool = False,
 ) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
     """Tangent vectors (tokens, width, count) at the packed state `start`, carried to the end of the plan (method "tsit5").
+
+    `shorter`: in steps at most half as long, against which those of always can be compared; one more ends in the middle, so that they
+    are others in any case.
 
     Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_0, ..., R_m, of which the
     first is that of the vectors as they are given.
@@ -153,9 +162,10 @@ def carry(
         plan.model.dim, np.array([plan.save.until]), chart, system=system, plan=plan, depth=depth, jacobian=jacobian
     )
     recorder.frame.orthonormalise(inside)
-    solution = resolved.solve(
-        plan, start, system, recorder, report, depth, followed=resolved.RESOLVED, stops=resolved.jumps(plan, depth)
-    )
+    bound, stops = resolved.RESOLVED, resolved.jumps(plan, depth)
+    if shorter:
+        bound, stops = 0.5 * bound, sorted([*stops, 0.5 * plan.save.until])
+    solution = resolved.solve(plan, start, system, recorder, report, depth, followed=bound, stops=stops)
     final, found = solution.states[-1], recorder.frame.vectors
     if chart == "angle":
         along = np.stack([-final[:, 1], final[:, 0]], axis=1)

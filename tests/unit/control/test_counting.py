@@ -5,7 +5,7 @@ import pytest
 
 import metastable as ms
 from metastable.control import tune
-from metastable.control.counting import Counter
+from metastable.control.counting import Counter, gathered
 from metastable.errors import ConvergenceError
 
 
@@ -26,3 +26,13 @@ def test_a_knob_is_not_set_by_those_that_happened_to_arrive(until, steps):
     model = ms.Attention(dim=2, beta=8.0)
     with pytest.raises(ConvergenceError, match="did not reach the horizon"):
         tune(model, "beta", tokens=12, clusters=3, until=until, accuracy=0.2, max_steps=steps)
+
+
+def test_leaders_take_over_when_tokens_have_gathered():
+    """V = 0.02 I is V = I, fifty times as slow: members are followed to t = 5000, not to 100, where they have hardly moved."""
+    plain, slow = (ms.Attention(dim=2, beta=24.0, value=factor * np.eye(2)) for factor in (1.0, 0.02))
+    assert gathered(slow) == pytest.approx(5000.0)
+    counter = Counter(50 * 1e4, 3, None, {})
+    assert counter.said(slow, 40) == "simulated to t = 5000, then the flow of the leaders"
+    np.testing.assert_array_equal(counter.counts(slow, 40, 24, 0), Counter(1e4, 3, None, {}).counts(plain, 40, 24, 0))
+    assert not Counter(9e3, 3, None, {}).reduced(slow, 40)

@@ -7,6 +7,7 @@ import pytest
 
 import metastable as ms
 from metastable.control import Apart, Together, place
+from metastable.control.placement import Trial
 from metastable.control.reduced import clusters_of, tree_of
 from metastable.errors import GoalError, MetastableError, UnsupportedError
 
@@ -55,6 +56,25 @@ def test_clusters_are_kept_apart():
     )
     assert found.met
     assert found.without == pytest.approx(tree.time[0], rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.05, 30.0])
+def test_the_size_of_a_value_matrix_is_the_unit_of_time(factor):
+    """V = c I is V = I, c times as fast: meetings are where they were, over c, also those before t = 1 and those of slow tokens."""
+    goal, token = Together((2, 7)), np.array([0.6, 0.8])
+    meetings = []
+    for scale in (1.0, factor):
+        model = MODEL.replace(value=scale * np.eye(2))
+        trial = Trial(model, START, goal, 1e12 / scale, "frozen", 0.14, [0])
+        meetings.append([trial.meeting(None, 0.0) + math.log10(scale), trial.meeting(token, 4.0) + math.log10(scale)])
+    assert min(meetings[0]) < 300.0
+    np.testing.assert_allclose(meetings[1], meetings[0], atol=1e-3)
+
+
+def test_tokens_that_are_together_from_the_start_met_at_no_later_time():
+    start = ms.sphere.from_angle([0.0, 0.01, 2.0])
+    trial = Trial(MODEL, start, Together((0, 1)), 50.0, "frozen", 0.14, [0])
+    assert trial.meeting(None, 0.0) == -math.inf
 
 
 def test_an_appended_token_does_nothing_under_a_causal_mask():

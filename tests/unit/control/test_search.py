@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from metastable.control.search import Problem, find
+from metastable.control.search import find
+from metastable.control.tries import Problem, nearest
 from metastable.errors import ConvergenceError, GoalError
 
 
-def problem(goal, law=None, low=0.1, high=1e4, first=10.0, accuracy=0.02, members=20_000, rounded=lambda x: x):
-    return Problem(goal, accuracy, members, math.log(low), math.log(high), math.log(first), law, rounded)
+def problem(goal, law=None, low=0.1, high=1e4, first=10.0, accuracy=0.02, members=20_000, whole=False):
+    rounded = (lambda x: math.log(max(1.0, round(math.exp(x))))) if whole else (lambda x: x)
+    return Problem(goal, accuracy, members, math.log(low), math.log(high), math.log(first), law, rounded, whole)
 
 
 def poisson(mean, seed=0):
@@ -67,11 +69,21 @@ def test_falling_means_are_found_too():
 
 
 def test_whole_numbers_end_between_neighbours():
-    rounded = lambda x: math.log(max(1.0, round(math.exp(x))))  # noqa: E731
-    wish = problem(4.0, low=1.0, high=100.0, first=20.0, rounded=rounded)
+    wish = problem(4.0, low=1.0, high=100.0, first=20.0, whole=True)
     root = find(wish, poisson(lambda value: 1.0 + 0.8 * value), lambda done: None)
     assert 3.0 < math.exp(root.x) < 5.0
     assert all(item.value == pytest.approx(round(item.value)) for item in root.tries)
+
+
+def test_whole_numbers_may_both_be_far_from_the_goal():
+    """10 at 2 and 5 at 3, 7 wanted: both are told, the nearer one as well as was asked for."""
+    wish = problem(7.0, low=1.0, high=100.0, first=20.0, whole=True, accuracy=0.05)
+    root = find(wish, poisson(lambda value: 1.0 + 36.0 / value**2), lambda done: None)
+    assert math.isinf(root.error)
+    assert 2.0 < math.exp(root.x) < 3.0
+    best = nearest(root.tries, 7.0)
+    assert best.value == 3.0
+    assert best.error <= 0.05
 
 
 def test_goals_beyond_the_bounds_are_refused():
@@ -87,3 +99,21 @@ def test_knobs_that_do_nothing_are_told():
 def test_too_few_members_are_an_error_not_an_answer():
     with pytest.raises(ConvergenceError):
         find(problem(5.0, members=150, accuracy=1e-3), poisson(lambda value: 2.0 * math.sqrt(value)), lambda done: None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whole_numbers_are_the_nearest_ones(seed):
+    """Powers of the knob at random, rising and falling: no number has a mean that is nearer by more than errors allow."""
+    generator = np.random.default_rng(seed)
+    goal, middle, start = generator.uniform(1.5, 12.0), generator.uniform(1.5, 15.0), float(generator.integers(1, 40))
+    power = generator.choice([-1.0, 1.0]) * generator.uniform(0.3, 3.0)
+
+    def mean(value):
+        return 1.0 + (goal - 1.0) * (value / middle) ** power
+
+    wish = problem(goal, low=1.0, first=start, accuracy=0.05, whole=True)
+    root = find(wish, poisson(mean, seed), lambda done: None)
+    best = nearest(root.tries, goal)
+    assert abs(best.mean - mean(best.value)) < 4.5 * best.error
+    assert abs(mean(best.value) - goal) - min(abs(mean(n) - goal) for n in range(1, 200)) < 0.25
+    assert best.error <= 0.05

@@ -1,6 +1,7 @@
 """Schedules that hold and release clusters, against full simulation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,36 @@ def test_a_merge_is_moved_and_earlier_ones_stay(run, tree, power):
     steered = ms.merge_tree(found.run, ms.analysis.cluster_radius(MODEL))
     shared = steered.time[: len(plain)]
     np.testing.assert_allclose(shared, plain.time, rtol=1e-3)
+
+
+def test_a_fall_into_another_cluster_is_not_the_one_that_was_asked_for(run, tree, monkeypatch):
+    """The simulation is told to have the cluster fall elsewhere at the right time: nothing was achieved."""
+    row = len(tree) - 2
+    child, parent = int(tree.child[row]), int(tree.parent[row])
+    other = next(int(leader) for leader in (*tree.parent, *tree.child) if leader not in (child, parent))
+    at = float(tree.time[row] ** 1.05)
+
+    def elsewhere(seen, radius):
+        found = ms.merge_tree(seen, radius)
+        moved = np.array(found.parent)
+        moved[found.child == child] = other
+        keep = np.isin(found.child, [child]) | (found.time < 100.0)
+        names = ("time", "before", "child", "child_size", "parent_size")
+        return replace(found, parent=moved[keep], **{name: getattr(found, name)[keep] for name in names})
+
+    assert math.isfinite(schedule(run, (child, parent), at=at).achieved)
+    monkeypatch.setattr("metastable.control.steering.merge_tree", elsewhere)
+    assert schedule(run, (child, parent), at=at).achieved == math.inf
+
+
+def test_the_size_of_a_value_matrix_is_the_unit_of_time(run, tree):
+    """V = 4 I is V = I, four times as fast: the same change of beta, a quarter of all times."""
+    fast = ms.simulate(MODEL.replace(value=4.0 * np.eye(2)), run.start, until=25.0)
+    row = len(tree) - 1
+    event, at = (tree.child[row], tree.parent[row]), float(tree.time[row] ** 0.9)
+    plain, found = schedule(run, event, at=at, verify=False), schedule(fast, event, at=0.25 * at, verify=False)
+    assert found.changed == pytest.approx(plain.changed, rel=1e-3)
+    np.testing.assert_allclose(4.0 * np.array(found.window), plain.window, rtol=1e-3)
 
 
 def test_nothing_merges_before_its_time(run, tree):

@@ -9,7 +9,7 @@ import metastable as ms
 from metastable.analysis.cascade import counts_after
 from metastable.control import Knob, temperature, tune
 from metastable.control.knobs import applied, knob_of, value_of
-from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError
+from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, OwnFunctionError
 
 PLAIN = ms.Attention(dim=2, beta=1.0)
 
@@ -84,10 +84,62 @@ def test_knobs_set_and_get(model, name, value, field):
     assert applied(knob, model, value_of(knob, model)) == model or name == "gap"
 
 
+def test_a_sink_of_no_weight_can_be_given_some(monkeypatch):
+    """Its tokens share equally what has no shares yet; a search from there begins in the middle of its bounds."""
+    model = ms.Attention(dim=2, beta=4.0, frozen=ms.Frozen(np.eye(2), np.zeros(2)))
+    np.testing.assert_array_equal(applied(knob_of(model, "sink"), model, 6.0).frozen.weights, [3.0, 3.0])
+    monkeypatch.setattr("metastable.control.counting.Counter.counts", counts_like(lambda m: 5 / m.frozen.weights.sum()))
+    found = tune(model, "sink", tokens=20, clusters=3.5, until=30.0, accuracy=0.1, between=(0.01, 100.0))
+    assert found.value == pytest.approx(2.0, rel=0.2)
+    assert found.status == "success"
+
+
+def counts_like(mean):
+    """Counts whose mean is 1 + mean(model), instead of simulations."""
+
+    def counts(self, model, tokens, members, number):
+        return 1.0 + np.random.default_rng([self.seed, number]).poisson(mean(model), members)
+
+    return counts
+
+
+def test_a_whole_number_may_be_far_from_its_goal(monkeypatch):
+    """10 clusters at a width of 2, 5 at 3 and none between: 3 is the nearer one, and says so."""
+    monkeypatch.setattr(
+        "metastable.control.counting.Counter.counts", counts_like(lambda model: 36.0 / model.mask.width**2)
+    )
+    model = ms.Attention(dim=2, beta=16.0, mask=ms.Window(12))
+    found = tune(model, "window", tokens=40, clusters=7.0, until=30.0, accuracy=0.05)
+    assert found.value == 3
+    assert found.status == "nearest"
+    assert found.interval == (2.0, 3.0)
+    assert found.mean == pytest.approx(5.0, abs=4.0 * found.error)
+    assert found.error <= 0.05
+    assert "2 has" in found.facts["nearest"]
+    assert "3 has" in found.facts["nearest"]
+    assert "where there are" in repr(found)
+    near = tune(model, "window", tokens=40, clusters=5.0, until=30.0, accuracy=0.05)
+    assert (near.value, near.status) == (3, "success")
+
+
+def test_the_nearest_whole_number_is_that_of_the_nearest_mean(monkeypatch):
+    """Means 9.4 and 12.4 at 8 and 9, goal 10.8: the root is at 8.5, nearer to 9 in the knob, and 9.4 is nearer than 12.4."""
+    monkeypatch.setattr(
+        "metastable.control.counting.Counter.counts",
+        counts_like(lambda model: 9.4 * (model.mask.width / 8.0) ** 2.35 - 1.0),
+    )
+    model = ms.Attention(dim=2, beta=16.0, mask=ms.Window(8))
+    found = tune(model, "window", tokens=40, clusters=10.84, until=30.0, accuracy=0.05)
+    assert found.value == 8
+    assert found.status == "nearest"
+
+
 def test_knobs_that_a_model_has_not():
     for name in ("window", "norm", "sink", "gap"):
         with pytest.raises(ModelError, match="give"):
             knob_of(PLAIN, name)
+    with pytest.raises(ModelError, match="beta above 0"):
+        knob_of(ms.Attention(dim=2, heads=(ms.Head(beta=0.0), ms.Head(beta=-1.0))), "beta")
     with pytest.raises(InvalidInputError, match="one of"):
         knob_of(PLAIN, "temperature")
     with pytest.raises(InvalidInputError, match="greater than 0"):
@@ -173,3 +225,18 @@ def test_nonsense_is_told(arguments, monkeypatch):
 def test_knobs_of_ones_own_are_checked(arguments):
     with pytest.raises(MetastableError):
         Knob(**{"name": "mine", "set": lambda model, value: model, **arguments})
+
+
+def test_knobs_of_ones_own_that_raise_are_named():
+    """Before any ensemble where the value is asked for, and at the first try where it is set."""
+
+    def broken(model, value=None):
+        raise ZeroDivisionError("of mine")
+
+    arguments = {"tokens": 20, "clusters": 2.0, "until": 10.0}
+    with pytest.raises(OwnFunctionError, match=r"knob 'mine'.*of mine"):
+        tune(PLAIN, Knob("mine", broken), **arguments)
+    with pytest.raises(OwnFunctionError, match=r"knob 'mine'.*of mine"):
+        tune(PLAIN, Knob("mine", lambda model, value: model, broken), **arguments)
+    with pytest.raises(InvalidInputError, match="value of the knob 'mine'"):
+        tune(PLAIN, Knob("mine", lambda model, value: model, lambda model: "much"), **arguments)

@@ -79,6 +79,55 @@ def test_smooth_observables_are_averaged_over_times():
     assert both.rates.shape == (2,)
 
 
+class Own:
+    """A smooth observable of one's own, sum of powers of a coordinate, with a slope that may be wrong."""
+
+    def __init__(self, said=lambda x: 2.0 * x, value=lambda x: float(np.sum(x**2))):
+        self.said, self.value = said, value
+
+    def with_slope(self, x):
+        slope = np.zeros_like(x)
+        slope[:, 0] = self.said(x[:, 0])
+        return self.value(x[:, 0]), slope
+
+
+@pytest.mark.parametrize("times", [None, [0.5, 1.0]])
+def test_observables_of_ones_own_are_held_to_their_values(times):
+    until = 1.0 if times is None else None
+    found = ms.gradient(MODEL, START, Own(), until, "beta", times=times)
+    assert np.isfinite(found["beta"])
+    for wrong in (lambda x: 2.001 * x, lambda x: -2.0 * x, np.zeros_like):
+        with pytest.raises(ObservableError, match="not the derivative"):
+            ms.gradient(MODEL, START, Own(wrong), until, times=times)
+    with pytest.raises(ObservableError, match="a count"):
+        ms.gradient(MODEL, START, Own(np.zeros_like, lambda x: float((x > 0).sum())), until, times=times)
+
+
+def test_an_observable_of_ones_own_returns_both():
+    class Alone:
+        def with_slope(self, x):
+            return float(x[0, 0])
+
+    with pytest.raises(ObservableError, match="value, slope"):
+        ms.gradient(MODEL, START, Alone(), 1.0)
+
+
+def test_a_function_may_write_into_what_it_is_given():
+    def lean(x):
+        value, slope = float(x[:, 0].mean()), np.zeros_like(x)
+        slope[:, 0] = 1.0 / len(x)
+        x[:] = 7.0
+        return value, slope
+
+    def clean(x):
+        return lean(x.copy())
+
+    found, plain = (ms.gradient(MODEL, START, function, 1.0, "beta") for function in (lean, clean))
+    assert found["beta"] == plain["beta"]
+    np.testing.assert_array_equal(found.final, plain.final)
+    assert found.rate == plain.rate
+
+
 def test_a_model_with_heads_gets_lists_and_one_without_gets_numbers():
     several = ms.Attention(
         dim=3, heads=(ms.Head(beta=1.0), ms.Head(beta=2.0, output=np.eye(3)[:, :2], value=np.eye(3)[:2]))
@@ -192,6 +241,8 @@ def test_what_the_number_of_kept_states_is_makes_no_difference(engine, monkeypat
         ({"observable": lambda x: (float(x[0, 0]), 1.0001 * FIRST)}, ObservableError, "not the derivative"),
         ({"observable": lambda x: (1e-12 * float(x[0, 0]), np.zeros_like(x))}, ObservableError, "not the derivative"),
         ({"observable": lambda x: 7, "differences": "central"}, ObservableError, "constant"),
+        ({"observable": lambda x: (float((x[:, 0] > 0).sum()), np.zeros_like(x))}, ObservableError, "a count"),
+        ({"observable": lambda x: 0.0 * x.sum() + 3.0, "differences": "complex"}, ObservableError, "constant"),
         ({"observable": lambda x: abs(x[0, 0]), "differences": "complex"}, ObservableError, "complex"),
         ({"observable": lambda x: 1 / 0, "differences": "central"}, OwnFunctionError, "division"),
         ({"observable": lambda x: np.nan, "differences": "central"}, ObservableError, "finite"),

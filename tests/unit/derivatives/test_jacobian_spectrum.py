@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import metastable as ms
-from metastable.derivatives.lyapunov import _log_singular_values
+from metastable.derivatives.products import decomposed
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate import resolved
 from metastable.integrate.tangent import tangent_frame
@@ -59,7 +59,7 @@ def test_singular_values_of_products_are_those_of_the_product(count):
     """Factors in the order in which they act; the product of 400 spans more than double precision holds, exp(-1000)."""
     rng = np.random.default_rng(0)
     factors = [np.triu(rng.normal(size=(6, 6)), 1) * 0.3 + np.diag(np.exp(-0.5 * np.arange(6.0))) for _ in range(count)]
-    found = _log_singular_values(list(factors))
+    found = decomposed(list(factors)).logarithms
     with mpmath.workdps(60 + 3 * count):
         product = mpmath.eye(6)
         for factor in factors:
@@ -67,6 +67,84 @@ def test_singular_values_of_products_are_those_of_the_product(count):
         squares = mpmath.eigsy(product.T * product, eigvals_only=True)
         true = sorted((float(mpmath.log(value) / 2) for value in squares), reverse=True)
     assert np.abs(found - true).max() < 1e-9
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_leading_vectors_of_products_are_those_of_the_product(count):
+    """Values as close as 1e-4 of one another, and far ones: each vector against the decomposition of the whole, up to its sign."""
+    rng = np.random.default_rng(count)
+    factors = [np.eye(7) + 0.2 * np.triu(rng.normal(size=(7, 7)), 1) for _ in range(count - 1)]
+    logarithms = np.array([0.0, -1e-4, -0.05, -3.0, -20.0, -21.0, -50.0])
+    turned = [np.linalg.qr(rng.normal(size=(7, 7)))[0] for _ in range(2)]
+    whole = turned[0] @ np.diag(np.exp(logarithms)) @ turned[1]
+    for factor in factors:  # so that the product of all is `whole` up to an orthogonal matrix from the left
+        whole = whole @ np.linalg.inv(factor)
+    rotation, upper = np.linalg.qr(whole)
+    found = decomposed([*factors, upper])
+    assert np.abs(found.logarithms - logarithms)[:4].max() < 1e-10
+    assert found.residual < 1e-11
+    right, left = found.right[:, :3], rotation @ found.left[:, :3]
+    signs = np.sign(np.sum(right.T * turned[1][:3], axis=1))
+    assert np.abs(right * signs - turned[1][:3].T).max() < 1e-9
+    assert np.abs(left * signs - turned[0][:, :3]).max() < 1e-9
+
+
+def test_values_that_a_larger_one_stands_between_are_coupled():
+    """The larger one is coupled to nobody, so no sweep moves it; the two others are 0.005 apart in their logarithms, not equal."""
+    factor = np.array([[1.0, 0.0, 0.01], [0.0, np.exp(10.0), 0.0], [0.0, 0.0, 1.0]])
+    true = np.log(np.linalg.svd(factor[::2, ::2])[1])
+    found = decomposed([factor])
+    assert np.abs(found.logarithms - [10.0, *true]).max() < 1e-12
+    assert np.abs(np.abs(found.right[:, 0]) - [0.0, 1.0, 0.0]).max() < 1e-12
+
+
+@pytest.mark.parametrize("until", [1e-3, 0.03])
+def test_the_unstable_token_of_a_short_time(until):
+    """All singular values are near one, 1e-4 apart: token 5, where an iteration that had not converged named token 2."""
+    model, start = ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(6, dim=2, seed=0)
+    run = ms.simulate(model, start, until, method="tsit5", rtol=RTOL)
+    spectrum = ms.jacobian_spectrum(run)
+    _, sizes, right = np.linalg.svd(derivative(model, start, run.final, until, "cpu"))
+    assert np.abs(np.log(sizes) / until - spectrum.exponents).max() < 1e-6
+    assert np.abs(spectrum.shares - right[0] ** 2).max() < 1e-6
+    assert (spectrum.token, spectrum.multiplicity) == (5, 1)
+    assert spectrum.doubt < 1e-6
+
+
+def test_directions_that_grow_alike_are_not_one_direction():
+    """One token that rests: both directions of its tangent plane stay as they are. It is the unstable token, and no direction is."""
+    run = ms.simulate(ms.Attention(dim=3, beta=2.0), [[0.6, 0.0, 0.8]], 1.0, method="tsit5")
+    spectrum = ms.jacobian_spectrum(run)
+    assert (spectrum.multiplicity, spectrum.token, spectrum.responding) == (2, 0, 0)
+    assert np.isnan(spectrum.direction).all()
+    assert np.isnan(spectrum.image).all()
+    assert np.abs(spectrum.shares - 1.0).max() < 1e-12
+    assert "the first 2 alike" in repr(spectrum)
+
+
+def test_tokens_that_are_alike_are_not_told_apart():
+    """A pair under full attention is its own mirror image: the direction in which it opens is known, and belongs to both."""
+    pair = ms.sphere.from_angle([0.4, 1.4])
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0, mask=ms.Full()), pair, 1.0, method="tsit5")
+    spectrum = ms.jacobian_spectrum(run)
+    assert spectrum.multiplicity == 1
+    assert (spectrum.token, spectrum.responding) == (None, None)
+    assert np.abs(spectrum.shares - 0.5).max() < 1e-6
+    assert "no single token" in repr(spectrum)
+
+
+def test_numbers_that_are_too_coarse_name_nothing():
+    """Tokens 4 and 5 sit between two others each, alike to 1e-6: whose change grows most a loose run does not know."""
+    start = ms.sphere.from_angle([0.0, np.pi, 1.2, np.pi + 1.2, 0.6, np.pi + 0.6 + 1e-6])
+    model = ms.Attention(dim=2, beta=9.0)
+    loose, tight = (
+        ms.jacobian_spectrum(ms.simulate(model, start, 3.0, method="tsit5", rtol=rtol)) for rtol in (1e-3, 1e-9)
+    )
+    assert (loose.multiplicity, loose.token) == (2, None)
+    assert np.isnan(loose.direction).all()
+    assert (tight.multiplicity, tight.token) == (1, 4)
+    assert (tight.exponents[0] - tight.exponents[1]) * 3.0 > 10.0 * tight.doubt
+    assert abs(loose.growth - tight.growth) < 3.0 * loose.doubt
 
 
 def test_small_changes_grow_as_said():
@@ -148,7 +226,13 @@ def test_the_token_between_two_others_is_the_unstable_one():
 def test_radii_are_directions_too_and_schedules_follow_their_models():
     start = ms.sphere.uniform(4, dim=2, seed=0)
     run = ms.simulate(ms.Attention(dim=2, beta=2.0, norm=ms.PreLN()), start, 2.0)
-    assert len(ms.jacobian_spectrum(run).exponents) == 8
+    spectrum = ms.jacobian_spectrum(run)
+    assert len(spectrum.exponents) == 8
+    # Together they are of length one: the tangent part alone is 0.897 here.
+    for vectors, radii in ((spectrum.direction, spectrum.radii), (spectrum.image, spectrum.image_radii)):
+        assert abs(np.sum(vectors**2) + np.sum(radii**2) - 1.0) < 1e-12
+        assert np.linalg.norm(radii) > 0.1
+    assert np.abs(spectrum.shares - np.sum(spectrum.direction**2, axis=1) - spectrum.radii**2).max() < 1e-12
     model = ms.Attention(dim=2, beta=2.0)
     whole = ms.jacobian_spectrum(ms.simulate(model, start, 2.0, rtol=1e-10))
     cut = ms.jacobian_spectrum(ms.simulate(ms.Schedule([(0.0, model), (0.5, model)]), start, 2.0, rtol=1e-10))
@@ -162,6 +246,8 @@ def test_what_cannot_be_followed_is_refused():
         ms.jacobian_spectrum(run, 3.0)
     with pytest.raises(TimeError, match="greater than 0"):
         ms.jacobian_spectrum(run, 0.0)
+    with pytest.raises(TimeError, match="so early"):
+        ms.jacobian_spectrum(run, 1e-300)
     with pytest.raises(InvalidInputError, match="Run"):
         ms.jacobian_spectrum(start)
     with pytest.raises(UnsupportedError, match="layers"):

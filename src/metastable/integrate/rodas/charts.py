@@ -122,8 +122,24 @@ def bound_of_real_parts(block, m):
 
 
 @inner
-def real_part_of_pair(block):
-    """Largest real part of the eigenvalues of the leading 2 x 2 part."""
+def bound_of_turning(block, m):
+    """The same for the antisymmetric part: no eigenvalue has a larger imaginary part."""
+    bound = 0.0
+    for a in range(m):
+        reach = 0.0
+        for b in range(m):
+            reach += 0.5 * abs(block[a, b] - block[b, a])
+        bound = max(bound, reach)
+    return bound
+
+
+SPIRAL = 1e-8
+"""Growth of a spiral, against the size of its matrix, that can be told from none: eigenvalues of defective matrices err by so much."""
+
+
+@inner
+def rate_of_pair(block):
+    """`rate_of_modes` of the leading 2 x 2 part."""
     half = 0.5 * (block[0, 0] + block[1, 1])
     gap = 0.5 * (block[0, 0] - block[1, 1])
     # Entries of 1e-170 are no rarity, and their squares are zero.
@@ -131,7 +147,9 @@ def real_part_of_pair(block):
     if not size > 0.0:
         return half
     square = (gap / size) * (gap / size) + (block[0, 1] / size) * (block[1, 0] / size)
-    return half + (size * math.sqrt(square) if square > 0.0 else 0.0)
+    if square >= 0.0:
+        return half + size * math.sqrt(square)
+    return math.hypot(half, size * math.sqrt(-square)) if half > SPIRAL * size else half
 
 
 SYMMETRIC = 1e-13
@@ -139,8 +157,13 @@ SYMMETRIC = 1e-13
 
 
 @allocating
-def largest_real_part(block, m, result):
-    """Largest real part of the eigenvalues of the leading m x m part, to `result[0]`."""
+def rate_of_modes(block, m, result):
+    """Rate of the fastest unstable mode of the leading m x m part, to `result[0]`: the largest |lambda| over the eigenvalues that grow,
+    the largest real part where none does.
+
+    For real eigenvalues the two are the same. A spiral counts with its turning too: a step that covers many turns damps it however
+    fast it grows, and a token would stay for ever at a rest that it leaves in truth.
+    """
     result[0] = 0.0
     size = 0.0
     for a in range(m):
@@ -160,7 +183,10 @@ def largest_real_part(block, m, result):
     if skew <= SYMMETRIC * size:
         result[0] = size * np.linalg.eigvalsh(block[:m, :m] / size)[m - 1]
     else:
-        result[0] = size * np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)).real.max()
+        largest = -np.inf
+        for value in np.linalg.eigvals((block[:m, :m] / size).astype(np.complex128)):
+            largest = max(largest, abs(value) if value.imag != 0.0 and value.real > SPIRAL else value.real)
+        result[0] = size * largest
 
 
 @inner

@@ -6,9 +6,9 @@ Step control, all in absolute angle:
   leader moves while everybody else stands still.
 - After an accepted step the factor is `0.9 err^(-1/5)`, and at most what Gustafsson's predictive controller allows
   (K. Gustafsson, ACM Trans. Math. Softw. 20, 1994): merges accelerate, h must shrink by tens of decades, the trend is known.
-- Instability cap: `h * max_k Re lambda(J_kk) <= CAP`. An L-stable step damps unstable modes too, and tokens on a saddle would
-  never leave it. The Jacobian is triangular, so its diagonal blocks show every eigenvalue. A token whose stages vanish
-  exactly is at rest and sets no cap.
+- Instability cap: `h * max_k |lambda(J_kk)| <= CAP` over the eigenvalues that grow. An L-stable step damps unstable modes too, and
+  tokens on a saddle or in the middle of a spiral would never leave it. The Jacobian is triangular, so its diagonal blocks show
+  every eigenvalue. A token whose stages vanish exactly is at rest and sets no cap.
 - Close to the cap the error depends on h * lambda alone and far more steeply than h^5, so there the largest product that passes
   (`REACH`) is learned instead, and the next lambda is extrapolated from the growth law d(1/lambda)/dt = -GROWTH, with which
   lambda blows up when two clusters fall into each other.
@@ -34,11 +34,11 @@ from metastable.kernels.cpu.fastmath import intrinsic
 from metastable.kernels.cpu.memory import Reference
 
 CAP = 0.5
-"""Largest h * Re lambda of an unstable mode."""
+"""Largest h * |lambda| of an unstable mode."""
 OVERSHOOT = 1.1
 """A step planned with an extrapolated lambda may pass the cap by this factor before it is repeated."""
 UNSTABLE = 0.2
-"""From this h * Re lambda on, steps are controlled through h * lambda."""
+"""From this h * |lambda| on, steps are controlled through h * lambda."""
 STEEPNESS = 8.0
 """There the error grows about like the eighth power of h * lambda."""
 SAFETY = 0.9
@@ -59,7 +59,7 @@ CONTROL_SIZE = 19
 # Entries of `counters`, `Statistics` first.
 ACCEPTED, REJECTED, EVALUATIONS, JACOBIANS, OUTPUTS, PIECES = range(6)
 COUNTER_SIZE = 6
-# Entries of `result` of a system: largest |u_8| and largest chart coordinate of the attempted step, largest Re lambda of a moving
+# Entries of `result` of a system: largest |u_8| and largest chart coordinate of the attempted step, largest |lambda| of a moving
 # unstable mode, what `settled` found; and the error estimate that matters (see the systems).
 ERROR, EXTENT, FASTEST, STATE, ENOUGH = range(5)
 RESULT_SIZE = 5

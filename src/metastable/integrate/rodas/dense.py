@@ -16,7 +16,7 @@ from scipy.linalg import lu_factor, lu_solve
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
-from metastable.integrate.rodas.charts import Charts, from_chart, stage_place, to_chart
+from metastable.integrate.rodas.charts import SPIRAL, Charts, from_chart, stage_place, to_chart
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
@@ -84,8 +84,8 @@ def bases(charts: Charts) -> FloatArray:
     return reflector[:, :, 1:]
 
 
-def rightmost(matrix: FloatArray) -> float:
-    """Largest real part of the eigenvalues, 0 when it cannot be told from zero. Ritz values stand for them in large matrices."""
+def rate_of_block(matrix: FloatArray) -> float:
+    """`rate_of_modes` of a block of rows, 0 when it cannot be told from zero. Ritz values stand for eigenvalues in large matrices."""
     if not np.isfinite(matrix).all():
         return 0.0
     small = matrix
@@ -108,8 +108,10 @@ def rightmost(matrix: FloatArray) -> float:
                 small = small[: column + 1, : column + 1]
                 break
             basis[column + 1] = vector / length
-    rate = float(np.linalg.eigvals(small).real.max())
-    return rate if rate > RELATIVE_NOISE * np.abs(matrix).max() else 0.0
+    values, size = np.linalg.eigvals(small), np.abs(matrix).max()
+    rates = np.where((values.imag != 0.0) & (values.real > SPIRAL * size), np.abs(values), values.real)
+    rate = float(rates.max())
+    return rate if rate > RELATIVE_NOISE * size else 0.0
 
 
 class DenseSystem:
@@ -161,7 +163,7 @@ class DenseSystem:
         size = first * system.velocity.shape[1]
         self.begin(h)
         matrix = self.jacobian().reshape(size, size)
-        rate = rightmost(matrix)
+        rate = rate_of_block(matrix)
         system.rows.rate[:first] = rate
         self.result[FASTEST] = rate
         if rate * h > CAP * OVERSHOOT:

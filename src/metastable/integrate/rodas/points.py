@@ -17,8 +17,8 @@ from metastable._checks import FloatArray
 from metastable.integrate.rodas.charts import (
     bound_of_real_parts,
     factor,
-    largest_real_part,
-    real_part_of_pair,
+    rate_of_modes,
+    rate_of_pair,
     solve_factored,
 )
 from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
@@ -124,7 +124,7 @@ def _copy_block(work, first, size):
 
 @allocating
 def fastest(work):
-    """Largest real part of the eigenvalues of the diagonal blocks whose leaders move; 0 when none is positive."""
+    """Rate of the fastest unstable mode of the diagonal blocks whose leaders move; 0 when none grows."""
     rate = 0.0
     n = work.velocity.shape[1]
     last = 0
@@ -141,9 +141,9 @@ def fastest(work):
             rate = max(rate, work.block[0, 0])
         elif bound_of_real_parts(work.block, size) > 0.0:
             if size == 2:
-                rate = max(rate, real_part_of_pair(work.block))
+                rate = max(rate, rate_of_pair(work.block))
             else:
-                largest_real_part(work.block, size, work.result)
+                rate_of_modes(work.block, size, work.result)
                 rate = max(rate, work.result[0])
     return rate
 

@@ -45,7 +45,7 @@ from metastable.kernels.jacobian_sphere import (
 )
 
 LOOK = 0.05
-"""Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this."""
+"""Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this, or on h * Im lambda where one may grow."""
 ROUNDING = 1e-15
 """Rounding errors of a short sum, relative to the sum of the absolute values."""
 BLUR = 1e-9
@@ -75,7 +75,7 @@ SphereSystem = namedtuple(
         "first",  # rows below are handled elsewhere (a dense leading block)
         "step",  # (1,) size of the attempted step
         "result",  # see `control`; the error that matters is the tolerance
-        "eigenvalue_address",  # of the compiled `largest_real_part`
+        "eigenvalue_address",  # of the compiled `rate_of_modes`
         "calls",  # addresses of its compiled functions
     ],
 )
@@ -154,27 +154,27 @@ def _row_of(system, k):
 
 @cache
 def _eigenvalue_address() -> int:
-    """Where the compiled `largest_real_part` is."""
-    return address_of(chart.largest_real_part, np.zeros((1, 1)), 1, np.zeros(1))
+    """Where the compiled `rate_of_modes` is."""
+    return address_of(chart.rate_of_modes, np.zeros((1, 1)), 1, np.zeros(1))
 
 
 @intrinsic
 def _call_eigenvalues(typing_context, address, block, m, result):
-    """Call `largest_real_part` at an address: it allocates, which a kernel does not."""
+    """Call `rate_of_modes` at an address: it allocates, which a kernel does not."""
     return types.none(types.int64, block, types.int64, result), generate_call
 
 
 @inlined
 def _rate(system, m, enough):
-    """Largest real part of the eigenvalues of the block (0 when negative), or a bound on it that is below `enough`."""
+    """Rate of the fastest unstable mode of the block (0 when none grows), or a bound on it that is below `enough`."""
     block = system.vectors.block
     if m == 1:
         return max(0.0, block[0, 0])
     bound = chart.bound_of_real_parts(block, m)
-    if bound <= enough:
+    if bound <= 0.0 or (bound <= enough and chart.bound_of_turning(block, m) <= enough):
         return max(0.0, bound)
     if m == 2:
-        return max(0.0, chart.real_part_of_pair(block))
+        return max(0.0, chart.rate_of_pair(block))
     _call_eigenvalues(system.eigenvalue_address, block, m, system.local.rate)
     return max(0.0, system.local.rate[0])
 
