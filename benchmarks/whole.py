@@ -59,7 +59,8 @@ def million(tokens: int = TOKENS, threads: int = 2) -> dict[str, Any]:
 
 
 FIRST = ("circle", "sphere", "ensemble", "rodas", "implicit")
-"""What may be somebody's first result; "implicit" is a far horizon as `method="auto"` reaches it, by explicit steps and then by Rodas."""
+"""What may be somebody's first result; "implicit" is a far horizon as `method="auto"` reaches it, by explicit steps and then by
+Rodas."""
 
 
 def first_result(case: str = "circle", threads: int = 2) -> dict[str, Any]:
