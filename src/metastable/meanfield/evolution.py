@@ -20,13 +20,13 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, StoppedEarlyWarning, UnsupportedError
+from metastable.errors import InvalidInputError, ResolutionError, StoppedEarlyWarning, UnsupportedError
 from metastable.integrate import control
 from metastable.integrate.tableau import TSIT5
 from metastable.meanfield import interaction
 from metastable.meanfield.bases import Basis, Circle, Sphere, Zonal, resized
 from metastable.meanfield.density import Density
-from metastable.meanfield.making import check_degree, check_kept, lifted, tail_of
+from metastable.meanfield.making import check_degree, check_kept, lift_of, lifted, tail_of
 from metastable.meanfield.positions import (
     MOST_POSITIONS,
     POSITIONS,
@@ -42,8 +42,8 @@ MOST_MODES: dict[type[Basis], int] = {Circle: 1024, Zonal: 512, Sphere: 64}
 """Degree that a series may grow to where the caller does not say."""
 RTOL = 1e-8
 MAX_STEPS = 100_000
-NEGATIVE = 100.0
-"""How far below zero a density may go, in units of the tolerance and its largest value, before it counts as unresolved."""
+LIFT = 10.0
+"""Part of the mass, in units of the tolerance, that may be made uniform to lift negative values, before a law counts as unresolved."""
 
 
 class Field:
@@ -215,7 +215,13 @@ def evolve(
     if density.basis.degree > limit:
         check_kept(density.basis, density.coefficients, limit, tolerance, f"modes={limit} keeps {limit} of them")
         cut = density.basis.with_degree(limit)
-        density = type(density)(density.dim, lifted(cut, resized(density.coefficients, cut.size)), density.axis)
+        kept = resized(density.coefficients, cut.size)
+        if not lift_of(cut, kept) <= LIFT * tolerance:
+            raise ResolutionError(
+                f"the density is negative when it is cut to modes={limit}, by more than rtol={tolerance:g} of its mass; allow more "
+                "of them"
+            )
+        density = type(density)(density.dim, lifted(cut, kept), density.axis)
     march = March(model, density, tolerance, limit)
     evolution = march.run(_checks.output_times(times), _checks.count(max_steps, "max_steps"))
     if evolution.status != "success":
@@ -327,11 +333,10 @@ class March:
 
     def _sharp(self, state: FloatArray) -> bool:
         """True when the modes (or the positions) do not hold the state any more."""
-        values = self.field.basis.values(state)
         return bool(
             tail_of(self.field.basis, state) > self.rtol
             or tail_of_positions(state) > self.rtol
-            or values.min() < -NEGATIVE * self.rtol * values.max()
+            or not lift_of(self.field.basis, state) <= LIFT * self.rtol
         )
 
     def _refine(self, new: FloatArray) -> bool:
@@ -355,6 +360,11 @@ class March:
             return (
                 f"at t = {self.t:.6g} the laws of neighbouring positions differ more than {len(self.state)} positions can show; "
                 "raise rtol, or start from laws that change less along the sequence (light frozen tokens move the first ones only)"
+            )
+        if tail_of(self.field.basis, new) <= self.rtol:
+            return (
+                f"at t = {self.t:.6g} the density is so large in one place (it becomes a point mass) that elsewhere it is negative, by "
+                f"{lift_of(self.field.basis, new):.1e} of the mass, which is more than rtol={self.rtol:g} allows; ask for earlier times"
             )
         return (
             f"at t = {self.t:.6g} the density is sharper than {self.field.basis.degree} modes can show (it becomes a point mass "

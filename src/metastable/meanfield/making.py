@@ -87,11 +87,19 @@ def tail_of_sizes(sizes: FloatArray, share: float) -> float:
     return left
 
 
-def lifted(basis: Basis, coefficients: FloatArray) -> FloatArray:
-    """Laws (..., size), each mixed with as much of the uniform law as it takes to be nowhere negative at the nodes.
+def lift_of(basis: Basis, coefficients: FloatArray) -> float:
+    """How much of the uniform law, as a part of the mass, `lifted` mixes into the one of these laws that needs most of it.
 
-    The true law is not negative, so the error was as large before: mass stays, and no order is lost.
+    Where the law is large somewhere this may be much, however small the negative values are beside the largest one: a node at -m
+    (the uniform law is 1 everywhere) takes m/(1 + m). Whoever lifts has to see to it that it is little.
     """
+    lowest = min(float(basis.values(coefficients).min()), 0.0)
+    return -lowest / (1.0 - lowest)
+
+
+def lifted(basis: Basis, coefficients: FloatArray) -> FloatArray:
+    """Laws (..., size), each mixed with as much of the uniform law (`lift_of`) as it takes to be nowhere negative at the nodes: mass
+    stays."""
     lowest = np.minimum(basis.values(coefficients).min(axis=-1, keepdims=True), 0.0)
     result = coefficients / (1.0 - lowest)
     result[..., 0] = coefficients[..., 0]

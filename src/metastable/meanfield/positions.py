@@ -30,6 +30,7 @@ from metastable.meanfield.making import (
     check_degree,
     degree_of,
     kind_of,
+    lift_of,
     lifted,
     projected,
     smeared,
@@ -42,8 +43,8 @@ POSITIONS = 12
 MOST_POSITIONS = 384
 POSITION_TAIL = 1e-12
 """Part of laws that may be left in the last quarter of their polynomials in u, where as many are taken as it needs."""
-BETWEEN = 1e-2
-"""How far below zero, against its largest value, a law between two positions may go before it counts as unknown."""
+BETWEEN = 1e-3
+"""Part of the mass that may be made uniform to lift negative values of a law between two positions, before it counts as unknown."""
 OTHER_POSITIONS = 48
 """How many positions between those at which laws are kept are looked at, too, where as many are taken as it needs."""
 POSITION_BETWEEN = 1e-9
@@ -273,11 +274,11 @@ class CausalDensity(_checks.LockedArrays):
     def _density(self, row: FloatArray) -> Density:
         mixed = row @ self.coefficients
         mixed = mixed / mixed[0]
-        values = self.basis.values(mixed)
-        if values.min() < -BETWEEN * values.max():
+        lift = lift_of(self.basis, mixed)
+        if not lift <= BETWEEN:
             raise ResolutionError(
-                f"between the {len(self.coefficients)} positions at which the laws are known their polynomial is negative (down to "
-                f"{values.min() / values.max():.1e} of its largest value): they differ too much; use more positions"
+                f"between the {len(self.coefficients)} positions at which the laws are known their polynomial is negative (by "
+                f"{lift:.1e} of the mass): they differ too much; use more positions"
             )
         return Density(self.dim, lifted(self.basis, mixed), self.axis)
 
