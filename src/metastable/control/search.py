@@ -5,9 +5,10 @@ search fits
 
     log N(x) = f(x) + a + b (x - x0)
 
-to all tries near the goal, weighted by their errors: f is a law (zero where there is none), a and b its correction. Every try has
-members of its own, so all of them tell about the root; new ones are spent a little to the left and a little to the right of it.
-Tries that are surely (three standard errors) on one side of the goal bracket the root, and no later one leaves the bracket.
+to all tries near the goal, weighted by their errors (and, where there is no law, by how far the mean may bend from there to the
+goal): f is a law (zero where there is none), a and b its correction. Every try has members of its own, so all of them tell about
+the root; new ones are spent a little to the left and a little to the right of it. Tries that are surely (three standard errors) on
+one side of the goal bracket the root, and no later one leaves the bracket.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from metastable.errors import ConvergenceError, GoalError
 
 NEAR = 0.25
 """|log(mean/goal)| up to which a try takes part in the fit."""
+BEND = 5.0
+"""Without a law: by how much log(mean/goal) = d may be off a straight line through the root, over d^2. A mean that falls to a floor has
+half its distance to the goal in such a bend, and a try there, however well it is known, says little about the root."""
 OFFSET = 0.02
 """|log(mean/goal)| at which tries beside the root are made: near enough for a line, far enough for its slope. (What the mean bends over
 the law moves the root by as much as the bend at this distance; twice as far that is up to an error of the answer.)"""
@@ -195,7 +199,8 @@ def _fit(problem: Problem, tries: list[Try], bracket: list[float]) -> Root | Non
     if not near or (problem.law is None and np.unique(places).size < 2):
         return _secant(problem, tries, bracket)
     offsets = np.array([math.log(item.mean / problem.goal) - law(x) for item, x in zip(near, places)])
-    weights = np.array([(item.mean / item.error) ** 2 for item in near])
+    bends = 0.0 if problem.law is not None else BEND * np.square([math.log(item.mean / problem.goal) for item in near])
+    weights = 1.0 / (np.square([item.error / item.mean for item in near]) + np.square(bends))
     middle = float(np.average(places, weights=weights))
     design = np.stack([np.ones(places.size), places - middle], axis=1)
     # Behind a law: its slope is right to a third, unless tries say otherwise.

@@ -20,10 +20,12 @@ def neighbours(problem: Problem, tries: list[Try], *, slack: float = 1.0) -> Roo
     found, best = sides(tries, problem.goal), nearest(tries, problem.goal)
     if best.error > slack * problem.accuracy:
         return None
+    # Where nothing more can be spent, a mean that may be the goal is one.
+    hit = _hit(problem, best, 0.0 if slack == 1.0 else 2.0)
     if found is None:
-        return Root(math.log(best.value), math.inf, 0.0, tuple(tries)) if _hit(problem, best) else None
+        return Root(math.log(best.value), math.inf, 0.0, tuple(tries)) if hit else None
     apart = not _between(problem, *found) and _chosen(problem, *found, slack * problem.accuracy)
-    return secant(problem, found, tries) if apart or _hit(problem, best) else None
+    return secant(problem, found, tries) if apart or hit else None
 
 
 def secant(problem: Problem, found: tuple[Try, Try], tries: list[Try]) -> Root:
@@ -53,8 +55,9 @@ def next_try(problem: Problem, tries: list[Try]) -> tuple[float, int] | None:
     return math.log(item.value), int(min(max(missing, FIRST), MOST))
 
 
-def _hit(problem: Problem, item: Try) -> bool:
-    return abs(item.mean - problem.goal) <= problem.accuracy + 2.0 * item.error
+def _hit(problem: Problem, item: Try, doubt: float) -> bool:
+    """True when a mean is the goal, as well as asked for (or may be, within `doubt` standard errors)."""
+    return abs(item.mean - problem.goal) <= problem.accuracy + doubt * item.error
 
 
 def _sure(problem: Problem, item: Try) -> bool:
