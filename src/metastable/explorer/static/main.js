@@ -10,6 +10,7 @@ import { Capture, Clusters, Energy } from "./curves.js";
 import { $, el, options, reducedMotion } from "./dom.js";
 import { Editor } from "./edit.js";
 import { startEnlarge } from "./enlarge.js";
+import { enter } from "./fields.js";
 import { markTerms, startGlossary } from "./glossary.js";
 import { Heartbeat } from "./heartbeat.js";
 import { startKeys } from "./keys.js";
@@ -21,8 +22,9 @@ import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { followStory, startStory, syncStory } from "./story.js";
 import { active, activeSetting, canRedo, canUndo, change, decode, fromPreset, redo, saveSoon, store, undo, watch, watchHistory } from "./store.js";
-import { declare, describe, editable, momentOf, parseNumber, plain, plural, scientific } from "./text.js";
+import { declare, describe, editable, momentOf, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
+import { letGo, show } from "./typing.js";
 import { drawVerdict } from "./verdict.js";
 
 const LATE = 24; // merges that are marked under the slider
@@ -262,7 +264,7 @@ function syncAll() {
   for (const tab of document.querySelectorAll("#which button")) tab.setAttribute("aria-selected", String(Number(tab.dataset.panel) === active()));
   $("#compare").setAttribute("aria-pressed", String(pair));
   $("#log").setAttribute("aria-pressed", String(Boolean(now.log)));
-  if (document.activeElement !== $("#until")) $("#until").value = editable(now.until);
+  show($("#until"), editable(now.until));
   $("#speed").value = String(view.speed);
   const preset = page.presets.find((item) => item.name === view.preset), origin = page.presets.find((item) => item.name === view.origin);
   $("#preset").value = preset?.name ?? "";
@@ -296,6 +298,7 @@ watch((what, details) => {
 });
 
 function load(state) {
+  letGo();
   [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(panel); });
   camera.reset(state.view.camera ?? undefined);
   page.longer = null;
@@ -307,6 +310,7 @@ function load(state) {
 // Back and forward: another setting, looked at as before.
 function restore(state) {
   const { view } = store.state;
+  letGo();
   if (state.panels.length < store.state.panels.length) panels.drop(1);
   clock.hold();
   page.longer = null;
@@ -344,11 +348,7 @@ function start() {
   $("#speed").addEventListener("change", (event) => change("view", (state) => { state.view.speed = Number(event.target.value); }));
   $("#log").addEventListener("click", toggleLog);
   $("#height").addEventListener("change", (event) => change("view", (state) => { state.view.height = event.target.value; }));
-  $("#until").addEventListener("change", (event) => {
-    const value = parseNumber(event.target.value);
-    if (Number.isNaN(value)) event.target.value = editable(store.state.clock.until);
-    else change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; });
-  });
+  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; })));
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
   watchHistory(restore, follow);
   new ResizeObserver(() => stale("verdict")).observe($("#marks"));
