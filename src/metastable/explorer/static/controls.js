@@ -3,8 +3,10 @@
 import { el } from "./dom.js";
 import { byHand, clearHand, setTokens } from "./edit.js";
 import { choice, enter, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
+import { conjugate } from "./spectrum.js";
 import { active, activeSetting, change, store } from "./store.js";
 import { editable, kindOf, variants } from "./text.js";
+import { notice } from "./tools.js";
 import { show } from "./typing.js";
 
 const identity = (dim) => Array.from({ length: dim }, (_, i) => Array.from({ length: dim }, (_, j) => (i === j ? 1 : 0)));
@@ -71,11 +73,11 @@ function makeMatrix(kind, dim, current, spectrum) {
 function eigenTable() {
   const node = el("div", { class: "eigen" });
   const list = () => model().value?.eigenvalues ?? [];
-  const set = (index, part, value) => edit((setting, table) => {
-    const all = table.value.eigenvalues.map((pair) => [...pair]);
-    all[index][part] = value;
-    table.value = { eigenvalues: all };
-  });
+  const set = (index, part, value) => {
+    const [re, im] = list()[index], all = part === 0 ? list().map((pair, k) => (k === index ? [value, im] : pair)) : conjugate(list(), index, re, Math.abs(value))?.list;
+    if (all) edit((setting, table) => { table.value = { eigenvalues: all }; });
+    else notice("A complex eigenvalue comes with its conjugate, and there is no other real one that could become it; nothing was changed.", "bad", 8);
+  };
   let shown = -1;
   const sync = () => {
     const pairs = list();

@@ -30,7 +30,7 @@ import { drawVerdict } from "./verdict.js";
 const LATE = 24; // merges that are marked under the slider
 const DRIFT = 0.045; // radians per second, while playing
 
-const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null, longer: null };
+const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null };
 const camera = new Camera();
 const redraw = () => { page.dirty = true; };
 const stale = (...names) => { for (const name of names) page.stale.add(name); page.dirty = true; };
@@ -126,28 +126,28 @@ function moveEigenvalues(list, final) {
   }, { panel: active(), final });
 }
 
-// The eigenvalues as the state has them, or as the server found them: [re, im >= 0].
+// The eigenvalues as the state has them, or as the server found them, of the sum of all heads: [re, im >= 0].
 function eigenvalues() {
   const { value } = activeSetting().model;
   if (value?.eigenvalues) return value.eigenvalues.filter(([, im]) => im >= 0);
-  const found = panels.runs[active()]?.facts?.spectrum?.[0] ?? [];
+  const found = panels.runs[active()]?.facts?.total ?? [];
   return found.filter(([, im]) => im >= -1e-9).map(([re, im]) => [Number(re.toFixed(6)), Number(Math.max(0, im).toFixed(6))]);
 }
 
 // A horizon that is too long for the model (noise) is shortened, said, and restored when the reason is gone.
 function shorten(until) {
   if (until >= store.state.clock.until) return false;
-  page.longer ??= { until: store.state.clock.until };
-  page.longer.short = until;
-  change("panel", (state) => { state.clock.until = until; }, { amend: true });
+  const wanted = store.state.view.longer?.[0] ?? store.state.clock.until;
+  change("panel", (state) => { state.clock.until = until; state.view.longer = [wanted, until]; }, { amend: true });
   notice(`With noise runs go up to t = ${scientific(until)} here, so the horizon was shortened.`, "", 6);
   return true;
 }
 function lengthen() {
-  const { clock: now, panels: settings } = store.state;
-  if (!page.longer || settings.some((setting) => setting.model.noise)) return;
-  if (now.until === page.longer.short) now.until = page.longer.until;
-  page.longer = null;
+  const { clock: now, panels: settings, view } = store.state;
+  if (!view.longer || settings.some((setting) => setting.model.noise)) return;
+  const [wanted, short] = view.longer;
+  if (now.until === short) now.until = wanted;
+  view.longer = null;
 }
 
 // ------------------------------------------------------------------------------------------------------------ draw
@@ -226,9 +226,10 @@ function drawCharts(runs, view, theme) {
 }
 
 function drawSpectrum(run, theme) {
-  const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues));
+  const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues)), heads = run?.setting.model.heads?.length ?? 1;
   charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme);
-  $("#spectrum .key").textContent = movable ? "drag" : table.heads ? "first head" : "";
+  const side = store.state.panels.length > 1 ? (active() ? "right" : "left") : "", of = movable ? "drag" : heads > 1 ? `${heads} heads, added` : "";
+  $("#spectrum .key").textContent = [side, of].filter(Boolean).join(", ");
 }
 
 function drawLegend(runs) {
@@ -297,13 +298,16 @@ watch((what, details) => {
   queueMicrotask(syncEdit); // the history has its entry by then
 });
 
-function load(state) {
+// Nothing of what was on show stays.
+function showAnew(state) {
   letGo();
   [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(panel); });
   camera.reset(state.view.camera ?? undefined);
-  page.longer = null;
   clock.time = 0;
   clock.fresh = state.view.at === 0;
+}
+function load(state) {
+  showAnew(state);
   change("panel", (current) => { Object.assign(current, state); });
 }
 
@@ -311,10 +315,11 @@ function load(state) {
 function restore(state) {
   const { view } = store.state;
   letGo();
+  // Another step of the story is another picture, with its own way to look at it.
+  if (state.view.story !== view.story) { showAnew(state); Object.assign(store.state, state); panels.requestAll(); stale(...ALL); syncAll(); return; }
   if (state.panels.length < store.state.panels.length) panels.drop(1);
   clock.hold();
-  page.longer = null;
-  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, story: state.view.story, active: Math.min(view.active, state.panels.length - 1) } });
+  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, longer: state.view.longer, active: Math.min(view.active, state.panels.length - 1) } });
   panels.ghosts = [null, null]; panels.before = [null, null];
   stages.forEach((stage) => { stage.handle = null; });
   panels.requestAll();

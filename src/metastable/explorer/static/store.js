@@ -5,7 +5,7 @@ export const store = {
   state: {
     panels: [],
     clock: { until: 200, log: false },
-    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null, story: null },
+    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null, story: null, longer: null },
   },
   watchers: [],
 };
@@ -95,6 +95,7 @@ function sound(name, value, panels) {
   if (name === "camera") return value === null || (Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5 && Math.hypot(...value) < 2);
   if (name === "preset" || name === "origin") return value === null || (typeof value === "string" && value.length <= 100);
   if (name === "story") return value === null || within(1, STORY_STEPS);
+  if (name === "longer") return value === null || (Array.isArray(value) && value.length === 2 && value.every((until) => Number.isFinite(until) && until > 0)); // the horizon that was wanted, and what noise made of it
   if (name === "active") return within(0, panels - 1);
   if (name === "height") return HEIGHT_KINDS.includes(value);
   if (name === "speed") return [0.25, 0.5, 1, 2, 4].includes(value);

@@ -67,7 +67,7 @@ const STEPS = [
     title: "Leaders hold",
     text: [
       "The same on a circle, where nothing hides: tokens in one place pile up outwards, and [[trails|lines inwards]] are their past.",
-      "Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], black and red.",
+      "Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], marked dark or red in a white ring.",
       "Red ones are [[strong|strong centers]]: no earlier token is near to pull them. They hold their place while later tokens fall towards them and are [[captured]].",
     ],
     invite: "Draw new starts. Other places, the same pattern: red holds, the rest gathers.",
