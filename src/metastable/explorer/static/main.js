@@ -227,9 +227,10 @@ function drawCharts(runs, view, theme) {
 
 function drawSpectrum(run, theme) {
   const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues)), heads = run?.setting.model.heads?.length ?? 1;
-  charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme);
-  const side = store.state.panels.length > 1 ? (active() ? "right" : "left") : "", of = movable ? "drag" : heads > 1 ? `${heads} heads, added` : "";
-  $("#spectrum .key").textContent = [side, of].filter(Boolean).join(", ");
+  // Said in the chart itself: beside two pictures its caption has no room.
+  const of = [store.state.panels.length > 1 ? (active() ? "right" : "left") : "", !movable && heads > 1 ? `sum of ${heads} heads` : ""].filter(Boolean).join(": ");
+  charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme, of);
+  $("#spectrum .key").textContent = movable ? "drag" : "";
 }
 
 function drawLegend(runs) {

@@ -9,7 +9,7 @@ import { store } from "./store.js";
 
 const PATIENCE = 2000; // milliseconds that a wish waits for a run that has shown nothing
 const ASK_AGAIN = 4000; // milliseconds after which an attention matrix of another run is asked for, or again after a failure
-const LOST = 70_000; // milliseconds after which no answer will come: longer than the server lets anything take
+const LOST = 130_000; // milliseconds after which no answer will come: longer than the server lets anything take
 
 export class Panels {
   constructor(events) {

@@ -34,8 +34,10 @@ export class Spectrum extends Chart {
     this.listenPlane();
   }
 
-  // `list`: [re, im] with im >= 0, an entry with im > 0 standing for a pair. `movable`: V is given by its eigenvalues.
-  show(list, leading, movable, theme) {
+  // `list`: [re, im] with im >= 0, an entry with im > 0 standing for a pair. `movable`: V is given by its eigenvalues. `of`: of which
+  // matrix they are, where that is not V itself.
+  show(list, leading, movable, theme, of = "") {
+    this.figure.dataset.of = of;
     this.list = list; this.leading = leading; this.movable = movable; this.theme = theme;
     if (this.held < 0) this.reach = 1.3 * Math.max(0.8, ...list.map(([re, im]) => Math.max(Math.abs(re), im)));
     this.draw();
@@ -87,6 +89,7 @@ export class Spectrum extends Chart {
     }
     const text = this.chosen >= 0 && this.list[this.chosen] ? this.name(this.list[this.chosen]) : this.leading ? `λ max = ${plain(this.leading[0], 3)}${this.leading[1] ? ` ± ${plain(Math.abs(this.leading[1]), 3)}i` : ""}` : "";
     ctx.fillStyle = theme.soft; ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.fillText(text, x + width - 6, y + height - 5);
+    if (this.figure.dataset.of) ctx.fillText(this.figure.dataset.of, x + width - 6, y + height - 20);
   }
 
   name([re, im]) { return im ? `${plain(re, 3)} ± ${plain(im, 3)}i` : plain(re, 3); }
