@@ -30,7 +30,10 @@ def extend(
         str, typer.Option(help="auto (as the run was made), tsit5 or rodas.", rich_help_panel=SOLVER)
     ] = "auto",
     max_steps: Annotated[
-        int | None, typer.Option(help="Give up after this many further steps.", rich_help_panel=SOLVER)
+        int | None,
+        typer.Option(
+            help="Give up after this many further steps. Default: as many as the run was given.", rich_help_panel=SOLVER
+        ),
     ] = None,
     threads: Threads = None,
     out: Annotated[

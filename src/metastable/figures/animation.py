@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".mp4", ".gif")
+FASTEST_GIF = 50
+"""Pictures a second of a .gif: browsers slow down whatever is faster."""
 HOLD = 1.0
 """Seconds of a film (at most half of it) for which the last picture is held."""
 MOMENTS = 300
@@ -60,7 +62,8 @@ def animate(
 ) -> Path:
     """Write a film of `run` to `path` (.mp4 or .gif), `seconds` long at `frames_per_second`, and return the path.
 
-    The last picture is held for the last second of them (half of a film that is shorter than two).
+    The last picture is held for the last second of them (half of a film that is shorter than two). A .gif has at most 50
+    pictures a second.
 
     Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2) of the last model); a key says so.
     d = 2: circle and world lines with a moving clock; d = 3:
@@ -78,10 +81,13 @@ def animate(
         )
     _checks.number(seconds, "seconds", 0.0, strict=True)
     _checks.count(frames_per_second, "frames_per_second")
+    _checks.number(trail, "trail", 0.0, 1.0)
     _checks.progress(progress)
     if not target.parent.is_dir():
         raise StoreError(f"the folder {target.parent} does not exist; make it first")
     hold = min(HOLD, 0.5 * seconds)
+    if target.suffix.lower() == ".gif":
+        frames_per_second = min(frames_per_second, FASTEST_GIF)
     count = max(2, round((seconds - hold) * frames_per_second) + 1)
     with style.theme("screen"):
         film = frames(run, count, log)
@@ -119,14 +125,15 @@ def _draw_key(page: Figure, labels: np.ndarray, centers: bool, both: bool) -> No
     from matplotlib.lines import Line2D
 
     sizes = np.bincount(labels)
-    order = np.argsort(-sizes, kind="stable")[:MOST_KEYS]
+    order = np.argsort(-sizes, kind="stable")[: MOST_KEYS - 3 * centers]  # a line has room for so many
     tints = style.cluster_colors(order)
     options: Any = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
     handles = [Line2D([], [], color=tint, label=f"{sizes[k]}", **options) for k, tint in zip(order, tints)]
     if centers:
         handles.append(Line2D([], [], color=style.RENYI, label="Rényi center", **options))
-        handles += [Line2D([], [], color=style.STRONG, label="strong Rényi center", **options)] if both else []
-    more = f" (the {len(order)} largest of {len(sizes)})" if len(sizes) > len(order) else ""
+        handles += [Line2D([], [], color=style.STRONG, label="strong center", **options)] if both else []
+    # The page of a sphere is narrow: what is special stands on a line of its own.
+    more = f"\nthe {len(order)} largest of {len(sizes)} clusters" if len(sizes) > len(order) else ""
     again = "; colours repeat" if len(sizes) > len(style.CATEGORICAL) else ""
     title = f"colour: the cluster that a token ends in, with its size{more}{again}"
     key = page.legend(
@@ -362,8 +369,9 @@ def _write_gif(pictures: Iterable[np.ndarray], path: Path, frames_per_second: in
         image = Image.fromarray(picture)
         palette = _palette(image) if palette is None else palette
         images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
-    pause = round(1000 / frames_per_second)
-    durations = [pause] * (len(images) - 1) + [max(pause, round(1000 * hold))]
+    # A picture of a .gif stands for whole hundredths of a second: each lasts until the next is due, so that nothing adds up.
+    due = np.append(np.arange(len(images)) / frames_per_second, (len(images) - 1) / frames_per_second + hold)
+    durations = (10 * np.diff(np.round(100 * due))).astype(int).tolist()
     images[0].save(path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 

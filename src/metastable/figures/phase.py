@@ -44,17 +44,20 @@ LEGEND_WIDTH = 1.1
 """Inches beside the panels for the legend of curves."""
 TITLE_CHARACTERS = 75
 """Titles of panels side by side, in all."""
+STOPPED_EARLY = "unfinished"
+"""Attribute of a variable of `metastable.sweep.open_results`: members that stopped early, in the whole sweep."""
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """A quantity over the grid: mean over members, and its 0.1 and 0.9 quantiles."""
+    """A quantity over the grid: mean over members, its 0.1 and 0.9 quantiles, and what a legend calls the band between them."""
 
     mean: xr.DataArray
     low: xr.DataArray
     high: xr.DataArray
+    band: str = BAND_MEANING
 
 
 def is_log(values: Any) -> bool:
@@ -190,7 +193,8 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
         if "statistic" in array.dims:
             pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
-            return Reduced(*(item.mean(over) if over else item for item in pick))
+            band = f"{BAND_MEANING},\nmean over {' and '.join(f'{dim}s' for dim in over)}" if over else BAND_MEANING
+            return Reduced(*(item.mean(over) if over else item for item in pick), band)
         if not over:
             return Reduced(array, array, array)
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
@@ -286,7 +290,8 @@ def phase_figure(
         log: logarithmic colours (map) or values (curves).
         contours: levels drawn as lines on a map.
 
-    Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged.
+    Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged. Members that stopped
+    early are left out of means and bands from there on, and the heading says how many did.
     """
     chosen = select(array, at or {})
     # An axis of one point has nothing to show, unless it was asked for.
@@ -339,11 +344,14 @@ def phase_figure(
         lines = textwrap.fill(text, TITLE_CHARACTERS // max(2, columns))
         style.panel(ax, chr(ord("a") + place) if total > 1 else "", lines)
     if plan.y is None:
-        _legend(page, grid[0, 0], plan, banded=_has_band(reduced))
+        _legend(page, grid[0, 0], plan, reduced.band if _has_band(reduced) else None)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
     fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
     heading = ": ".join(part for part in (title, fixed) if part)
+    if early := int(array.attrs.get(STOPPED_EARLY, 0)):
+        said = f"{early} members of the sweep stopped early (left out from there on)"
+        heading = f"{heading}\n{said}" if heading else said
     if heading:
         page.suptitle(heading, fontsize="medium")
     return page
@@ -365,13 +373,13 @@ def _has_band(reduced: Reduced) -> bool:
     return bool(np.nanmax(np.abs(reduced.high.values - reduced.low.values), initial=0.0) > 0)
 
 
-def _legend(page: Figure, ax: Axes, plan: Arrangement, banded: bool) -> None:
-    """What the colours are, beside the panels, never on the data; and what the bands are."""
+def _legend(page: Figure, ax: Axes, plan: Arrangement, band: str | None) -> None:
+    """What the colours are, beside the panels, never on the data; and what the bands are (None: there are none)."""
     from matplotlib.patches import Patch
 
     handles, _ = ax.get_legend_handles_labels()
-    if banded:
-        handles.append(Patch(facecolor=style.MUTED, alpha=BAND, edgecolor=style.MUTED, label=BAND_MEANING))
+    if band is not None:
+        handles.append(Patch(facecolor=style.MUTED, alpha=BAND, edgecolor=style.MUTED, label=band))
     if not handles:
         return
     title = None if plan.series is None else LABELS.get(plan.series, plan.series)

@@ -209,12 +209,19 @@ def unfinished_members(folder: Path) -> int:
     """Members that stopped early, in all finished tasks of a sweep (0 where that is not known)."""
     if not (folder / views.NAME).exists():
         return 0
-    found = open_results(folder)
-    return int(np.nansum(found[UNFINISHED].values)) if UNFINISHED in found else 0
+    return _stopped_early(open_results(folder))
+
+
+def _stopped_early(results: Any) -> int:
+    """Members that stopped early, by the variable that counts them."""
+    return int(np.nansum(results[UNFINISHED].values)) if UNFINISHED in results else 0
 
 
 def open_results(folder: str | os.PathLike[str]) -> Any:
-    """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done)."""
+    """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done).
+
+    Where members stopped early every variable has the attribute `unfinished`: how many did, in the whole sweep.
+    """
     import xarray as xr
 
     place = _checks.path(folder, "folder")
@@ -225,6 +232,11 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
             raise StoreError(f"{path} is missing; run the sweep again, and it is made from the journal")
         raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
     try:
-        return xr.open_zarr(path, chunks=None)
+        found = xr.open_zarr(path, chunks=None)
+        early = _stopped_early(found)
     except Exception as reason:
         raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
+    if early:
+        for variable in found.data_vars.values():
+            variable.attrs[UNFINISHED] = early
+    return found

@@ -179,17 +179,19 @@ def test_saved_densities_are_strips_with_nothing_between():
     close(page)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 3.0])
-def test_a_gif_lasts_as_long_as_asked_for(runs, tmp_path, seconds):
+@pytest.mark.parametrize(("seconds", "pace"), [(1.0, 10), (3.0, 10), (2.0, 30), (1.5, 60), (1.0, 120)])
+def test_a_gif_lasts_as_long_as_asked_for(runs, tmp_path, seconds, pace):
+    """A picture stands for whole hundredths of a second, 3 or 4 of them at 30 a second: cut off, they were 3.7 s of 4."""
     from PIL import Image
 
-    animate(runs[5], tmp_path / "film.gif", seconds=seconds, frames_per_second=10, progress=False)
+    animate(runs[5], tmp_path / "film.gif", seconds=seconds, frames_per_second=pace, progress=False)
     with Image.open(tmp_path / "film.gif") as film:
         total = 0
         for frame in range(film.n_frames):
             film.seek(frame)
             total += film.info["duration"]
-    assert total == pytest.approx(1000 * seconds, abs=150)
+            assert film.info["duration"] >= 20
+    assert total == pytest.approx(1000 * seconds, abs=11)
 
 
 def inside(page, text):

@@ -13,6 +13,7 @@ import xarray as xr
 
 import metastable as ms
 from metastable.cli import main
+from metastable.sweep import open_results
 from tests.unit.sweep.conftest import PATIENCE, ROOT, stored, wait_for, zarr_files
 
 TEXT = """
@@ -213,6 +214,7 @@ def test_members_that_stop_early_are_counted(folder):
     assert f"{early} members stopped early ({early} max_steps)" in text
     assert "raise max_steps in [run]" in text
     text = " ".join(call("status", "few", "--failures", cwd=folder).split())
+    assert {item.attrs["unfinished"] for item in open_results(folder / "few").data_vars.values()} == {early}
     assert f"unfinished {early} members" in text
     assert "none of the 3 members reached t = 8 (3 max_steps)" in text
 

@@ -141,3 +141,26 @@ def test_mistakes_are_named(results):
         phase.phase_figure(results.expand_dims(copy=30), x="beta", y="time")
     with pytest.raises(InvalidInputError, match="shape"):
         phase.draw_phase(style.figure()[1], [1, 2], [1, 2, 3], np.zeros((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_a_band_of_statistics_averaged_over_draws_says_so(results):
+    """Each draw's own quantiles were averaged under the name of those over all members."""
+    mean = results.mean("member")
+    kept = xr.concat([mean, mean - 1.0, mean + 1.0], dim=xr.DataArray(["mean", "q10", "q90"], dims="statistic"))
+    draws = xr.concat([kept, kept + 1.0], dim="draw")
+    assert phase.reduce_members(kept).band == "10 % to 90 %\nof members"
+    assert phase.reduce_members(draws).band == "10 % to 90 %\nof members,\nmean over draws"
+    assert phase.reduce_members(xr.concat([results, results + 1.0], dim="draw")).band == "10 % to 90 %\nof members"
+    page = phase.phase_figure(draws, x="beta", kind="curves", at={"time": 0.9})
+    words = [text.get_text() for text in page.legends[0].get_texts()]
+    assert "10 % to 90 %\nof members,\nmean over draws" in words
+
+
+def test_a_picture_says_how_many_members_stopped_early(results):
+    said = "12 members of the sweep stopped early"
+    curves = {"x": "beta", "kind": "curves", "at": {"time": 0.9}, "title": "trial"}
+    assert phase.phase_figure(results, **curves)._suptitle.get_text() == "trial: $t$ = 1"
+    array = results.assign_attrs(unfinished=12)
+    assert said in phase.phase_figure(array, **curves)._suptitle.get_text()
+    assert said in phase.phase_figure(array)._suptitle.get_text()
