@@ -10,8 +10,8 @@ export const store = {
   watchers: [],
 };
 
-export const STORY_STEPS = 6;
-export const HEIGHT_KINDS = ["auto", "angle", "distance", "x1", "x2", "x3"];
+const STORY_STEPS = 6;
+const HEIGHT_KINDS = ["auto", "angle", "distance", "x1", "x2", "x3"];
 
 export const DEFAULT_VIEW = structuredClone(store.state.view);
 
