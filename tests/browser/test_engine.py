@@ -229,6 +229,7 @@ def test_runs_are_those_of_python(engine: Page) -> None:
         assert found["begin"]["times"] == pytest.approx(told["begin"]["times"], rel=1e-14)
         _same_law(found["facts"]["law"], told["facts"]["law"])
         _same_spectrum(found["facts"]["spectrum"], told["facts"]["spectrum"])
+        _same_spectrum([found["facts"]["total"]], [told["facts"]["total"]])
     print(f"\n{len(wanted)} settings: positions at t = 20 differ by at most {worst:.1e}")
 
 

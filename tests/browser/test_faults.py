@@ -320,7 +320,7 @@ def test_words_and_sizes(visit, browser, server):
     page.select_option("[name=value]", "matrix")
     page.fill("[name=value-matrix]", "1 x\n0 1")
     page.locator("[name=value-matrix]").blur()
-    expect(page.locator(".stage .problem").first).to_contain_text("text such as 'x'")
+    expect(page.locator("#notice")).to_contain_text("“x” is not a number")
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "the page is taller than its window"
     page.click("#undo")
     page.set_viewport_size({"width": 1200, "height": 700})

@@ -195,7 +195,7 @@ def test_a_bad_matrix_shows_its_error_and_a_good_one_recovers(visit):
     expect(problem).to_contain_text("value")
     page.fill("[name=value-matrix]", "1 x\n0 1")
     page.locator("[name=value-matrix]").blur()
-    expect(problem).to_contain_text("real numbers")
+    expect(page.locator("#notice")).to_contain_text("real numbers")
     page.fill("[name=value-matrix]", "1 0\n0 -1")
     rerun(page, lambda: page.locator("[name=value-matrix]").blur())
     expect(problem).to_be_hidden()

@@ -36,6 +36,8 @@ CHANGED = 0.02
 """A token ends elsewhere when its last position moved by more than this."""
 
 _runs: OrderedDict[str, Run] = OrderedDict()
+_seconds: dict[str, float] = {}
+"""What the runs of `_runs` took."""
 
 
 def perform(order: dict[str, Any]) -> Iterator[Message]:
@@ -57,11 +59,17 @@ def run_of(setting: Setting, clock: Clock) -> Run:
     if key in _runs:
         _runs.move_to_end(key)
         return _runs[key]
+    began = time.perf_counter()
     run = simulate(setting.model, setting.positions, progress=False, **setting.options(clock))
-    _runs[key] = run
+    _runs[key], _seconds[key] = run, time.perf_counter() - began
     while len(_runs) > CACHE:
-        _runs.popitem(last=False)
+        _seconds.pop(_runs.popitem(last=False)[0], None)
     return run
+
+
+def remembered() -> dict[str, float]:
+    """The runs that are kept: what each is known by, and the seconds that it took."""
+    return {key: _seconds.get(key, 0.0) for key in _runs}
 
 
 def states_at(run: Run, times: FloatArray) -> FloatArray:

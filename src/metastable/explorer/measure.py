@@ -80,11 +80,17 @@ def leading_space(model: Attention) -> FloatArray:
 
 def spectrum(model: Attention) -> list[list[list[float]]]:
     """Eigenvalues [re, im] of the value matrix of every head."""
-    result = []
-    for head in model.all_heads:
-        values = np.linalg.eigvals(head.value_matrix(model.dim))
-        result.append([[float(value.real), float(value.imag)] for value in np.asarray(values, dtype=complex)])
-    return result
+    return [_eigenvalues(head.value_matrix(model.dim)) for head in model.all_heads]
+
+
+def total_spectrum(model: Attention) -> list[list[float]]:
+    """Eigenvalues [re, im] of the sum of the value matrices of all heads, which is what the prediction speaks of."""
+    return _eigenvalues(np.sum([head.value_matrix(model.dim) for head in model.all_heads], axis=0))
+
+
+def _eigenvalues(matrix: FloatArray) -> list[list[float]]:
+    values = np.asarray(np.linalg.eigvals(matrix), dtype=complex)
+    return [[float(value.real), float(value.imag)] for value in values]
 
 
 def centers(setting: Setting) -> tuple[np.ndarray, np.ndarray]:

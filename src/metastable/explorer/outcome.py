@@ -49,6 +49,7 @@ def facts(setting: Setting, times: FloatArray, renyi: np.ndarray, strong: np.nda
             "eigenvalue": [eigenvalue.real, eigenvalue.imag],
         },
         "spectrum": measure.spectrum(setting.model),
+        "total": measure.total_spectrum(setting.model),
         "centers": renyi.tolist(),
         "strong": strong.tolist(),
         "expected": measure.expected_centers(setting),

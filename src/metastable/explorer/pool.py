@@ -8,10 +8,9 @@ import itertools
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from metastable.errors import MetastableError
 from metastable.explorer.worker import BINARY, FRAME, JSON
@@ -22,8 +21,8 @@ READY_SECONDS = 600.0
 """A process that is not ready by then (compilation included) is given up."""
 INBOX = 4
 """Messages of a worker that wait in the server; with more than that the worker waits."""
-REMEMBERED = 3
-"""Runs that a worker keeps, see `job.CACHE`."""
+COSTLY = 0.5
+"""Seconds of a run from which on its worker is waited for rather than another one made to compute it again."""
 
 
 def _thread_limits(workers: int) -> dict[str, str]:
@@ -41,7 +40,11 @@ class Worker:
     """One process, what it has said and not been read, and the runs that it remembers."""
 
     process: asyncio.subprocess.Process
-    known: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    known: dict[str, float] = field(default_factory=dict)
+    """The runs that it remembers and the seconds that they took, as it said itself after its last order."""
+    task: Literal["brief", "run", "file"] = "run"
+    """What it does now: something that takes a moment (an order about a run that it remembers, the end of one that was cancelled), a
+    run, or a file, which can take long."""
     inbox: asyncio.Queue[dict[str, Any] | bytes | None] = field(default_factory=lambda: asyncio.Queue(maxsize=INBOX))
 
     async def listen(self) -> None:
@@ -110,6 +113,7 @@ class Pool:
         the order cannot be done, takes longer than `seconds`, or its process ended. Closing the generator cancels it.
         """
         worker = await self._acquire(key)
+        worker.task = "file" if order["kind"] == "export" else "brief" if key in worker.known else "run"
         number = next(self._numbers)
         finished = False
         deadline = asyncio.get_running_loop().time() + seconds
@@ -119,10 +123,9 @@ class Pool:
                 message = await worker.receive(deadline - asyncio.get_running_loop().time())
                 if isinstance(message, dict) and message.get("type") == "finished":
                     finished = True
+                    worker.known = message["known"]
                     if "error" in message:
                         raise RunFailedError(message["error"])
-                    if key:
-                        worker.known.append(key)
                     return
                 yield message
         except TimeoutError:
@@ -137,6 +140,7 @@ class Pool:
             if finished:
                 await self._release(worker)
             else:
+                worker.task = "brief"  # at once: the next order may already look for it
                 self._spawn_task(self._abandon(worker, number))
 
     # ------------------------------------------------------------------------------------------------ inside
@@ -184,14 +188,25 @@ class Pool:
                 # The last attempts to start a process failed; what was wrong may have been mended.
                 self._failure = None
                 self._spawn_task(self._add_worker())
-            while not self._idle:
-                if self._failure and not self._all:
-                    raise RunFailedError(self._failure)
-                await self._changed.wait()
-            knowing = [worker for worker in self._idle if key and key in worker.known]
-            worker = knowing[0] if knowing else self._idle[0]
+            worker = await self._choose(key)
             self._idle.remove(worker)
             return worker
+
+    async def _choose(self, key: str) -> Worker:
+        """An idle worker, if possible one that remembers the run `key`. One that does and will be free in a moment is waited for, and
+        where the run is costly also one that computes another. Called with `_changed` held.
+        """
+        while True:
+            knowing = [worker for worker in self._all if key in worker.known]
+            ready = [worker for worker in self._idle if worker in knowing]
+            if ready:
+                return ready[0]
+            wait = {"brief": True, "run": any(worker.known[key] > COSTLY for worker in knowing), "file": False}
+            if self._idle and not any(wait[worker.task] for worker in knowing):
+                return self._idle[0]
+            if self._failure and not self._all:
+                raise RunFailedError(self._failure)
+            await self._changed.wait()
 
     async def _release(self, worker: Worker) -> None:
         if worker.process.returncode is not None:
@@ -200,10 +215,12 @@ class Pool:
             return
         async with self._changed:
             self._idle.append(worker)
-            self._changed.notify()
+            self._changed.notify_all()  # those who wait do not all want the same one
 
     async def _forget(self, worker: Worker) -> None:
         self._all.discard(worker)
+        async with self._changed:
+            self._changed.notify_all()
         await worker.end()
 
     async def _abandon(self, worker: Worker, number: int) -> None:
@@ -214,6 +231,7 @@ class Pool:
             while True:
                 message = await worker.receive(deadline - asyncio.get_running_loop().time())
                 if isinstance(message, dict) and message.get("type") == "finished":
+                    worker.known = message["known"]
                     break
             await self._release(worker)
         except (TimeoutError, ConnectionError):

@@ -150,7 +150,7 @@ class Session:
             await self.send({"type": "error", **tag, "about": order["kind"], "message": str(reason)[:1000]})
         except TimeoutError:
             await self._outbox.drop(name)
-            await self.send({"type": "stalled", **tag})
+            await self.send({"type": "stalled", **tag, "about": order["kind"]})
         except ConnectionError:
             pass  # the page went away, and whoever reads its messages knows
 

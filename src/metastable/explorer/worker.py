@@ -112,6 +112,7 @@ def _carry_out(order: dict[str, Any], sink: BinaryIO, cancelled: set[int]) -> No
     except Exception as reason:  # a bug must not take the server's other pages down with it
         traceback.print_exc()
         reply["error"] = f"the run failed unexpectedly ({type(reason).__name__}: {reason})"
+    reply["known"] = job.remembered()
     _send(sink, reply)
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from metastable.explorer.pool import Pool, RunFailedError
+from metastable.explorer.setting import Clock, Setting
 
 ORDER = {
     "kind": "simulate",
@@ -24,16 +25,16 @@ LONG = {
 }
 
 
-async def messages(pool, order=ORDER, seconds=60.0):
-    async with contextlib.aclosing(pool.run(order, "", seconds)) as stream:
+async def messages(pool, order=ORDER, seconds=60.0, key=""):
+    async with contextlib.aclosing(pool.run(order, key, seconds)) as stream:
         return [message async for message in stream]
 
 
-def with_pool(test):
-    """Run an async test with a pool of one worker."""
+def with_pool(test, size=1):
+    """Run an async test with a pool of one worker, or of several."""
 
     async def go():
-        pool = Pool(1)
+        pool = Pool(size)
         await pool.start()
         try:
             await test(pool)
@@ -91,3 +92,33 @@ def test_a_process_that_dies_is_replaced():
         assert await messages(pool)
 
     with_pool(body)
+
+
+def test_a_run_is_looked_at_where_it_is_remembered():
+    """Also right after a look that was cut short, and after looks at another run: nobody computes it again."""
+    look = {**ORDER, "kind": "attention", "frame": 5}
+    other = {**ORDER, "clock": {"until": 6.0}}
+    key, second = (Setting.from_dict(o["setting"]).key(Clock.from_dict(o["clock"])) for o in (ORDER, other))
+
+    async def body(pool):
+        while len(pool._idle) < 2:
+            await asyncio.sleep(0.05)
+        await messages(pool, ORDER, key=key)
+        (knowing,) = (worker for worker in pool._all if worker.known)
+        assert set(knowing.known) == {key}
+        for _ in range(5):
+            # The answer is here, and the next wish comes before its worker has said that it is done.
+            stream = pool.run(look, key)
+            await anext(stream)
+            await stream.aclose()
+            assert knowing not in pool._idle
+            await messages(pool, look, key=key)
+        assert [worker for worker in pool._all if worker.known] == [knowing], "the run was computed again"
+        # What the worker remembers is what it says, however often one run was looked at.
+        pool._idle.sort(key=lambda worker: worker is not knowing)
+        await messages(pool, other, key=second)
+        for _ in range(4):
+            await messages(pool, look, key=key)
+        assert set(knowing.known) == {key, second}
+
+    with_pool(body, 2)

@@ -2,9 +2,12 @@
 
 import { el } from "./dom.js";
 import { byHand, clearHand, setTokens } from "./edit.js";
-import { choice, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
+import { choice, enter, group, matrix, number, scales, slider, toggle, when } from "./fields.js";
+import { conjugate } from "./spectrum.js";
 import { active, activeSetting, change, store } from "./store.js";
-import { editable, kindOf, parseNumber, variants } from "./text.js";
+import { editable, kindOf, variants } from "./text.js";
+import { notice } from "./tools.js";
+import { show } from "./typing.js";
 
 const identity = (dim) => Array.from({ length: dim }, (_, i) => Array.from({ length: dim }, (_, j) => (i === j ? 1 : 0)));
 const TABLE = 8; // dimensions up to which eigenvalues are listed; beyond, the plane is enough
@@ -70,11 +73,11 @@ function makeMatrix(kind, dim, current, spectrum) {
 function eigenTable() {
   const node = el("div", { class: "eigen" });
   const list = () => model().value?.eigenvalues ?? [];
-  const set = (index, part, value) => edit((setting, table) => {
-    const all = table.value.eigenvalues.map((pair) => [...pair]);
-    all[index][part] = value;
-    table.value = { eigenvalues: all };
-  });
+  const set = (index, part, value) => {
+    const [re, im] = list()[index], all = part === 0 ? list().map((pair, k) => (k === index ? [value, im] : pair)) : conjugate(list(), index, re, Math.abs(value))?.list;
+    if (all) edit((setting, table) => { table.value = { eigenvalues: all }; });
+    else notice("A complex eigenvalue comes with its conjugate, and there is no other real one that could become it; nothing was changed.", "bad", 8);
+  };
   let shown = -1;
   const sync = () => {
     const pairs = list();
@@ -82,11 +85,11 @@ function eigenTable() {
       shown = pairs.length;
       node.replaceChildren(...pairs.flatMap((_, k) => {
         const box = (part, name) => el("input", { type: "text", inputmode: "decimal", name: `eigen-${k}-${name}`, "aria-label": `Eigenvalue ${k + 1}, ${name} part`,
-          onchange: (event) => { const value = parseNumber(event.target.value.replace("−", "-")); if (!Number.isNaN(value)) set(k, part, value); } });
+          onchange: (event) => enter(event.target, () => list()[k]?.[part], (value) => set(k, part, value)) });
         return [el("span", {}, `λ${k + 1}`), box(0, "real"), el("span", {}, "±i"), box(1, "imaginary")];
       }));
     }
-    [...node.querySelectorAll("input")].forEach((box, i) => { if (document.activeElement !== box) box.value = editable(pairs[i >> 1][i & 1]); });
+    [...node.querySelectorAll("input")].forEach((box, i) => { show(box, editable(pairs[i >> 1][i & 1])); });
   };
   return { node: el("div", { class: "field block" }, node), sync };
 }

@@ -83,11 +83,15 @@ function attention({ data }, theme) {
 }
 
 function spectrum(runs, theme) {
-  const traces = runs.flatMap((run, panel) => (run?.facts?.spectrum ?? []).map((values, head) => ({
-    type: "scatter", mode: "markers", x: values.map(([re]) => re), y: values.map(([, im]) => im),
-    name: `head ${head + 1}${side(runs, panel)}`, marker: { size: 11, color: [theme.strong, theme.accent, theme.theory, theme.soft][(head + 2 * panel) % 4], symbol: panel ? "diamond-open" : "circle" },
-    hovertemplate: "%{x:.4f} %{y:+.4f} i<extra>%{fullData.name}</extra>",
-  })));
+  const dots = (panel, name, values, color, size) => ({
+    type: "scatter", mode: "markers", x: values.map(([re]) => re), y: values.map(([, im]) => im), name: `${name}${side(runs, panel)}`,
+    marker: { size, color, symbol: panel ? "diamond-open" : "circle" }, hovertemplate: "%{x:.4f} %{y:+.4f} i<extra>%{fullData.name}</extra>",
+  });
+  const traces = runs.flatMap((run, panel) => {
+    const each = run?.facts?.spectrum ?? [], color = (k) => [theme.strong, theme.accent, theme.theory, theme.soft][(k + 2 * panel) % 4];
+    if (each.length < 2) return each.map((values) => dots(panel, "V", values, color(0), 11));
+    return [dots(panel, "all heads, added", run.facts.total, color(0), 11), ...each.map((values, head) => dots(panel, `head ${head + 1}`, values, color(head + 1), 7))];
+  });
   return { traces, layout: { xaxis: { title: { text: "Re λ" }, zeroline: true }, yaxis: { title: { text: "Im λ" }, scaleanchor: "x", zeroline: true } }, time: false };
 }
 
@@ -116,6 +120,7 @@ function borrow(figure, place, dialog) {
   const plot = figure.querySelector(".plot"), gap = el("div", { class: "plot" });
   plot.replaceWith(gap);
   place.replaceChildren(plot);
+  place.classList.toggle("square", figure.classList.contains("square"));
   dialog.addEventListener("close", () => gap.replaceWith(plot), { once: true });
   dialog.showModal();
 }
@@ -141,7 +146,7 @@ export function startEnlarge(scene, notice) {
     if (close || failed) dialog.close();
     if (failed) notice(failed, "bad", 6);
   });
-  dialog.addEventListener("close", () => { place.replaceChildren(); delete place.dataset.drawn; order = null; });
+  dialog.addEventListener("close", () => { place.replaceChildren(); delete place.dataset.drawn; place.classList.remove("square"); order = null; });
   for (const figure of document.querySelectorAll(".chart")) {
     const name = figure.querySelector("figcaption span").textContent;
     const button = el("button", { type: "button", class: "enlarge", "aria-label": `Enlarge: ${name}`, title: "Large and interactive: zoom, hover, save" }, "⤢");

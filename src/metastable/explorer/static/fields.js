@@ -2,8 +2,23 @@
 
 import { el, options } from "./dom.js";
 import { editable, parseNumber } from "./text.js";
+import { notice } from "./tools.js";
+import { show, typing } from "./typing.js";
 
 const STEPS = 1000;
+
+// What is not a number is marked and said, and changes nothing: the state, its link and its history keep the last one that was.
+export function refuse(field, text, why = "is not a number") {
+  field.setAttribute("aria-invalid", "true");
+  notice(`“${text.trim().slice(0, 40)}” ${/^[-+]?\d[\d.]*e\+?\d+$/i.test(text.trim()) ? "is too large a number" : why}; nothing was changed.`, "bad", 8);
+}
+
+// The number that was entered into a field, given to `set`; without a change the field is put in order.
+export function enter(field, get, set) {
+  const value = parseNumber(field.value.replace("−", "-"));
+  if (Number.isNaN(value)) refuse(field, field.value);
+  else { set(value); if (get() !== undefined) show(field, editable(get())); }
+}
 
 // A scale from a slider's position to a value and back.
 export const scales = {
@@ -32,17 +47,13 @@ export function slider(label, name, scale, get, set, limits = {}) {
     event.preventDefault();
     set(Math.min(limits.high, Math.max(limits.low, get() + step)), true);
   });
-  box.addEventListener("change", () => {
-    const value = parseNumber(box.value);
-    if (Number.isNaN(value)) box.value = editable(get());
-    else set(limits.whole ? Math.round(value) : value, true);
-  });
+  box.addEventListener("change", () => enter(box, get, (value) => set(limits.whole ? Math.round(value) : value, true)));
   const sync = () => {
     const value = get();
     if (auto) auto.setAttribute("aria-pressed", String(limits.auto.is()));
-    if (value === undefined || value === null) { if (document.activeElement !== box) box.value = ""; return; }
-    if (document.activeElement !== box) box.value = editable(value);
-    range.value = Math.round(STEPS * Math.min(1, Math.max(0, scale.to(value))));
+    if (value === undefined || value === null) { show(box, ""); return; }
+    show(box, editable(value));
+    if (!typing(range)) range.value = Math.round(STEPS * Math.min(1, Math.max(0, scale.to(value))));
     range.setAttribute("aria-valuetext", editable(value));
   };
   return { node, sync };
@@ -50,9 +61,9 @@ export function slider(label, name, scale, get, set, limits = {}) {
 
 export function number(label, name, get, set) {
   const box = el("input", { type: "text", inputmode: "decimal", name, spellcheck: "false" });
-  box.addEventListener("change", () => { const value = parseNumber(box.value); if (Number.isNaN(value)) box.value = editable(get()); else set(value); });
+  box.addEventListener("change", () => enter(box, get, set));
   const node = el("label", { class: "field choice" }, el("span", {}, label), box);
-  return { node, sync: () => { if (document.activeElement !== box && get() !== undefined) box.value = editable(get()); } };
+  return { node, sync: () => { if (get() !== undefined) show(box, editable(get())); } };
 }
 
 export function choice(label, name, entries, get, set) {
@@ -68,16 +79,19 @@ export function toggle(label, name, get, set) {
   return { node: el("label", { class: "field switch" }, el("span", {}, label), box), sync: () => { box.checked = get(); } };
 }
 
-// A matrix as text: rows on lines, numbers between spaces. What is not a number is sent as it is, and the server says what is wrong.
+// A matrix as text: rows on lines, numbers between spaces. Whether it fits is said by whoever computes.
 export function matrix(label, name, get, set) {
   const area = el("textarea", { name, rows: 3, spellcheck: "false", "aria-label": label });
-  const parse = () => area.value.trim().split(/[\n;]+/).map((row) => row.trim().split(/[\s,]+/).filter(Boolean).map((cell) => { const value = parseNumber(cell); return Number.isNaN(value) ? cell : value; }));
-  area.addEventListener("change", () => set(parse()));
+  area.addEventListener("change", () => {
+    const cells = area.value.trim().split(/[\n;]+/).map((row) => row.trim().split(/[\s,]+/).filter(Boolean)), rows = cells.map((row) => row.map((cell) => parseNumber(cell.replace("−", "-"))));
+    const wrong = cells.flat().find((_, k) => Number.isNaN(rows.flat()[k]));
+    if (wrong === undefined) set(rows); else refuse(area, wrong, "is not a number, and a matrix has real numbers only");
+  });
   const node = el("div", { class: "field block" }, area);
   return { node, sync: () => {
     const rows = get();
-    if (document.activeElement === area || !Array.isArray(rows)) return;
-    area.value = rows.map((row) => row.map((v) => (typeof v === "number" ? editable(v) : v)).join("  ")).join("\n");
+    if (typing(area) || !Array.isArray(rows)) return;
+    show(area, rows.map((row) => row.map((v) => editable(v)).join("  ")).join("\n"));
     area.rows = Math.min(10, Math.max(3, rows.length));
   } };
 }

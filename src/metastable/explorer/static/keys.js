@@ -3,6 +3,7 @@
 import { $ } from "./dom.js";
 import { active, store } from "./store.js";
 import { tokenDirection } from "./picture.js";
+import { typing } from "./typing.js";
 
 const OF_SLIDERS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"]);
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
@@ -13,7 +14,11 @@ export function startKeys(actions) {
     if (event.key === "Escape") { leave(actions); return; }
     const stage = actions.stages.find((item) => item.canvas === document.activeElement);
     if (stage && onStage(event, stage, actions)) { event.preventDefault(); return; }
-    if (event.target.closest("input:not([type=range]), select, textarea, [role=menu]")) return;
+    if (event.target.closest("input:not([type=range]), select, textarea, [role=menu]")) {
+      // Text that is being typed has an undo of its own; a field where everything is entered has none, and the page's is meant.
+      if (!typing(event.target) && history(event, actions)) event.preventDefault();
+      return;
+    }
     if (event.altKey || (event.target.matches("input[type=range]:not(#scrub)") && OF_SLIDERS.has(event.key))) return;
     if (history(event, actions) || (!event.metaKey && general(event, actions))) event.preventDefault();
   });

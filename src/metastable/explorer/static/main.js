@@ -10,6 +10,7 @@ import { Capture, Clusters, Energy } from "./curves.js";
 import { $, el, options, reducedMotion } from "./dom.js";
 import { Editor } from "./edit.js";
 import { startEnlarge } from "./enlarge.js";
+import { enter } from "./fields.js";
 import { markTerms, startGlossary } from "./glossary.js";
 import { Heartbeat } from "./heartbeat.js";
 import { startKeys } from "./keys.js";
@@ -21,14 +22,15 @@ import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { followStory, startStory, syncStory } from "./story.js";
 import { active, activeSetting, canRedo, canUndo, change, decode, fromPreset, redo, saveSoon, store, undo, watch, watchHistory } from "./store.js";
-import { declare, describe, editable, momentOf, parseNumber, plain, plural, scientific } from "./text.js";
+import { declare, describe, editable, momentOf, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
+import { letGo, show } from "./typing.js";
 import { drawVerdict } from "./verdict.js";
 
 const LATE = 24; // merges that are marked under the slider
 const DRIFT = 0.045; // radians per second, while playing
 
-const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null, longer: null };
+const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null };
 const camera = new Camera();
 const redraw = () => { page.dirty = true; };
 const stale = (...names) => { for (const name of names) page.stale.add(name); page.dirty = true; };
@@ -124,28 +126,28 @@ function moveEigenvalues(list, final) {
   }, { panel: active(), final });
 }
 
-// The eigenvalues as the state has them, or as the server found them: [re, im >= 0].
+// The eigenvalues as the state has them, or as the server found them, of the sum of all heads: [re, im >= 0].
 function eigenvalues() {
   const { value } = activeSetting().model;
   if (value?.eigenvalues) return value.eigenvalues.filter(([, im]) => im >= 0);
-  const found = panels.runs[active()]?.facts?.spectrum?.[0] ?? [];
+  const found = panels.runs[active()]?.facts?.total ?? [];
   return found.filter(([, im]) => im >= -1e-9).map(([re, im]) => [Number(re.toFixed(6)), Number(Math.max(0, im).toFixed(6))]);
 }
 
 // A horizon that is too long for the model (noise) is shortened, said, and restored when the reason is gone.
 function shorten(until) {
   if (until >= store.state.clock.until) return false;
-  page.longer ??= { until: store.state.clock.until };
-  page.longer.short = until;
-  change("panel", (state) => { state.clock.until = until; }, { amend: true });
+  const wanted = store.state.view.longer?.[0] ?? store.state.clock.until;
+  change("panel", (state) => { state.clock.until = until; state.view.longer = [wanted, until]; }, { amend: true });
   notice(`With noise runs go up to t = ${scientific(until)} here, so the horizon was shortened.`, "", 6);
   return true;
 }
 function lengthen() {
-  const { clock: now, panels: settings } = store.state;
-  if (!page.longer || settings.some((setting) => setting.model.noise)) return;
-  if (now.until === page.longer.short) now.until = page.longer.until;
-  page.longer = null;
+  const { clock: now, panels: settings, view } = store.state;
+  if (!view.longer || settings.some((setting) => setting.model.noise)) return;
+  const [wanted, short] = view.longer;
+  if (now.until === short) now.until = wanted;
+  view.longer = null;
 }
 
 // ------------------------------------------------------------------------------------------------------------ draw
@@ -224,9 +226,11 @@ function drawCharts(runs, view, theme) {
 }
 
 function drawSpectrum(run, theme) {
-  const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues));
-  charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme);
-  $("#spectrum .key").textContent = movable ? "drag" : table.heads ? "first head" : "";
+  const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues)), heads = run?.setting.model.heads?.length ?? 1;
+  // Said in the chart itself: beside two pictures its caption has no room.
+  const of = [store.state.panels.length > 1 ? (active() ? "right" : "left") : "", !movable && heads > 1 ? `sum of ${heads} heads` : ""].filter(Boolean).join(": ");
+  charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme, of);
+  $("#spectrum .key").textContent = movable ? "drag" : "";
 }
 
 function drawLegend(runs) {
@@ -262,7 +266,7 @@ function syncAll() {
   for (const tab of document.querySelectorAll("#which button")) tab.setAttribute("aria-selected", String(Number(tab.dataset.panel) === active()));
   $("#compare").setAttribute("aria-pressed", String(pair));
   $("#log").setAttribute("aria-pressed", String(Boolean(now.log)));
-  if (document.activeElement !== $("#until")) $("#until").value = editable(now.until);
+  show($("#until"), editable(now.until));
   $("#speed").value = String(view.speed);
   const preset = page.presets.find((item) => item.name === view.preset), origin = page.presets.find((item) => item.name === view.origin);
   $("#preset").value = preset?.name ?? "";
@@ -295,22 +299,28 @@ watch((what, details) => {
   queueMicrotask(syncEdit); // the history has its entry by then
 });
 
-function load(state) {
+// Nothing of what was on show stays.
+function showAnew(state) {
+  letGo();
   [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(panel); });
   camera.reset(state.view.camera ?? undefined);
-  page.longer = null;
   clock.time = 0;
   clock.fresh = state.view.at === 0;
+}
+function load(state) {
+  showAnew(state);
   change("panel", (current) => { Object.assign(current, state); });
 }
 
 // Back and forward: another setting, looked at as before.
 function restore(state) {
   const { view } = store.state;
+  letGo();
+  // Another step of the story is another picture, with its own way to look at it.
+  if (state.view.story !== view.story) { showAnew(state); Object.assign(store.state, state); panels.requestAll(); stale(...ALL); syncAll(); return; }
   if (state.panels.length < store.state.panels.length) panels.drop(1);
   clock.hold();
-  page.longer = null;
-  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, story: state.view.story, active: Math.min(view.active, state.panels.length - 1) } });
+  Object.assign(store.state, { panels: state.panels, clock: state.clock, view: { ...view, preset: state.view.preset, origin: state.view.origin, longer: state.view.longer, active: Math.min(view.active, state.panels.length - 1) } });
   panels.ghosts = [null, null]; panels.before = [null, null];
   stages.forEach((stage) => { stage.handle = null; });
   panels.requestAll();
@@ -344,11 +354,7 @@ function start() {
   $("#speed").addEventListener("change", (event) => change("view", (state) => { state.view.speed = Number(event.target.value); }));
   $("#log").addEventListener("click", toggleLog);
   $("#height").addEventListener("change", (event) => change("view", (state) => { state.view.height = event.target.value; }));
-  $("#until").addEventListener("change", (event) => {
-    const value = parseNumber(event.target.value);
-    if (Number.isNaN(value)) event.target.value = editable(store.state.clock.until);
-    else change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; });
-  });
+  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; })));
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
   watchHistory(restore, follow);
   new ResizeObserver(() => stale("verdict")).observe($("#marks"));

@@ -3,6 +3,7 @@
 
 const MOST_NUMBERS = 30;
 const EDGE = 10; // pixels that a number keeps from the edge of the picture
+const CAPTION = 28; // and from its upper edge, where the caption is
 
 function label(ctx, text, x, y, theme) {
   ctx.lineWidth = 3; ctx.strokeStyle = theme.panel; ctx.fillStyle = theme.ink;
@@ -33,8 +34,8 @@ export function drawNumbers(stage, { cx, cy, R, theme }) {
   }
   for (const [k, far] of reach) {
     const angle = Math.atan2(screen[3 * k + 1] - cy, screen[3 * k] - cx), r = far + radius + 11, [width, height] = stage.size;
-    const inside = (value, size) => Math.max(EDGE, Math.min(size - EDGE, value));
-    label(ctx, String(k), inside(cx + r * Math.cos(angle), width), inside(cy + r * Math.sin(angle), height), theme);
+    const inside = (value, size, least = EDGE) => Math.max(least, Math.min(size - EDGE, value));
+    label(ctx, String(k), inside(cx + r * Math.cos(angle), width), inside(cy + r * Math.sin(angle), height, CAPTION), theme);
   }
 }
 

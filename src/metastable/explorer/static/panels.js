@@ -8,7 +8,8 @@ import { Run } from "./run.js";
 import { store } from "./store.js";
 
 const PATIENCE = 2000; // milliseconds that a wish waits for a run that has shown nothing
-const ASK_AGAIN = 4000; // milliseconds after which an attention matrix is asked for again
+const ASK_AGAIN = 4000; // milliseconds after which an attention matrix of another run is asked for, or again after a failure
+const LOST = 130_000; // milliseconds after which no answer will come: longer than the server lets anything take
 
 export class Panels {
   constructor(events) {
@@ -22,7 +23,8 @@ export class Panels {
     this.before = [null, null];
     this.serial = 1;
     this.timers = [0, 0];
-    this.attention = { busy: false, key: "", since: 0 };
+    this.attention = { asked: null, shown: "", failed: "", since: 0 }; // matrices, by run and frame: on its way, on show, refused
+    this.attentionTimer = 0;
   }
 
   // Ask for the run of a panel as soon as its turn has come. `final`: the hand has let go.
@@ -34,7 +36,7 @@ export class Panels {
   requestAll(final = true) { store.state.panels.forEach((_, panel) => this.request(panel, final)); }
 
   // After a new connection nothing is on its way any more.
-  restart() { this.flights = [null, null]; this.attention.busy = false; this.requestAll(); }
+  restart() { this.flights = [null, null]; this.attention.asked = null; this.requestAll(); }
 
   next(panel) {
     clearTimeout(this.timers[panel]);
@@ -149,14 +151,18 @@ export class Panels {
         this.events.arrived(message.panel, "end", run);
         this.arrive(message.panel);
       },
-      attention: (message) => { this.attention.busy = false; if (this.runs[message.panel]?.id === message.run) this.events.attention(message); this.events.redraw(); },
-      stalled: ({ panel, run }) => { if (this.flights[panel]?.id === run) { this.flights[panel].failed = true; this.request(panel); } },
+      attention: (message) => {
+        this.attention.asked = null;
+        if (this.runs[message.panel]?.id === message.run) { this.attention.shown = `${message.run}/${message.first}`; this.events.attention(message); }
+        this.events.redraw();
+      },
+      stalled: ({ panel, run, about }) => { if (about === "attention") this.fail({ about }); else if (this.flights[panel]?.id === run) { this.flights[panel].failed = true; this.request(panel); } },
       error: (message) => this.fail(message),
     };
   }
 
   fail({ panel = 0, run, about, message, until }) {
-    if (about === "attention") { this.attention.busy = false; return; }
+    if (about === "attention") { Object.assign(this.attention, { asked: null, failed: this.attention.asked }); this.lookAgain(() => { this.attention.failed = ""; }); return; }
     const flight = this.flights[panel];
     if (run !== undefined && flight?.id !== run) return;
     if (flight) flight.ended = flight.failed = true;
@@ -166,11 +172,19 @@ export class Panels {
     this.next(panel);
   }
 
-  // The attention matrix of a frame of the run on show: one request at a time, and the latest frame is asked for when it has come.
+  // The attention matrix of a frame of the run on show: one request at a time, and the latest frame is asked for when it has come. Whoever
+  // waits is not asked again, since that would only begin the same work anew; a picture that stands still is looked at again all the same.
   askAttention(panel, frame) {
-    const run = this.runs[panel], key = `${run?.id}/${frame}`, { busy, since } = this.attention;
-    if (!run?.end || this.attention.key === key || (busy && performance.now() - since < ASK_AGAIN)) return;
-    if (frame >= run.end.frames) return;
-    if (this.connection?.send({ type: "attention", panel, run: run.id, frame, setting: run.setting, clock: run.clock })) this.attention = { busy: true, key, since: performance.now() };
+    const run = this.runs[panel], key = `${run?.id}/${frame}`, { asked, shown, failed, since } = this.attention;
+    if (!run?.end || frame >= run.end.frames || [asked, shown, failed].includes(key)) return;
+    if (asked && performance.now() - since < (asked.startsWith(`${run.id}/`) ? LOST : ASK_AGAIN)) return;
+    if (!this.connection?.send({ type: "attention", panel, run: run.id, frame, setting: run.setting, clock: run.clock })) return;
+    Object.assign(this.attention, { asked: key, since: performance.now() });
+    this.lookAgain();
+  }
+
+  lookAgain(first = () => {}) {
+    clearTimeout(this.attentionTimer);
+    this.attentionTimer = setTimeout(() => { first(); this.events.redraw(); if (this.attention.asked) this.lookAgain(); }, ASK_AGAIN + 10);
   }
 }

@@ -4,7 +4,7 @@ import { $, saveFile } from "./dom.js";
 import { Gif, count, palette } from "./gif.js";
 import { saveNow, store } from "./store.js";
 import { SvgContext } from "./svg.js";
-import { scientific } from "./text.js";
+import { momentOf } from "./text.js";
 import { makers } from "./tools.js";
 
 const GAP = 24, FOOT = 58;
@@ -24,7 +24,7 @@ function compose(ctx, [width, height], { stages, describe, theme, clock }, at) {
     ctx.restore();
     ctx.globalAlpha = 1;
     ctx.textAlign = "center"; ctx.textBaseline = "alphabetic"; ctx.fillStyle = theme().ink; ctx.font = `18px ${theme().serif}`;
-    ctx.fillText(`t = ${scientific(place.time)}`, x + side / 2, height - 34);
+    ctx.fillText(momentOf(stage.run, place.time), x + side / 2, height - 34);
     ctx.fillStyle = theme().muted; ctx.font = `12.5px ${theme().sans}`;
     ctx.fillText(describe(stage.run.setting), x + side / 2, height - 14);
   });

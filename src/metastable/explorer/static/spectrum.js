@@ -8,6 +8,21 @@ const SNAP = 0.06;
 const RINGS = 3;
 const round = (value) => Math.round(value * 100) / 100;
 
+// Eigenvalue `index` of a list becomes re + i im, im >= 0. Off the real axis it takes the nearest other real one with it (they must be
+// conjugate); back on the axis the pair splits. The new list and its place there; null where there is no other real one.
+export function conjugate(pairs, index, re, im) {
+  const list = pairs.map((pair) => [...pair]), was = list[index][1];
+  list[index] = [re, im];
+  if (im > 0 && was === 0) {
+    let partner = -1;
+    list.forEach((pair, k) => { if (k !== index && pair[1] === 0 && (partner < 0 || Math.abs(pair[0] - re) < Math.abs(list[partner][0] - re))) partner = k; });
+    if (partner < 0) return null;
+    list.splice(partner, 1);
+    if (partner < index) index -= 1;
+  } else if (im === 0 && was > 0) list.splice(index + 1, 0, [re, 0]);
+  return { list, index };
+}
+
 export class Spectrum extends Chart {
   constructor(figure, events) {
     super(figure, events);
@@ -19,8 +34,10 @@ export class Spectrum extends Chart {
     this.listenPlane();
   }
 
-  // `list`: [re, im] with im >= 0, an entry with im > 0 standing for a pair. `movable`: V is given by its eigenvalues.
-  show(list, leading, movable, theme) {
+  // `list`: [re, im] with im >= 0, an entry with im > 0 standing for a pair. `movable`: V is given by its eigenvalues. `of`: of which
+  // matrix they are, where that is not V itself.
+  show(list, leading, movable, theme, of = "") {
+    this.figure.dataset.of = of;
     this.list = list; this.leading = leading; this.movable = movable; this.theme = theme;
     if (this.held < 0) this.reach = 1.3 * Math.max(0.8, ...list.map(([re, im]) => Math.max(Math.abs(re), im)));
     this.draw();
@@ -72,6 +89,7 @@ export class Spectrum extends Chart {
     }
     const text = this.chosen >= 0 && this.list[this.chosen] ? this.name(this.list[this.chosen]) : this.leading ? `λ max = ${plain(this.leading[0], 3)}${this.leading[1] ? ` ± ${plain(Math.abs(this.leading[1]), 3)}i` : ""}` : "";
     ctx.fillStyle = theme.soft; ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.fillText(text, x + width - 6, y + height - 5);
+    if (this.figure.dataset.of) ctx.fillText(this.figure.dataset.of, x + width - 6, y + height - 20);
   }
 
   name([re, im]) { return im ? `${plain(re, 3)} ± ${plain(im, 3)}i` : plain(re, 3); }
@@ -89,22 +107,14 @@ export class Spectrum extends Chart {
 
   // Move one eigenvalue to (re, im): pairs form and split as conjugation demands.
   move(index, re, im) {
-    const list = this.list.map((pair) => [...pair]);
     const limit = this.reach * 0.98;
     re = round(Math.max(-limit, Math.min(limit, re))); im = round(Math.min(limit, Math.abs(im)));
     if (im < SNAP * this.reach) im = 0;
-    const was = list[index][1];
-    if (im > 0 && was === 0) {
-      let partner = -1;
-      list.forEach((pair, k) => { if (k !== index && pair[1] === 0 && (partner < 0 || Math.abs(pair[0] - re) < Math.abs(list[partner][0] - re))) partner = k; });
-      if (partner < 0) im = 0;
-      else { list.splice(partner, 1); if (partner < index) index -= 1; }
-    } else if (im === 0 && was > 0) list.splice(index + 1, 0, [re, 0]);
-    list[index] = [re, im];
-    this.list = list; this.chosen = index;
-    if (this.held >= 0) this.held = index;
+    const moved = conjugate(this.list, index, re, im) ?? conjugate(this.list, index, re, 0);
+    this.list = moved.list; this.chosen = moved.index;
+    if (this.held >= 0) this.held = moved.index;
     this.draw();
-    return list;
+    return moved.list;
   }
 
   listenPlane() {

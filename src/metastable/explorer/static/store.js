@@ -5,10 +5,13 @@ export const store = {
   state: {
     panels: [],
     clock: { until: 200, log: false },
-    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null, story: null },
+    view: { at: 0, playing: true, speed: 1, camera: null, color: "cluster", trails: true, centers: true, numbers: true, height: "auto", active: 0, preset: null, origin: null, story: null, longer: null },
   },
   watchers: [],
 };
+
+const STORY_STEPS = 6;
+const HEIGHT_KINDS = ["auto", "angle", "distance", "x1", "x2", "x3"];
 
 export const DEFAULT_VIEW = structuredClone(store.state.view);
 
@@ -19,14 +22,16 @@ export function watch(callback) { store.watchers.push(callback); }
 // correction of the last change, no change of its own.
 export function change(what, mutate, details = {}) {
   if (what === "panel" && globalThis.METASTABLE?.player && store.state.panels.length) return; // one recorded run: there is no other
+  const { panels, clock } = store.state, before = what === "panel" ? structuredClone({ panels, clock }) : null;
   mutate(store.state);
+  if (before?.panels.length && !isReadable(store.state)) { Object.assign(store.state, before); what = "view"; } // no link could restore it
   for (const callback of store.watchers) callback(what, details);
   if (what === "panel" && details.amend) amend();
   else if (what === "panel" && details.final !== false) commit();
   else saveSoon();
 }
 
-export const active = () => Math.min(store.state.view.active, store.state.panels.length - 1);
+export const active = () => Math.max(0, Math.min(store.state.view.active, store.state.panels.length - 1));
 export const activeSetting = () => store.state.panels[active()];
 
 // ------------------------------------------------------------------------------------------------------- links
@@ -58,6 +63,10 @@ const isModel = (model) => isTable(model) && isHead(model) && Number.isFinite(mo
 const isSetting = (panel) => isTable(panel) && isTable(panel.start) && isNumber(panel.delta) && isNumber(panel.radius)
   && (panel.recorded ? isTable(panel.model) : isModel(panel.model) && Number.isFinite(panel.start.tokens) && isNumber(panel.start.seed) && [panel.start.placed, panel.start.appended, panel.start.removed].every(isList));
 
+const allFinite = (value) => (typeof value === "number" ? Number.isFinite(value) : typeof value !== "object" || value === null || Object.values(value).every(allFinite));
+// True for settings that a link can restore: JSON has no number that is not finite.
+const isReadable = ({ panels, clock }) => panels.every(isSetting) && isClock(clock) && allFinite([panels, clock]);
+
 // What a link asks for: `state`, or null with a `problem` where it asks for something that cannot be read. What can be read is checked
 // again by whoever computes.
 export function decode(hash, presets) {
@@ -73,22 +82,26 @@ export function decode(hash, presets) {
     if (!isTable(data) || !Array.isArray(data.panels) || data.panels.length < 1 || data.panels.length > 2) return unreadable;
     if (!data.panels.every(isSetting) || !isClock(data.clock)) return unreadable;
     const view = { ...structuredClone(DEFAULT_VIEW) };
-    for (const name of Object.keys(view)) if (isTable(data.view) && name in data.view && sound(name, data.view[name])) view[name] = data.view[name];
+    for (const name of Object.keys(view)) if (isTable(data.view) && name in data.view && sound(name, data.view[name], data.panels.length)) view[name] = data.view[name];
     return { state: { panels: data.panels, clock: { log: false, ...data.clock }, view } };
   } catch {
     return unreadable;
   }
 }
 
-function sound(name, value) {
-  if (name === "camera") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5;
-  if (name === "preset" || name === "origin") return value === null || typeof value === "string";
-  if (name === "story") return value === null || Number.isInteger(value);
+// True for a value that this field of the view can have, beside so many panels.
+function sound(name, value, panels) {
+  const within = (low, high) => Number.isInteger(value) && value >= low && value <= high;
+  if (name === "camera") return value === null || (Array.isArray(value) && value.length === 4 && value.every(Number.isFinite) && Math.hypot(...value) > 0.5 && Math.hypot(...value) < 2);
+  if (name === "preset" || name === "origin") return value === null || (typeof value === "string" && value.length <= 100);
+  if (name === "story") return value === null || within(1, STORY_STEPS);
+  if (name === "longer") return value === null || (Array.isArray(value) && value.length === 2 && value.every((until) => Number.isFinite(until) && until > 0)); // the horizon that was wanted, and what noise made of it
+  if (name === "active") return within(0, panels - 1);
+  if (name === "height") return HEIGHT_KINDS.includes(value);
   if (name === "speed") return [0.25, 0.5, 1, 2, 4].includes(value);
   if (name === "color") return ["cluster", "order", "origin"].includes(value);
   if (name === "at") return Number.isFinite(value) && value >= 0 && value <= 1;
-  if (typeof value === "number" && !Number.isFinite(value)) return false;
-  return typeof value === typeof DEFAULT_VIEW[name];
+  return typeof value === "boolean"; // playing, trails, centers, numbers
 }
 
 export function fromPreset(preset) {
@@ -141,7 +154,7 @@ export function watchHistory(restore, follow) {
     place = event.state.place;
     top = Math.max(top, place);
     const { state } = decode(location.hash, []);
-    if (!state) return;
+    if (!state) { follow(location.hash); return; }
     committed = JSON.stringify([state.panels, state.clock]);
     restore(state);
   });

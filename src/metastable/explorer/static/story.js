@@ -6,6 +6,7 @@ import { prose } from "./glossary.js";
 import { isRecorded, recordedState, sentence } from "./recordings.js";
 import { DEFAULT_VIEW, change, store } from "./store.js";
 import { plain, scientific } from "./text.js";
+import { typing } from "./typing.js";
 
 const SEEN = "story-seen";
 const setting = (dim, beta, tokens, seed = 0) => ({ model: { dim, beta }, start: { tokens, seed } });
@@ -21,7 +22,7 @@ function slider(label, { low, high, step, show }, get, set) {
   const say = () => { shown.textContent = show(Number(range.value)); range.setAttribute("aria-valuetext", shown.textContent); };
   range.addEventListener("input", () => { set(Number(range.value), false); say(); });
   range.addEventListener("change", () => set(Number(range.value), true));
-  return { node: el("div", { class: "control" }, el("label", { for: "story-control" }, label), shown, range), sync: () => { const value = get(); if (value !== undefined && document.activeElement !== range) range.value = value; say(); } };
+  return { node: el("div", { class: "control" }, el("label", { for: "story-control" }, label), shown, range), sync: () => { const value = get(); if (value !== undefined && !typing(range)) range.value = value; say(); } };
 }
 
 // One of several, as radio buttons.
@@ -66,7 +67,7 @@ const STEPS = [
     title: "Leaders hold",
     text: [
       "The same on a circle, where nothing hides: tokens in one place pile up outwards, and [[trails|lines inwards]] are their past.",
-      "Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], black and red.",
+      "Who leads a cluster? Whoever comes first in a neighbourhood: the [[renyi|Rényi centers]], marked dark or red in a white ring.",
       "Red ones are [[strong|strong centers]]: no earlier token is near to pull them. They hold their place while later tokens fall towards them and are [[captured]].",
     ],
     invite: "Draw new starts. Other places, the same pattern: red holds, the rest gathers.",

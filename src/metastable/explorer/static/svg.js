@@ -25,6 +25,11 @@ export class SvgContext {
   restore() { this.shift = this.stack.pop() ?? [0, 0]; }
   translate(x, y) { this.shift = [this.shift[0] + x, this.shift[1] + y]; }
   setLineDash(dash) { this.dash = dash; }
+  measureText(text) {
+    this.ruler ??= document.createElement("canvas").getContext("2d");
+    this.ruler.font = this.font;
+    return this.ruler.measureText(text);
+  }
   createRadialGradient(...circles) { return new Gradient(...circles); }
 
   x(value) { return n(value + this.shift[0]); }

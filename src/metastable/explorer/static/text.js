@@ -27,10 +27,12 @@ export function editable(value) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential().replace("e+", "e") : String(Number(value.toPrecision(7)));
 }
 
+// NaN for what is not a number, or none that can be computed with (1e999).
 export function parseNumber(text) {
   const cleaned = text.trim().replace(/\s/g, "").replace(/[·×*]10\^?/i, "e").replace(/^10\^/, "1e").replace(",", ".");
   if (!/^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(cleaned)) return NaN;
-  return Number(cleaned);
+  const value = Number(cleaned);
+  return Number.isFinite(value) ? value : NaN;
 }
 
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

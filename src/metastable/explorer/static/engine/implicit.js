@@ -31,6 +31,14 @@ const TOLERANCE = 1e-6 + 1e-9;
 // True where these steps are possible: Q = K = V = I, softmax, Post-LN, on the circle, and nobody sees a later token.
 export const followable = ({ model }, plain) => plain && model.dim === 2 && model.norm.kind === "post_ln" && model.ranges.every((range, k) => range.at(-1) <= k + 1);
 
+const LOGIT_SPREAD = 700; // logits that differ by more than double precision can exponentiate
+
+// Why these steps cannot be taken all the same, in the words of the package (`rodas.check_range`); null where they can.
+export function beyondRange({ model: { heads: [{ beta }] } }) {
+  if (2 * beta <= LOGIT_SPREAD) return null;
+  return `beta = ${Number(beta.toPrecision(6))} is beyond the underflow limit of method='rodas', beta <= ${LOGIT_SPREAD / 2}: the force between antipodes, exp(-2 beta), leaves double precision; lower beta, or use method='tsit5' for short horizons`;
+}
+
 class Circle {
   constructor({ model, tokens }, angles) {
     this.angles = angles;

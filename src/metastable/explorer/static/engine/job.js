@@ -1,7 +1,7 @@
 // One run with everything that is shown about it, as the messages that the server sends (`metastable.explorer.job`). Generators: they yield
 // { message } or nothing, whenever somebody else may have a turn.
 
-import { floatText, predict, predictionText, reached, theoremApplies } from "./atlas.js";
+import { floatText, predict, predictionText, reached, theoremApplies, valueOf } from "./atlas.js";
 import { centers, closerThan, consumed, distance, Linker, merges } from "./clusters.js";
 import { Force } from "./force.js";
 import { eigenvalues, principalAxes, spectralNorm } from "./linear.js";
@@ -121,7 +121,7 @@ function factsOf(setting, times, prediction, renyi, strong, tag) {
   const { model, dim, delta, tokens } = setting, identity = Float64Array.from({ length: dim * dim }, (_, i) => (i % (dim + 1) === 0 ? 1 : 0));
   return {
     type: "facts", ...tag, prediction: { text: predictionText(prediction), row: prediction.row, eigenvalue: [prediction.re, prediction.im] },
-    spectrum: model.heads.map(({ value }) => eigenvalues(value ?? identity, dim)), centers: renyi, strong, expected: expectedCenters(delta, dim, tokens),
+    spectrum: model.heads.map(({ value }) => eigenvalues(value ?? identity, dim)), total: eigenvalues(valueOf(model), dim), centers: renyi, strong, expected: expectedCenters(delta, dim, tokens),
     law: theoremApplies(setting) && !model.frozen ? clusterLaw(times, setting.beta, dim, tokens) : null,
   };
 }

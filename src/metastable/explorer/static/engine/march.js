@@ -3,7 +3,7 @@
 // is heard in time.
 
 import { Force, horizonOfSight } from "./force.js";
-import { followable, follow } from "./implicit.js";
+import { beyondRange, follow, followable } from "./implicit.js";
 import { spectralNorm } from "./linear.js";
 import { Noise } from "./random.js";
 import { LIMITS } from "./setting.js";
@@ -161,17 +161,19 @@ export function* integrate(setting, times, record) {
 
 function* march(setting, times, record) {
   const { model, tokens } = setting, until = times[times.length - 1], system = new System(model, setting.start.x, tokens, until);
-  const goesOn = until > SHORT && followable(setting, system.force.plain); // implicitly, once clusters have formed
+  const implicit = until > SHORT && followable(setting, system.force.plain), refusal = implicit ? beyondRange(setting) : null;
+  const goesOn = implicit && !refusal; // once clusters have formed
   const stops = goesOn ? [SWITCH] : model.norm.jump > 0 && model.norm.jump < until ? [model.norm.jump, until] : [until];
   // Where explicit steps cannot reach the end (stability holds them below 3 over the size of V), nobody waits for all of them.
-  const most = !goesOn && until * sizeOfValue(model) > 3 * LIMITS.steps ? HOPELESS : LIMITS.steps;
+  // Where the package takes them all the same, because its implicit method refuses, there are as many as there.
+  const most = refusal ? stepsAllowed(tokens, model.width) : !goesOn && until * sizeOfValue(model) > 3 * LIMITS.steps ? HOPELESS : LIMITS.steps;
   let t = 0, previous = FIRST_ERROR, rejectedBefore = false, h = 0;
   system.begin(0);
   h = system.firstStep(stops[0]);
   for (const stop of stops) {
     const latest = stop === until || goesOn ? stop : stop * (1 - 2 ** -53);
     while (t < stop) {
-      if (record.accepted + record.rejected >= most) { halt(record, "max_steps", `stopped at t = ${Number(t.toPrecision(3))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
+      if (record.accepted + record.rejected >= most) { halt(record, "max_steps", refusal ? `stopped after ${most} steps at t = ${Number(t.toPrecision(6))}; raise max_steps; or go implicitly, which is refused here: ${refusal}` : `stopped at t = ${Number(t.toPrecision(3))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
       const lands = t + 1.0001 * h >= stop, step = lands ? stop - t : h, error = system.advance(t, step, latest);
       if (!(error <= 1)) {
         record.rejected++;
@@ -204,6 +206,10 @@ function* march(setting, times, record) {
   system.directions(system.y, record.last);
   if (model.norm.hasRadius) record.radius = Float64Array.from({ length: tokens }, (_, k) => system.y[k * system.width + model.dim]);
 }
+
+// How many steps a run of the explorer may take (`metastable.explorer.limits.steps_allowed`).
+const DENSE_BYTES = 512 * 2 ** 20;
+const stepsAllowed = (tokens, width) => Math.max(100, Math.min(LIMITS.steps, Math.floor(DENSE_BYTES / (40 * tokens * width))));
 
 // Sum over the heads of the norms of V, the inverse of the shortest time scale.
 const sizeOfValue = ({ heads, dim }) => heads.reduce((sum, { value }) => sum + (value ? spectralNorm(value, dim) : 1), 0);
