@@ -107,7 +107,9 @@ def predict_merges(
     is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
     of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
-    For Q^T K = c I, c >= 0, and equal `masses` followers stay with their leader. Under other Q and K, or where a later token is heavier
+    For Q^T K = c I, c >= 0, and equal `masses` followers are taken to stay with their leader, which they do unless a much heavier
+    cluster comes near a light one (seen in 3 of 90 cascades predicted from t0 = 20 to 60, beta = 16: time and parent are right, the
+    sizes are not). Under other Q and K, or where a later token is heavier
     than an earlier one and so holds itself longer (both under the causal mask), they are carried along as
     points of their own (`followers`), in groups that double in size along the sequence: some part from their leader, and
     tokens that part after t0 are apart in the tree from the start, as in `merge_tree`. Merges of such clusters, and those
@@ -416,7 +418,7 @@ class Clusters:
             times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
             events.add(earlier, later, self.leaders, self.sizes, *times)
             later, high = earlier, low
-        return events.tree(self.radius, self.labels, final[self.labels], refined=True)
+        return events.tree(self.radius, self.labels, final[self.labels], refined=True, until=math.inf)
 
 
 def _doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:

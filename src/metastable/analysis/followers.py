@@ -115,4 +115,6 @@ def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:
     for row, (c, p) in enumerate(zip(child.tolist(), parent.tolist())):
         sizes[:, row] = size[c], size[p]
         size[p] += size[c]
-    return MergeTree(tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True)
+    return MergeTree(
+        tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True, until=tree.until
+    )

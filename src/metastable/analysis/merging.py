@@ -45,6 +45,7 @@ class MergeTree(_checks.LockedArrays):
     refined : True when times come from the dense output, False when only saved times were available.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
+    until : the end of the run, behind which nothing is known; infinite for predicted trees.
     """
 
     radius: float
@@ -59,6 +60,7 @@ class MergeTree(_checks.LockedArrays):
     refined: bool
     uncertainty: FloatArray | None = None
     doubtful: NDArray[np.bool_] | None = None
+    until: float = math.inf
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -95,7 +97,8 @@ class MergeTree(_checks.LockedArrays):
     def count(self, t: ArrayLike) -> Any:
         """Number of clusters at the times t (an int for one time, otherwise an array): tokens that have met for good by then.
 
-        Early in a run tokens pass by one another, and `cluster_labels` of the state, which sees distances only, counts fewer.
+        Early in a run tokens pass by one another, and `cluster_labels` of the state, which sees distances only, counts fewer (with
+        noise they part again at any time). Behind the end of the run the last number stands.
         """
         times = _checks.real_array(t, "t")
         left = int(self.start_labels.max()) + 1 - np.searchsorted(self.time, times, side="right")
@@ -212,7 +215,7 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
         alone = np.arange(len(leaders))
         events.add(alone, by_first_token(partition[leaders]), leaders, sizes, times[index], times[index + 1])
         partition = earlier
-    return events.tree(radius, partition, final, refined=False)
+    return events.tree(radius, partition, final, refined=False, until=float(times[-1]))
 
 
 def tree_of_film(film: Film, window: float = 0.1, resolution: float = 1e-9) -> MergeTree:
@@ -225,7 +228,7 @@ def tree_of_film(film: Film, window: float = 0.1, resolution: float = 1e-9) -> M
         rewind.pass_over(step, 0.0, 1.0)
         step = film.last_unsure(step - 1, asked, rewind.partition)
     rewind.compare(-1)
-    return rewind.events.tree(film.radius, rewind.partition, final, refined=True)
+    return rewind.events.tree(film.radius, rewind.partition, final, refined=True, until=rewind.end)
 
 
 class _Rewind:
@@ -321,9 +324,10 @@ class Events:
                 size += int(sizes[part])
         self.rows += merged[::-1]
 
-    def tree(self, radius: float, start: Partition, final: Partition, refined: bool) -> MergeTree:
+    def tree(self, radius: float, start: Partition, final: Partition, refined: bool, until: float) -> MergeTree:
         rows = self.rows[::-1]
         columns = list(zip(*rows)) if rows else [()] * 6
         time, before = (np.array(column, dtype=np.float64) for column in columns[:2])
         child, parent, child_size, parent_size = (np.array(column, dtype=np.int64) for column in columns[2:])
-        return MergeTree(radius, start, final, time, before, child, parent, child_size, parent_size, refined)
+        row = (child, parent, child_size, parent_size)
+        return MergeTree(radius, start, final, time, before, *row, refined, until=until)

@@ -305,3 +305,16 @@ def test_what_is_said_of_saved_states_is_on_the_page(coarse, dim):
         box = text.get_window_extent()
         assert box.x0 >= 0
         assert box.x1 <= page.bbox.x1
+
+
+def test_a_tree_ends_where_its_run_does():
+    """It was drawn to three times the last merge, over merges that the run did not live to see."""
+    run = ms.simulate(ms.Attention(dim=2, beta=16.0), sphere.uniform(40, dim=2, seed=0), until=70.0, progress=False)
+    for tree in (
+        ms.merge_tree(run),
+        ms.merge_tree(ms.simulate(run.model, run.start, times=np.linspace(0.0, 70.0, 71))),
+    ):
+        assert tree.until == pytest.approx(70.0)
+        ax = tree.plot().axes[0]
+        assert max(line.get_xdata().max() for line in ax.lines) <= 70.0 * (1 + 1e-9)
+    assert ms.predict_merges(run.final, run.model, 70.0).until == np.inf
