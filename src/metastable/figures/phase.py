@@ -194,7 +194,8 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         if "statistic" in array.dims:
             pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
             band = f"{BAND_MEANING},\nmean over {' and '.join(f'{dim}s' for dim in over)}" if over else BAND_MEANING
-            return Reduced(*(item.mean(over) if over else item for item in pick), band)
+            mean, low, high = (item.mean(over) if over else item for item in pick)
+            return Reduced(mean, low, high, band)
         if not over:
             return Reduced(array, array, array)
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
@@ -323,7 +324,7 @@ def phase_figure(
             ax.set_axis_off()
             continue
         where = _panel(plan.panels, choices, place)
-        part = Reduced(*(item.isel(where) for item in (reduced.mean, reduced.low, reduced.high)))
+        part = Reduced(reduced.mean.isel(where), reduced.low.isel(where), reduced.high.isel(where))
         if plan.y is not None:
             cells = part.mean.transpose(plan.y, plan.x)
             mesh = draw_phase(
