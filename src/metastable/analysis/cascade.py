@@ -418,7 +418,7 @@ class Clusters:
             times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
             events.add(earlier, later, self.leaders, self.sizes, *times)
             later, high = earlier, low
-        return events.tree(self.radius, self.labels, final[self.labels], refined=True, until=math.inf)
+        return events.tree(self.radius, self.labels, final[self.labels], refined=True)
 
 
 def _doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:

@@ -45,7 +45,7 @@ class MergeTree(_checks.LockedArrays):
     refined : True when times come from the dense output, False when only saved times were available.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
-    until : the end of the run, behind which nothing is known; infinite for predicted trees.
+    until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
     """
 
     radius: float
@@ -60,7 +60,7 @@ class MergeTree(_checks.LockedArrays):
     refined: bool
     uncertainty: FloatArray | None = None
     doubtful: NDArray[np.bool_] | None = None
-    until: float = math.inf
+    until: float | None = None
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -324,7 +324,9 @@ class Events:
                 size += int(sizes[part])
         self.rows += merged[::-1]
 
-    def tree(self, radius: float, start: Partition, final: Partition, refined: bool, until: float) -> MergeTree:
+    def tree(
+        self, radius: float, start: Partition, final: Partition, refined: bool, until: float | None = None
+    ) -> MergeTree:
         rows = self.rows[::-1]
         columns = list(zip(*rows)) if rows else [()] * 6
         time, before = (np.array(column, dtype=np.float64) for column in columns[:2])

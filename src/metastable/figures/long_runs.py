@@ -129,7 +129,8 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         since = _checks.number(since, "since", 0.0)
     begin = since if since > 0 else 0.5 * float(positive.min() if positive.size else 1.0)
     # Behind the end of a run nobody knows who merges.
-    end = max(min(3.0 * max(begin, float(tree.time[-1])), getattr(tree, "until", math.inf)), 1.01 * begin)
+    known = getattr(tree, "until", None)
+    end = max(min(3.0 * max(begin, float(tree.time[-1])), math.inf if known is None else known), 1.01 * begin)
     with style.theme(theme):
         rows = int(tree.labels_at(since).max()) + 1
         page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)

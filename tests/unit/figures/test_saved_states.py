@@ -317,4 +317,4 @@ def test_a_tree_ends_where_its_run_does():
         assert tree.until == pytest.approx(70.0)
         ax = tree.plot().axes[0]
         assert max(line.get_xdata().max() for line in ax.lines) <= 70.0 * (1 + 1e-9)
-    assert ms.predict_merges(run.final, run.model, 70.0).until == np.inf
+    assert ms.predict_merges(run.final, run.model, 70.0).until is None
