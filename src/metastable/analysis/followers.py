@@ -106,7 +106,7 @@ def tree_of_groups(path: Any, groups: IntArray, radius: float, pace: float, reso
 
 
 def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:
-    """A tree of points as one of the tokens (n,) that they stand for."""
+    """A tree of points as one of the tokens (n,) that they stand for; it is predicted, and has no end."""
     first = cluster_leaders(groups)
     start, final = tree.start_labels[groups], tree.final_labels[groups]
     size = {int(leader): int((start == label).sum()) for label, leader in enumerate(cluster_leaders(start))}
@@ -115,6 +115,4 @@ def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:
     for row, (c, p) in enumerate(zip(child.tolist(), parent.tolist())):
         sizes[:, row] = size[c], size[p]
         size[p] += size[c]
-    return MergeTree(
-        tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True, until=tree.until
-    )
+    return MergeTree(tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True)

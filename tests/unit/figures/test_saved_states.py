@@ -318,3 +318,5 @@ def test_a_tree_ends_where_its_run_does():
         ax = tree.plot().axes[0]
         assert max(line.get_xdata().max() for line in ax.lines) <= 70.0 * (1 + 1e-9)
     assert ms.predict_merges(run.final, run.model, 70.0).until is None
+    # Where followers are carried along, the path has an end of its own, in times of its own.
+    assert ms.analysis.followers.in_tokens(ms.analysis.merge_tree(run), np.arange(40)).until is None
