@@ -10,7 +10,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
-from metastable.kernels.cpu.compiled import FIRST, SECOND, inlined, inner
+from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
 from metastable.kernels.cpu.problem import (
     CIRCLE_SERIES,
     CIRCLE_TOTAL,
@@ -144,88 +144,57 @@ def _scatter(problem, buffers, group, stretch, out):
                         out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
 
 
-@inlined
-def _whole(buffers, piece):
-    """Tokens of each lane that see one another wholly: all or none."""
-    return buffers.stretch.length if piece < buffers.heads else 0
-
-
 @inner
-def _sums(add_stretch, phase, piece, system, y, stretch):
-    """What comes before the velocities: sums over the stretches of a group, then over those before each one."""
+def _do_piece(add_stretch, walk, phase, piece, system, pace, y, out):
+    """What all series have in common: sums over the stretches of a group, sums over those before each one, then the walk along them."""
+    problem, buffers = system.problem, system.buffers
+    stretch = _stretch(buffers, piece)
     if phase == FIRST:
-        _gather(system.problem, system.buffers, y, piece, stretch)
-        add_stretch(system.problem, stretch, stretch.length)
+        _gather(problem, buffers, y, piece, stretch)
+        add_stretch(problem, stretch, stretch.length)
+    elif phase == BETWEEN:
+        _accumulate(problem, buffers)
     else:
-        _accumulate(system.problem, system.buffers)
+        # Tokens of a lane see one another wholly: all or none.
+        whole = stretch.length if piece < buffers.heads else 0
+        walk(problem, fill(pace), stretch, whole, stretch.mean)
+        _scatter(problem, buffers, piece, stretch, out)
+
+
+# One function for each kind: one that is made by a function would be a new type in every process, which Numba's cache never finds.
 
 
 @inner
 def _circle_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        circle_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(fourier.add_stretch, circle_walk, phase, piece, system, pace, y, out)
 
 
 @inner
-def _matrix_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        matrix_walk(problem, fill(pace), stretch, 0, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+def _matrix_piece(phase, piece, system, pace, y, out):
+    _do_piece(fourier.add_stretch, matrix_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
-    else:
-        sphere_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(harmonics.add_stretch, sphere_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _circle_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        circle_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
-
-
-@inner
-def _matrix_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        matrix_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(fourier.add_stretch, circle_total_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
-    else:
-        sphere_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(harmonics.add_stretch, sphere_total_walk, phase, piece, system, pace, y, out)
 
 
 KERNELS = {
     CIRCLE_SERIES: _circle_series_piece,
-    MATRIX_SERIES: _matrix_series_piece,
+    MATRIX_SERIES: _matrix_piece,
     SPHERE_SERIES: _sphere_series_piece,
     CIRCLE_TOTAL: _circle_total_piece,
-    MATRIX_TOTAL: _matrix_total_piece,
+    MATRIX_TOTAL: _matrix_piece,
     SPHERE_TOTAL: _sphere_total_piece,
 }
 """Kind of problem -> kernel."""
