@@ -24,8 +24,8 @@ from benchmarks.timing import Contender, race
 from metastable.environment import processor_name
 from metastable.integrate import rodas
 from metastable.kernels.cpu.compiled import compiled
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.jacobian_circle import Columns, Line, finish_row, keep_weights, padded
+from metastable.kernels.minimax import LOG2E
 
 BETA = 64.0
 TOLERANCE = 1e-4

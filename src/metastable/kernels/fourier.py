@@ -29,8 +29,8 @@ import numpy as np
 
 from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.problem import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
+from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
 SMALLEST_BETA = 1e-13

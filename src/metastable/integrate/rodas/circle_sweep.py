@@ -10,7 +10,6 @@ import numpy as np
 from metastable.integrate.rodas.control import CAP, ENOUGH, ERROR, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
 from metastable.kernels.cpu.compiled import aligned_array, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
     ROWS,
@@ -25,6 +24,7 @@ from metastable.kernels.jacobian_circle import (
     pull_block,
     pull_row,
 )
+from metastable.kernels.minimax import LOG2E
 
 Rows = namedtuple("Rows", ["size", "own", "velocity", "diagonal", "pivot"])
 """For each row (n,): tokens it stands for, its own weight, velocity, J_kk, inverse of 1/(h gamma) - J_kk."""

@@ -30,7 +30,7 @@ from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
 from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
+from metastable.kernels.cpu.fastmath import intrinsic
 from metastable.kernels.jacobian_sphere import (
     Columns,
     Model,
@@ -43,6 +43,7 @@ from metastable.kernels.jacobian_sphere import (
     padded_columns,
     padded_dimension,
 )
+from metastable.kernels.minimax import LOG2E
 
 LOOK = 0.05
 """Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this, or on h * Im lambda where one may grow."""

@@ -9,9 +9,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
 from metastable.kernels import reference
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import prefix_loss, refusal, series_refusal, total_error
 from metastable.kernels.cpu.vector import LANES
+from metastable.kernels.minimax import LOG2E
 from metastable.kernels.protocol import Interaction
 from metastable.model import Attention, Full, Prefix
 

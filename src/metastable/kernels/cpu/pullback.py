@@ -23,7 +23,6 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import general
 from metastable.kernels.cpu.compiled import compiled, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor
@@ -46,6 +45,7 @@ from metastable.kernels.cpu.scatter import (
 from metastable.kernels.cpu.threads import thread_count
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, sincos, store, total, where
 from metastable.kernels.jacobian_circle import store_first
+from metastable.kernels.minimax import LOG2E
 from metastable.kernels.pullback import Parameters, betas_from_forms, heads_from_forms, with_some_weight
 from metastable.model import Attention
 

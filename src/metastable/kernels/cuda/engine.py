@@ -15,6 +15,7 @@ from metastable.kernels.cuda.device import THREADS, blocks
 from metastable.kernels.cuda.harmonics import Harmonics
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
 from metastable.kernels.cuda.series import Fourier
+from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
 PAIR_THREADS = 8 if device.SIMULATED else 128
@@ -123,7 +124,7 @@ class DirectSums(_Launcher):
             counts = np.exp(reference.log_divisors(model, tokens))
         self.frozen = cuda.to_device(frozen.astype(self.real))
         self.counts = [cuda.to_device(count.astype(self.real)) for count in counts]
-        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
+        self.slopes = [self.real(LOG2E * slope) for slope in model.slopes]
         self.exact = [
             model.weights != "unnormalized" and support.weight_gap(head) > support.LARGEST_GAP[dtype]
             for head in model.all_heads

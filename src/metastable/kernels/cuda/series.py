@@ -24,9 +24,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, Arithmetic, cuda
-from metastable.kernels.cuda.support import LOG2E
 from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
 from metastable.kernels.fourier import mode_sums, modes_for
+from metastable.kernels.minimax import LOG2E
 
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""

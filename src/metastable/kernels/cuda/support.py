@@ -10,11 +10,10 @@ import numpy as np
 
 from metastable.kernels import single
 from metastable.kernels.cuda import device
+from metastable.kernels.minimax import LOG2E
 from metastable.kernels.rounding import EPSILON, frozen_share, too_much
 from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
 from metastable.model.refusals import PROBE
-
-LOG2E = math.log2(math.e)
 
 LARGEST_GAP = {"float64": 900.0, "float32": 90.0}
 """How far (in powers of two) the Cauchy-Schwarz bound may lie above a token's own logit before row maxima are computed first."""
