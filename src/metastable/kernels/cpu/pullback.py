@@ -23,7 +23,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import general
 from metastable.kernels.cpu.compiled import compiled, inlined, inner
-from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor
 from metastable.kernels.cpu.scatter import (
@@ -33,7 +33,6 @@ from metastable.kernels.cpu.scatter import (
     chunk_of,
     clear,
     dot,
-    line_of,
     logit_of,
     moments,
     scatter,

@@ -10,7 +10,9 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
+from metastable.kernels.cpu import series
 from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
+from metastable.kernels.cpu.memory import line_of
 from metastable.kernels.cpu.problem import (
     CIRCLE_SERIES,
     CIRCLE_TOTAL,
@@ -21,17 +23,6 @@ from metastable.kernels.cpu.problem import (
     Problem,
 )
 from metastable.kernels.cpu.rules import write_spin
-from metastable.kernels.cpu.series import (
-    Stretch,
-    circle_total_walk,
-    circle_walk,
-    clear_sums,
-    directions,
-    matrix_walk,
-    sphere_total_walk,
-    sphere_walk,
-    start_sums,
-)
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
 
 STRETCH = 256
@@ -51,21 +42,6 @@ def cut(problem: Problem) -> tuple[int, int, FloatArray]:
     masses[:whole] = problem.masses[:whole]
     masses[heads * room : heads * room + tokens - whole] = problem.masses[whole:]
     return heads + tails, heads, masses.reshape(-1, LANES, length).transpose(0, 2, 1)
-
-
-@inner
-def _stretch(buffers, group):
-    """The memory of a group of stretches."""
-    all_ = buffers.stretch
-    return Stretch(
-        all_.length,
-        all_.x[group],
-        all_.mass[group],
-        all_.before[group],
-        all_.sums[group],
-        all_.table[group],
-        all_.mean[group],
-    )
 
 
 @inlined
@@ -88,8 +64,8 @@ def _gather(problem, buffers, y, group, stretch):
             for a in range(components):
                 value = y[k * components + a] if k < end else (1.0 if a == 0 else 0.0)
                 stretch.mean[(i * components + a) * LANES + lane] = value
-    directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
-    clear_sums(problem, stretch.sums)
+    series.directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
+    series.clear_sums(problem, stretch.sums)
 
 
 @inner
@@ -98,12 +74,12 @@ def _share_total(problem, buffers, start):
     if buffers.heads == 0:
         return
     for group in range(buffers.heads):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         for i in range(problem.sums):
             start.sums[i * LANES] += total(load(stretch.sums, i * LANES))
     store(start.before, 0, load(start.before, 0) + problem.whole_mass)
     for group in range(buffers.heads):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         store(stretch.before, 0, load(start.before, 0))
         for i in range(problem.sums):
             store(stretch.sums, i * LANES, fill(start.sums[i * LANES]))
@@ -112,12 +88,12 @@ def _share_total(problem, buffers, start):
 @inner
 def _accumulate(problem, buffers):
     """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
-    start = _stretch(buffers, buffers.pieces)
-    start_sums(problem, start)
+    start = line_of(buffers.stretch, buffers.pieces)
+    series.start_sums(problem, start)
     _share_total(problem, buffers, start)
     mass = start.before[0]
     for group in range(buffers.heads, buffers.pieces):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         for lane in range(LANES):
             stretch.before[lane] = mass + ((group - buffers.heads) * LANES + lane) * stretch.length
             for i in range(problem.sums):
@@ -148,7 +124,7 @@ def _scatter(problem, buffers, group, stretch, out):
 def _do_piece(add_stretch, walk, phase, piece, system, pace, y, out):
     """What all series have in common: sums over the stretches of a group, sums over those before each one, then the walk along them."""
     problem, buffers = system.problem, system.buffers
-    stretch = _stretch(buffers, piece)
+    stretch = line_of(buffers.stretch, piece)
     if phase == FIRST:
         _gather(problem, buffers, y, piece, stretch)
         add_stretch(problem, stretch, stretch.length)
@@ -161,32 +137,33 @@ def _do_piece(add_stretch, walk, phase, piece, system, pace, y, out):
         _scatter(problem, buffers, piece, stretch, out)
 
 
-# One function for each kind: one that is made by a function would be a new type in every process, which Numba's cache never finds.
+# One function for each kind: one that is made by a function would be a new type in every process, which Numba's cache on disk would
+# never find again. (Nor does it keep code that hands on a function by a global name; by that of its module it may be.)
 
 
 @inner
 def _circle_series_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, circle_walk, phase, piece, system, pace, y, out)
+    _do_piece(fourier.add_stretch, series.circle_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _matrix_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, matrix_walk, phase, piece, system, pace, y, out)
+    _do_piece(fourier.add_stretch, series.matrix_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_series_piece(phase, piece, system, pace, y, out):
-    _do_piece(harmonics.add_stretch, sphere_walk, phase, piece, system, pace, y, out)
+    _do_piece(harmonics.add_stretch, series.sphere_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _circle_total_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, circle_total_walk, phase, piece, system, pace, y, out)
+    _do_piece(fourier.add_stretch, series.circle_total_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_total_piece(phase, piece, system, pace, y, out):
-    _do_piece(harmonics.add_stretch, sphere_total_walk, phase, piece, system, pace, y, out)
+    _do_piece(harmonics.add_stretch, series.sphere_total_walk, phase, piece, system, pace, y, out)
 
 
 KERNELS = {
