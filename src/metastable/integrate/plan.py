@@ -16,7 +16,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.integrate.solution import Resume
 from metastable.kernels import select
-from metastable.model import Attention, Head
+from metastable.model import Attention
 
 RTOL = 1e-6
 ATOL = 1e-9
@@ -116,15 +116,8 @@ def size_of_value(model: Attention) -> float:
     the largest weight exp(beta |Q^T K|)."""
     if model.weighting.kind != "unnormalized":
         return sum(head.value_size for head in model.all_heads)
-    return sum(head.value_size * math.exp(min(_largest_logit(head), 700.0)) for head in model.all_heads)
-
-
-def _largest_logit(head: Head) -> float:
-    if head.is_bilinear:
-        form = head.bilinear
-        return abs(head.beta) * (1.0 if form is None else float(np.linalg.norm(form, 2)))
-    sizes = [1.0 if part is None else float(np.linalg.norm(part)) for part in (head.query, head.key)]
-    return abs(head.beta) * sizes[0] * sizes[1]
+    largest = [min(abs(head.beta) * head.bilinear_size, 700.0) for head in model.all_heads]
+    return sum(head.value_size * math.exp(logit) for head, logit in zip(model.all_heads, largest))
 
 
 def short(model: Attention, until: float) -> bool:

@@ -76,8 +76,8 @@ def circle_series(beta: float, tokens: int, tolerance: float, loss: float = 1.0)
 def matrix_modes(model: Attention, tokens: int, tolerance: float, loss: float = 1.0) -> int:
     """Number of modes for a general Q^T K: that of the largest `beta |M^T x|`."""
     head = model.all_heads[0]
-    scale = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
-    modes, _ = modes_for(max(abs(head.beta) * scale, SMALLEST_BETA), pair_tolerance(tokens, tolerance, loss))
+    size = max(abs(head.beta) * head.bilinear_size, SMALLEST_BETA)
+    modes, _ = modes_for(size, pair_tolerance(tokens, tolerance, loss))
     # One more: the mean position also needs the neighbours of each coefficient.
     return modes + 1
 

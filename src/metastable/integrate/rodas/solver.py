@@ -134,7 +134,7 @@ def refusal(model: Attention, tokens: int | None = None) -> str | None:
 def check_range(model: Attention) -> None:
     """Raise `NumericalRangeError` when logits differ by more than double precision can exponentiate."""
     for head in model.all_heads:
-        strength = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+        strength = head.bilinear_size
         if 2.0 * head.beta * strength > LOGIT_SPREAD:
             limit = LOGIT_SPREAD / (2.0 * strength)
             form = "" if head.bilinear is None else f" (Q^T K has norm {strength:.4g})"
