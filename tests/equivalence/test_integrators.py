@@ -9,6 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable.errors import StoppedEarlyWarning
 from metastable.integrate import layers, sde, tsit5
+from metastable.integrate.plan import Accuracy, Save
 from metastable.kernels import reference
 from tests import variants
 
@@ -95,6 +96,11 @@ def test_tsit5_keeps_its_tolerance(name):
         assert np.abs(saved.states - truth).max() <= 20 * rtol
 
 
+def in_steps(f, y, dim, until, step):
+    """Tsit5 without error control."""
+    return tsit5.solve(tsit5.System(f, y, dim, Accuracy(step=step)), Save(until))
+
+
 def slope(steps, errors) -> float:
     return float(np.polyfit(np.log(steps), np.log(errors), 1)[0])
 
@@ -106,9 +112,7 @@ def test_tsit5_has_order_five_with_retraction(name):
     truth = oracle(m, x, [4.0])[0]
     f = reference.right_hand_side(m, 8)
     steps = np.array([1 / 4, 1 / 8, 1 / 16])
-    errors = [
-        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, step=h).states[-1][:, : m.dim] - truth).max() for h in steps
-    ]
+    errors = [np.abs(in_steps(f, packed(m, x), m.dim, 4.0, h).states[-1][:, : m.dim] - truth).max() for h in steps]
     assert 4.6 < slope(steps, errors) < 7.0
 
 
@@ -122,7 +126,7 @@ def test_dense_output_has_order_four():
     for h in steps:
         middle = [h * (k + 0.4) for k in range(int(1 / h))]
         truth = oracle(m, x, middle)
-        dense = tsit5.solve(f, x, m.dim, 1.0, step=h).dense
+        dense = in_steps(f, x, m.dim, 1.0, h).dense
         errors.append(max(np.abs(dense(t) - y).max() for t, y in zip(middle, truth)))
     assert slope(steps, errors) > 3.7
 

@@ -138,12 +138,8 @@ class _Course:
         solution = rodas.solve(
             self.plan.model,
             self.state,
-            times=None if times is None else times[times > begin],
-            until=self.until,
-            rtol=self.plan.accuracy.rtol,
-            atol=self.plan.accuracy.atol,
-            max_steps=budget + done.accepted + done.rejected,
-            settled=self.plan.save.settled,
+            replace(self.plan.save, times=None if times is None else times[times > begin]),
+            replace(self.plan.accuracy, max_steps=budget + done.accepted + done.rejected),
             progress=self.report,
             origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
         )

@@ -13,7 +13,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control
-from metastable.integrate.plan import Plan
+from metastable.integrate.plan import Accuracy, Plan
 from metastable.integrate.solution import (
     DEGREE,
     DENSE_LIMIT,
@@ -262,33 +262,29 @@ class _March:
 
 def integrate(
     system: System,
-    start: FloatArray,
     recorder: Recorder,
     until: float,
+    accuracy: Accuracy,
     *,
-    tolerance: float,
-    max_steps: int,
     breakpoints: Sequence[float] = (),
-    fixed_step: float | None = None,
     progress: Report | None = None,
     resume: Resume | None = None,
     limit: Limit | None = None,
 ) -> Solution:
-    """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 (or from `resume`) to `until`.
+    """March `system` from where it stands, at 0 (or at `resume`, whose state it holds), to `until`.
 
-    Arguments as in `tsit5.solve`; `limit`: who may ask for a shorter step than the error control does.
+    A `step` of the accuracy switches error control off. `breakpoints`: times where the right-hand side jumps, which are stepped onto.
+    `limit`: who may ask for a shorter step than the error control does.
     """
-    begin = 0.0 if resume is None else resume.t
+    begin, start, max_steps = 0.0 if resume is None else resume.t, system.state(), accuracy.max_steps
     stops = [b for b in sorted(breakpoints) if begin < b < until] + [until]
-    march = _March(system, fixed_step is not None, until)
+    march = _March(system, accuracy.step > 0.0, until, h=accuracy.step)
     if resume is not None:
         march.take_up(resume)
     else:
         march.restart()
-        if fixed_step is None:
-            march.first_step(tolerance, stops[0])
-        else:
-            march.h = fixed_step
+        if not march.fixed:
+            march.first_step(accuracy.tolerance, stops[0])
     recorder.begin(begin, start)
     status: Status = "success"
     message = ""
@@ -317,15 +313,13 @@ def integrate(
     )
 
 
-def follow(system: System, plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """`integrate` as a plan says, for a system that stands at the packed state `start` and lives elsewhere (on a GPU, in torch)."""
+def follow(system: System, plan: Plan, report: Report | None, chart: Chart = "ambient") -> Solution:
+    """`integrate` as a plan says, for a system whose state is in `chart`."""
     return integrate(
         system,
-        start,
-        Recorder(plan.model.dim, plan.save.times),
+        Recorder(plan.model.dim, plan.save.times, chart),
         plan.save.until,
-        tolerance=plan.accuracy.tolerance,
-        max_steps=plan.accuracy.max_steps,
+        plan.accuracy,
         breakpoints=plan.model.norm.breakpoints,
         progress=report,
         resume=plan.resume,

@@ -30,18 +30,7 @@ class Method(NamedTuple):
 
 
 def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    return rodas.solve(
-        plan.model,
-        start,
-        times=plan.save.times,
-        until=plan.save.until,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
-        settled=plan.save.settled,
-        progress=report,
-        origin=plan.resume,
-    )
+    return rodas.solve(plan.model, start, plan.save, plan.accuracy, progress=report, origin=plan.resume)
 
 
 def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
@@ -49,23 +38,9 @@ def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -
     from metastable.kernels.cpu.threads import thread_count
 
     assert plan.save.times is not None
-    accuracy = plan.accuracy
-    solve = rodas.member_solver(
-        plan.model,
-        plan.save.times,
-        rtol=accuracy.rtol,
-        atol=accuracy.atol,
-        max_steps=accuracy.max_steps,
-        settled=plan.save.settled,
-    )
-    return one_by_one(
-        starts,
-        plan.save.times.size,
-        report,
-        lambda start, _: solve(start),
-        first,
-        thread_count(plan.backend.threads),
-    )
+    solve, size = rodas.member_solver(plan.model, plan.save, plan.accuracy), plan.save.times.size
+    threads = thread_count(plan.backend.threads)
+    return one_by_one(starts, size, report, lambda start, _: solve(start), first, threads)
 
 
 def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:

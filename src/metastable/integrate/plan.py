@@ -44,6 +44,10 @@ class Accuracy:
         return self.rtol + self.atol
 
 
+DEFAULT = Accuracy()
+"""As carefully as always."""
+
+
 @dataclass(frozen=True)
 class Save:
     """What is kept, and until when: the states at `times`, or every step with dense output (None)."""
@@ -62,7 +66,7 @@ class Plan:
     models: tuple[Attention, ...]
     method: str
     save: Save
-    accuracy: Accuracy = Accuracy()
+    accuracy: Accuracy = DEFAULT
     backend: select.Backend = select.Backend("reference")
     seed: int | None = None
     joints: tuple[float, ...] = ()

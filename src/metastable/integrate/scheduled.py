@@ -73,18 +73,10 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     """A piece in its own time, which starts at 0; a norm that depends on depth is told the true one."""
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
-    return tsit5.solve(
-        tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm),
-        state,
-        plan.model.dim,
-        plan.save.until,
-        times=plan.save.times,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
-        breakpoints=[jump - begin for jump in plan.model.norm.breakpoints],
-        progress=report,
-    )
+    rhs = tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm)
+    system = tsit5.System(rhs, state, plan.model.dim, plan.accuracy)
+    jumps = [jump - begin for jump in plan.model.norm.breakpoints]
+    return tsit5.solve(system, plan.save, breakpoints=jumps, progress=report)
 
 
 def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:

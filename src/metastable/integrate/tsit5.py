@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
-from metastable.integrate.plan import Accuracy
-from metastable.integrate.solution import Resume, Solution
+from metastable.integrate.plan import DEFAULT, Accuracy, Save
+from metastable.integrate.solution import Solution
 from metastable.integrate.tableau import TSIT5
 from metastable.kernels.protocol import RightHandSide
 from metastable.model.norms import Norm
@@ -46,10 +45,12 @@ class System:
     rhs: RightHandSide
     y: FloatArray
     dim: int
-    first: int
-    accuracy: Accuracy
+    accuracy: Accuracy = DEFAULT
+    first: int = 0
+    """Tokens below it are not moved and not counted in the error (the right-hand side knows where they are)."""
 
     def __post_init__(self) -> None:
+        self.y = np.array(self.y)
         self.stages = np.zeros((TSIT5.stages, *self.y.shape))
         self.new = self.y
 
@@ -95,35 +96,15 @@ class System:
 
 
 def solve(
-    rhs: RightHandSide,
-    start: FloatArray,
-    dim: int,
-    until: float,
+    system: System,
+    save: Save,
     *,
-    times: FloatArray | None = None,
-    first: int = 0,
     breakpoints: Sequence[float] = (),
     progress: Report | None = None,
-    resume: Resume | None = None,
-    **accuracy: Any,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 to `until`; or go on from `resume`, whose state is `start`.
+    """Integrate a system from 0 as far as `save` says (every step with dense output where it has no times).
 
-    `times` None: every step is saved, with dense output; else only those times. `first`: tokens below it are not moved by the
-    integrator and not counted in the error (the right-hand side knows where they are). `breakpoints`: times where the right-hand
-    side jumps, which are stepped onto. `accuracy`: rtol, atol and max_steps as in `plan.Accuracy`, where a `step` switches error
-    control off.
+    `breakpoints`: times where the right-hand side jumps, which are stepped onto.
     """
-    y, care = np.array(start), Accuracy(**accuracy)
-    return march.integrate(
-        System(rhs, y, dim, first, care),
-        y,
-        march.Recorder(dim, times),
-        until,
-        tolerance=care.tolerance,
-        max_steps=care.max_steps,
-        breakpoints=breakpoints,
-        fixed_step=care.step or None,
-        progress=progress,
-        resume=resume,
-    )
+    recorder = march.Recorder(system.dim, save.times)
+    return march.integrate(system, recorder, save.until, system.accuracy, breakpoints=breakpoints, progress=progress)

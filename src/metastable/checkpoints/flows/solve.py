@@ -16,6 +16,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.checkpoints.flows.field import Field
 from metastable.integrate import march
+from metastable.integrate.plan import Accuracy
 from metastable.integrate.solution import Solution, Statistics, diverged, out_of_steps
 from metastable.integrate.tableau import TSIT5
 
@@ -203,11 +204,9 @@ def adaptive(
     """One looped layer by Tsitouras 5(4), error per step below `rtol` of each token's length in the root mean square."""
     solution = march.integrate(
         _System(layers, start, sphere, rtol),
-        to_array(start).astype(np.float64),
         march.Recorder(AMBIENT, times),
         until,
-        tolerance=rtol,
-        max_steps=max_steps,
+        Accuracy(rtol, 0.0, max_steps),
         progress=report,
     )
     if sphere.lengths is None:

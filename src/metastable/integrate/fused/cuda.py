@@ -108,4 +108,4 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     from metastable.kernels.cuda.device_system import DeviceSystem
 
     velocity = engine.make(plan.model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
-    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)
+    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, report)

@@ -170,7 +170,8 @@ def line_of(typing_context, lines, i):
             found.append(value)
         return context.make_tuple(builder, signature.return_type, found)
 
-    return types.BaseTuple.from_types(tuple(entries), target.instance_class)(lines, types.intp), generate
+    line: Any = types.BaseTuple.from_types(tuple(entries), target.instance_class)
+    return line(lines, types.intp), generate
 
 
 @unbox(ReferenceType)

@@ -57,9 +57,6 @@ DIRECT = Support(
 )
 """Direct sums."""
 
-FUSED = replace(DIRECT, who="the compiled integration")
-"""Whole integrations in compiled code: a list of its own, the same today."""
-
 
 def _divisor_rule(model: Attention, tokens: int | None) -> str | None:
     """A mass counts in the divisor of unnormalised weights by exp(bias), another number for each pair."""
