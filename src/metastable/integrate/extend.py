@@ -21,7 +21,7 @@ from metastable._progress import Report
 from metastable.integrate import auto
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Dense, JoinedDense, Resume, Solution, Statistics, join
+from metastable.integrate.solution import Dense, JoinedDense, Resume, Solution, in_order, join
 
 FIRST_STEP = 1e-3
 """First step of an integration that does not know the last one of the earlier; step control takes it from there."""
@@ -103,15 +103,10 @@ def _joined_dense(earlier: Dense | JoinedDense, undone: int, later: Dense) -> De
         first = tokens.stop
         steps = slice(0, part.start.size - undone)
         cut = replace(part, start=part.start[steps], width=part.width[steps], coefficients=part.coefficients[steps])
-        cut = auto.in_chart(cut, later.chart)
-        parts.append(
-            replace(
-                cut,
-                start=np.concatenate([cut.start, later.start]),
-                width=np.concatenate([cut.width, later.width]),
-                coefficients=np.concatenate([cut.coefficients, later.coefficients[:, :, tokens]]),
-            )
-        )
+        further = replace(later, coefficients=later.coefficients[:, :, tokens])
+        joined = in_order([cut, further], later.chart)
+        assert joined is not None
+        parts.append(joined)
     return join(parts)
 
 
@@ -122,9 +117,7 @@ def _segments(earlier: Solution, later: Solution, resume: Resume, plan: Plan) ->
     known = earlier.notes.get("segments")
     segments = [dict(entry) for entry in known or [auto.segment(first, 0.0, resume.t, resume.statistics)]]
     end = float(later.notes.get("reached", later.times[-1] if len(later.times) else resume.t))
-    work = Statistics(
-        later.statistics.accepted - resume.statistics.accepted, later.statistics.rejected - resume.statistics.rejected
-    )
+    work = later.statistics - resume.statistics
     segments[-1]["to"] = resume.t
     if segments[-1]["method"] == plan.method:
         undone = earlier.statistics.accepted + earlier.statistics.rejected

@@ -15,9 +15,8 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import tsit5
-from metastable.integrate.auto import in_chart
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Dense, Solution, Statistics, diverged, out_of_steps
+from metastable.integrate.solution import Dense, Solution, Statistics, diverged, in_order, out_of_steps
 from metastable.kernels import select
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
@@ -97,13 +96,7 @@ def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | Non
 def _joined(parts: list[Solution], joints: list[float]) -> Solution:
     last = parts[-1]
     statistics = sum((part.statistics for part in parts), Statistics())
-    pieces = [part.dense for part in parts if isinstance(part.dense, Dense)]
-    dense = None
-    if pieces:
-        chart = "angle" if any(piece.chart == "angle" for piece in pieces) else "ambient"
-        pieces = [in_chart(piece, chart) for piece in pieces]
-        arrays = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("start", "width", "coefficients"))
-        dense = Dense(chart, pieces[0].dim, *arrays)
+    dense = in_order([part.dense for part in parts if isinstance(part.dense, Dense)])
     segments = []
     for begin, part in zip(joints, parts):
         for segment in part.notes.get("segments", []):

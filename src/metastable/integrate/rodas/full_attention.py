@@ -26,6 +26,7 @@ from metastable.integrate.solution import (
     horner,
     out_of_steps,
     unchart,
+    unresolved,
 )
 from metastable.model import Attention
 
@@ -220,10 +221,7 @@ def _verdict(code: int, flow: clusters.Flow, goal: control.Goal, record: Record)
     if code == clusters.REACHED:
         return "max_steps", f"the tokens had not settled at t = {flow.t:.6g}, the last of the output times"
     if code in (clusters.MET, clusters.FILLED):
-        return "unresolved", (
-            f"from t = {flow.t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from "
-            "motion; give a horizon instead of until='settled'"
-        )
+        return unresolved(flow.t)
     if code == clusters.LOST:
         return diverged(flow.t)
     if record.bytes > DENSE_LIMIT:

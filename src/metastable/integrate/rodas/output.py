@@ -20,6 +20,7 @@ from metastable.integrate.solution import (
     Status,
     dense_overflow,
     unchart,
+    unresolved,
 )
 from metastable.model import Attention
 
@@ -160,10 +161,7 @@ def _verdict(model: Attention, code: int, t: float, goal: control.Goal) -> tuple
     if code == control.REACHED:
         return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
     if code == control.UNRESOLVED:
-        return "unresolved", (
-            f"from t = {t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from motion; "
-            "give a horizon instead of until='settled'"
-        )
+        return unresolved(t)
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"
     if code == NO_ROOM:
