@@ -16,6 +16,7 @@ from metastable.errors import DeviceMemoryError, UnsupportedError
 from metastable.integrate import tsit5
 from metastable.integrate.fused import cuda as fused_cuda
 from metastable.integrate.plan import Accuracy, Plan, Save
+from metastable.integrate.tableau import TSIT5
 from metastable.kernels import cuda, reference
 from metastable.kernels.cuda import device, support
 from metastable.kernels.select import Backend
@@ -366,7 +367,7 @@ def test_too_large_a_request_is_refused_before_it_is_made():
 
     starts, times = np.broadcast_to(points(4, 2), (10**7, 4, 2)), np.linspace(0.0, 1.0, 10**5)
     with pytest.raises(DeviceMemoryError, match="GPU memory"):
-        MemberBatch(model, starts, times, Limits(1e-6, 10), fused_cuda.tsit5_scheme())
+        MemberBatch(model, starts, times, Limits(1e-6, 10), fused_cuda.scheme_of(TSIT5))
     states, _, _ = solve_members(model, points(1, 4, 2), np.array([0.01]))
     assert np.isfinite(states).all()
 

@@ -362,7 +362,7 @@ def test_lists_name_known_kinds_and_parts():
         rodas.JOINED,
         rodas.RESTING,
     ]
-    found += [energy.SUPPORT, layers.SUPPORT, methods.TSIT5, methods.SDE]
+    found += [energy.SUPPORT, layers.SUPPORT, *methods.EXPLICIT.values(), methods.SDE]
     for item in found:
         for family, listed in (
             ("norm", item.norms),

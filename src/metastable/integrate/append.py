@@ -30,7 +30,7 @@ def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: 
         move(t, y, out)
 
     solution = tsit5.solve(
-        tsit5.System(forced, np.concatenate([old, tokens]), plan.model.dim, plan.accuracy, first),
+        tsit5.System(forced, np.concatenate([old, tokens]), plan.model.dim, plan.accuracy, first, plan.tableau),
         Save(plan.save.until),
         breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
         progress=report,

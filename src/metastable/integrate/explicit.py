@@ -9,7 +9,6 @@ from metastable._progress import Report
 from metastable.integrate import march, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Chart, Members, Solution, one_by_one
-from metastable.integrate.tableau import TSIT5
 from metastable.kernels import select
 from metastable.model import require
 
@@ -24,7 +23,7 @@ def _torch(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
 
     velocity = Velocity(plan.model, len(start), 0, plan.backend.threads, plan.backend.dtype)
     start = np.ascontiguousarray(start, dtype=np.float64)
-    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, report)
+    return march.follow(DeviceSystem(velocity, start, plan.tableau, plan.accuracy, march.polynomial), plan, report)
 
 
 def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.Movable, Chart]:
@@ -36,11 +35,11 @@ def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.
         return fused.system_of(plan, start)
     rhs = select.right_hand_side(plan.model, len(start), plan.backend)
     moving = tsit5.in_depth(rhs, depth, plan.model.norm)
-    return tsit5.System(moving, start, plan.model.dim, plan.accuracy), "ambient"
+    return tsit5.System(moving, start, plan.model.dim, plan.accuracy, tableau=plan.tableau), "ambient"
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """Tsit5 from the packed state `start` with the engine and interaction of the plan."""
+    """The explicit method of the plan from the packed state `start` with its engine and interaction."""
     if plan.backend.engine == "cuda":
         from metastable.integrate.fused import cuda
 

@@ -1,5 +1,5 @@
-"""The adaptive march of Tsit5, the same for every system: one in NumPy (`tsit5`), one with compiled steps (`fused.system`), or one
-that lives on a GPU (`fused.cuda`)."""
+"""The adaptive march of an explicit method, the same for every system: one in NumPy (`tsit5`), one with compiled steps
+(`fused.system`), or one that lives on a GPU (`fused.cuda`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from metastable.integrate.solution import (
     out_of_steps,
     unchart,
 )
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import Tableau
 
 Polynomial = Callable[[FloatArray | None], FloatArray]
 """Makes the dense output of the step at hand, (5, tokens, width), in memory that it is given (None: in its own)."""
@@ -129,16 +129,20 @@ class Recorder:
         return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), self.pieces.array())
 
 
-def polynomial(y: FloatArray, h: float, stages: FloatArray, out: FloatArray | None = None) -> FloatArray:
+def polynomial(
+    tableau: Tableau, y: FloatArray, h: float, stages: FloatArray, out: FloatArray | None = None
+) -> FloatArray:
     """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h, into `out` where it is given."""
     coefficients = np.empty((DEGREE + 1, *y.shape)) if out is None else out
     coefficients[0] = y
-    np.dot(h * TSIT5.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
+    np.dot(h * tableau.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
     return coefficients
 
 
 class System(Protocol):
     """A state with its stages. Sizes are root mean squares over tokens, in units of the tolerance."""
+
+    tableau: Tableau
 
     def state(self) -> FloatArray:
         """The state at the beginning of the step, in the recorder's chart."""
@@ -215,7 +219,7 @@ class _March:
             "after_rejection": float(self.after_rejection),
         }
         done = Statistics(self.accepted, self.rejected, self.evaluations)
-        return Resume("tsit5", self.t, recorder.packed(self.system.state()), done, memory)
+        return Resume(self.system.tableau.name, self.t, recorder.packed(self.system.state()), done, memory)
 
     def restart(self) -> None:
         """Evaluate the first stage anew (at the start, and behind a jump of the right-hand side)."""
@@ -241,7 +245,7 @@ class _March:
         if not self.t + step > self.t:
             return False  # time no longer advances, and a step that is taken nowhere would be kept as another moment
         error = self.system.advance(self.t, step, latest)
-        self.evaluations += TSIT5.stages - 1
+        self.evaluations += self.system.tableau.stages - 1
         if not error <= 1.0:
             self.rejected += 1
             self.after_rejection = True

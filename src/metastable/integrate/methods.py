@@ -16,17 +16,21 @@ from metastable._progress import Report
 from metastable.integrate import auto, explicit, layers, rodas, sde
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
+from metastable.kernels.protocol import Steps
 from metastable.model import EVERY_PART, Attention, Support, why_not
 
 
 class Method(NamedTuple):
-    """Why a method cannot do a model on so many tokens, whatever the engine (None: it can); how it solves one system; and how it
-    solves many (None: it is not for members)."""
+    """Why a method cannot do a model on so many tokens, whatever the engine (None: it can); how it solves one system; how it
+    solves many (None: it is not for members); and its steps ("fixed": of one size, which the user gives; "auto" ends in implicit ones,
+    for it is what is left of the wish when nothing simpler was found: `planning`)."""
 
     refusal: Callable[[Attention, int], str | None]
     solve: Callable[[Plan, FloatArray, Report], Solution]
     solve_members: Callable[[Plan, FloatArray, int, Report], Members] | None
+    steps: Steps = "explicit"
 
 
 def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
@@ -104,13 +108,21 @@ def _left_to_engines(method: str, *but: str) -> Support:
     return Support(f"method={method!r}", None, None, None, None, parts, use="use method='auto'")
 
 
-TSIT5, SDE = _left_to_engines("tsit5", "noise"), _left_to_engines("sde")
+EXPLICIT = {name: _left_to_engines(name, "noise") for name in TABLEAUS}
+SDE = _left_to_engines("sde")
+
+
+def _explicit(name: str) -> Method:
+    return Method(lambda model, tokens: why_not(model, EXPLICIT[name], tokens), explicit.solve, explicit.solve_members)
+
 
 METHODS: dict[str, Method] = {
     # It chooses among the others, and refuses nothing by itself.
-    "auto": Method(lambda model, tokens: None, auto.solve, None),
-    "tsit5": Method(lambda model, tokens: why_not(model, TSIT5, tokens), explicit.solve, explicit.solve_members),
-    "rodas": Method(rodas.refusal, _rodas, _rodas_members),
-    "layers": Method(lambda model, tokens: why_not(model, layers.SUPPORT, tokens), _layers, _layers_members),
-    "sde": Method(lambda model, tokens: why_not(model, SDE, tokens), _sde, _sde_members),
+    "auto": Method(lambda model, tokens: None, auto.solve, None, "implicit"),
+    **{name: _explicit(name) for name in TABLEAUS},
+    "rodas": Method(rodas.refusal, _rodas, _rodas_members, "implicit"),
+    "layers": Method(lambda model, tokens: why_not(model, layers.SUPPORT, tokens), _layers, _layers_members, "fixed"),
+    "sde": Method(lambda model, tokens: why_not(model, SDE, tokens), _sde, _sde_members, "fixed"),
 }
+FIXED_STEP = tuple(name for name, method in METHODS.items() if method.steps == "fixed")
+"""Methods that take a step."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.solution import Resume
+from metastable.integrate.tableau import TABLEAUS, TSIT5, Tableau
 from metastable.kernels import select
 from metastable.model import Attention
 
@@ -88,6 +89,11 @@ class Plan:
     def steps_done(self) -> int:
         """Steps that a fixed-step method has made before it is taken up."""
         return 0 if self.resume is None else self.resume.statistics.accepted
+
+    @property
+    def tableau(self) -> Tableau:
+        """The explicit method that it is or begins with."""
+        return TABLEAUS.get(self.method, TSIT5)
 
     def packed(self, start: FloatArray) -> FloatArray:
         """Tokens (..., tokens, dim) as packed states: with a column of radii, all one, where the norm has a radius."""

@@ -17,11 +17,12 @@ from metastable.errors import UnsupportedError
 from metastable.integrate import tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Dense, Solution, Statistics, diverged, in_order, out_of_steps
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
 
-METHODS = ("auto", "tsit5", "rodas")
+METHODS = ("auto", *TABLEAUS, "rodas")
 """Adaptive methods: they can stop anywhere."""
 
 
@@ -30,7 +31,7 @@ def check(plan: Plan) -> None:
     if plan.method not in METHODS:
         why = "layers have a model each: give a list of models" if plan.method == "layers" else "leave noise out"
         raise UnsupportedError(f"method={plan.method!r} takes no Schedule; {why}")
-    if not plan.model.norm.autonomous and plan.method != "tsit5":
+    if not plan.model.norm.autonomous and plan.method not in TABLEAUS:
         raise UnsupportedError(
             f"a Schedule with {plan.model.norm!r}, which depends on depth, is for method='tsit5', not {plan.method!r}"
         )
@@ -73,7 +74,7 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
     rhs = tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm)
-    system = tsit5.System(rhs, state, plan.model.dim, plan.accuracy)
+    system = tsit5.System(rhs, state, plan.model.dim, plan.accuracy, tableau=plan.tableau)
     jumps = [jump - begin for jump in plan.model.norm.breakpoints]
     return tsit5.solve(system, plan.save, breakpoints=jumps, progress=report)
 

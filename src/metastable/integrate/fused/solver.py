@@ -1,4 +1,4 @@
-"""Tsit5 on the CPU: one system, with compiled steps that Python strings together; or thousands of members, compiled as a whole.
+"""Explicit methods on the CPU: one system, compiled steps strung together by Python; or thousands of members, compiled as a whole.
 
 The workers of an ensemble run beside the interpreter (they do not hold its lock) and are watched from Python: progress is
 reported, and Ctrl-C stops them.
@@ -78,7 +78,7 @@ def solve_members(plan: Plan, starts: FloatArray, progress: Report | None = None
     (count, tokens, _), times, backend = starts.shape, plan.save.times, plan.backend
     assert times is not None
     problem = prepare(plan.model, tokens, interaction=backend.interaction, chart=_chart(plan.model))
-    batch = loop.make_batch(problem, plan.accuracy, _to_chart(np.asarray(starts, dtype=float)), times)
+    batch = loop.make_batch(problem, plan.tableau, plan.accuracy, _to_chart(np.asarray(starts, dtype=float)), times)
     # A lane for every member: more workers than full vectors would have nothing to do.
     workers = max(1, min(thread_count(backend.threads), -(-count // loop.LANES)))
     shared, lanes = Reference(batch), [Reference(loop.make_lanes(batch)) for _ in range(workers)]
@@ -110,4 +110,4 @@ def system_of(plan: Plan, start: FloatArray) -> tuple[march.Movable, Chart]:
     chart, tokens = _chart(plan.model), len(start)
     problem = prepare(plan.model, tokens, interaction=plan.backend.interaction, chart=chart)
     begin = _to_chart(np.asarray(start, dtype=float)).reshape(tokens, -1)
-    return System(problem, begin, plan.accuracy.tolerance, thread_count(plan.backend.threads)), chart
+    return System(problem, begin, plan.accuracy.tolerance, thread_count(plan.backend.threads), plan.tableau), chart
