@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from metastable.integrate import explicit, fused
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels.select import Backend
 
 
-def plan(model, until, times=None, *, interaction="direct", threads=None, **accuracy):
+def plan(model, until, times=None, *, interaction: Any = "direct", threads=None, **accuracy):
     """Engine "cpu", to `until`; output at `times`, or every step (None)."""
     return Plan((model,), "tsit5", Save(until, times), Accuracy(**accuracy), Backend("cpu", interaction, threads))
 

@@ -72,7 +72,7 @@ def test_a_tableau_is_a_method(dopri5, dim, engine):
     longer = ms.simulate(model, x, until=2.0, method="dopri5", **options).extend(until=4.0, progress=False)
     assert longer.method == "dopri5"
     np.testing.assert_allclose(longer.final, run.final, atol=1e-12)
-    schedule = ms.Schedule([(0.0, model), (1.0, model.replace(beta=9.0))])
+    schedule = ms.Schedule(((0.0, model), (1.0, model.replace(beta=9.0))))
     assert ms.simulate(schedule, x, until=2.0, method="dopri5", **options).status == "success"
     appended = run.append(variants.tokens(np.random.default_rng(1), 2, dim), progress=False)
     assert appended.method == "dopri5"

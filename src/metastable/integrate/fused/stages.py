@@ -43,8 +43,7 @@ def method_of(tableau: Tableau) -> Method:
 def make_step(stages: int, entries: int) -> Step:
     """Memory for so many stages of a state of so many numbers, zeros behind them up to a whole vector."""
     size = -(-entries // LANES) * LANES
-    k = aligned_array(stages * size).reshape(stages, size)
-    return Step(aligned_array(size), aligned_array(size), k, aligned_array(LANES))
+    return Step(aligned_array(size), aligned_array(size), aligned_array(stages, size), aligned_array(LANES))
 
 
 @inlined

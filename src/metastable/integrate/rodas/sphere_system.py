@@ -101,14 +101,8 @@ def _columns(anchors, tokens: int, slopes) -> Columns:
     frozen_tokens, frozen_weights = anchors
     frozen, dim = frozen_tokens.shape
     width, padded, heads = padded_columns(frozen + tokens), padded_dimension(dim), len(slopes)
-
-    def zeros(*shape: int) -> np.ndarray:
-        return aligned_array(math.prod(shape)).reshape(shape)
-
-    moving = (STAGES, padded, width)
-    columns = Columns(
-        zeros(*moving), zeros(*moving), zeros(heads, width), zeros(heads, width), zeros(width), zeros(width)
-    )
+    shapes = [(STAGES, padded, width)] * 2 + [(heads, width)] * 2 + [(width,)] * 2
+    columns = Columns(*(aligned_array(*shape) for shape in shapes))
     columns.position[:, :dim, :frozen] = frozen_tokens.T
     columns.bias[:, :frozen] = np.log2(frozen_weights)
     columns.bias[:, frozen : frozen + tokens] = slopes[:, None] * np.arange(tokens)
