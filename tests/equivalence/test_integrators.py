@@ -269,13 +269,13 @@ def test_states_outlive_the_growth_of_their_memory(dim, monkeypatch):
     """Every step kept, in memory that has to grow several times: the states are those that a run with `times` saves."""
     m, x = ms.Attention(dim=dim, beta=9.0), ms.sphere.uniform(12, dim=dim, seed=3)
     velocity = reference.right_hand_side(m, len(x))
-    whole = tsit5.solve(velocity, x, dim, 20.0)
+    whole = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
     monkeypatch.setattr(march, "FEWEST", 1)
     monkeypatch.setattr(march, "MOST", 1)
-    grown = tsit5.solve(velocity, x, dim, 20.0)
+    grown = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
     assert len(grown.times) > 16
     assert np.array_equal(grown.states, whole.states)
     np.testing.assert_array_equal(grown.states[0], x)
-    saved = tsit5.solve(velocity, x, dim, 20.0, times=grown.times)
+    saved = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0, grown.times))
     assert np.array_equal(grown.states, saved.states)
     assert np.array_equal(grown.dense.coefficients[:, 0], grown.states[:-1])
