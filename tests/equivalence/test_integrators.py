@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable.errors import StoppedEarlyWarning
 from metastable.integrate import layers, march, sde, tsit5
-from metastable.integrate.plan import Accuracy, Save
+from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels import reference
 from tests import variants
 
@@ -175,7 +175,8 @@ def test_strong_order_of_noise(dim, order):
             def draw(number):
                 return halves[2 * number : 2 * number + 2].transpose(1, 0, 2)
 
-            return sde.solve(f, x, dim, m.noise, horizon / 2**level, 2**level, draw).states[-1]
+            plan = Plan((m,), "sde", Save(horizon), Accuracy(step=horizon / 2**level))
+            return sde.solve(plan, f, x, draw, None).states[-1]
 
         truth = end_of(finest)
         for i, level in enumerate(levels):

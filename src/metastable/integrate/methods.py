@@ -60,22 +60,8 @@ def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) 
 
 def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> Solution:
     """One system with the noise of a seed."""
-    model, step = plan.model, plan.accuracy.step
-    noise = sde.normals(seed, len(start), model.dim)
-    rhs = select.right_hand_side(model, len(start), plan.backend)
-    return sde.solve(
-        rhs,
-        start,
-        model.dim,
-        model.noise,
-        step,
-        plan.steps,
-        noise,
-        times=plan.save.times,
-        progress=report,
-        first=plan.steps_done,
-        breakpoints=sorted(model.norm.breakpoints),
-    )
+    rhs = select.right_hand_side(plan.model, len(start), plan.backend)
+    return sde.solve(plan, rhs, start, sde.normals(seed, len(start), plan.model.dim), report)
 
 
 def _sde(plan: Plan, start: FloatArray, report: Report) -> Solution:
