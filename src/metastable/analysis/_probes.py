@@ -136,7 +136,8 @@ def _calm(places, c, heaviest, beta, distance):
 
 @compiled
 def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
-    """Which followers (f,) leave their leader: farther than the chord `limit` from it for longer than `brief` times the time.
+    """Which followers (f,) leave their leader: farther than the chord `limit` from it for longer than `brief` times the time; and
+    the last time (f,) at which each of them is seen away, infinity where it does not come back.
 
     Follower k, of mass own_k, starts at row k of `tokens` (f, d), follows the leader home_k and sees the masses seen_k (m,) at the
     leaders' places, who have at least its own mass. `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its
@@ -144,7 +145,8 @@ def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
     """
     f, d = tokens.shape
     m = pieces.shape[2]
-    found, since = np.zeros(f, np.bool_), np.full(f, np.inf)
+    found, lost = np.zeros(f, np.bool_), np.zeros(f, np.bool_)
+    since, back = np.full(f, np.inf), np.zeros(f)
     heaviest = np.zeros(m)
     for k in range(f):
         heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
@@ -156,23 +158,23 @@ def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
             calm[c] = _calm(places, c, heaviest[c], beta, CALM * limit)
         for k in range(f):
             place = places[home[k]]
-            if found[k]:
+            if lost[k]:
                 continue
             if calm[home[k]] and not _far(y[k], place, CALM * limit):
-                y[k] = place
+                y[k], since[k] = place, np.inf
             elif not _advance(y[k], own[k], pieces[step], places, seen[k], beta, width[step], work):
-                found[k] = True
+                found[k], lost[k], back[k] = True, True, np.inf
             elif not _far(y[k], place, limit):
                 since[k] = np.inf
-            elif since[k] == np.inf:
-                since[k] = now
-            elif now > since[k] * (1.0 + brief):
-                found[k] = True
+            else:
+                since[k] = min(since[k], now)
+                if now > since[k] * (1.0 + brief):
+                    found[k], back[k] = True, now
     for k in range(f):
-        if not found[k] and since[k] < np.inf:
-            span = brief * (begin[-1] + width[-1])
-            found[k] = _stays_away(y[k], own[k], places, home[k], seen[k], beta, limit, span, work)
-    return found
+        span = brief * (begin[-1] + width[-1])
+        if since[k] < np.inf and _stays_away(y[k], own[k], places, home[k], seen[k], beta, limit, span, work):
+            found[k], back[k] = True, np.inf
+    return found, back
 
 
 @compiled

@@ -26,7 +26,7 @@ from metastable.analysis.clusters import (
     labels_of_unit_tokens,
     link_bound,
 )
-from metastable.analysis.doubts import at_once, elsewhere, touches, with_doubts
+from metastable.analysis.doubts import elsewhere, touches, with_doubts
 from metastable.analysis.merging import Events, MergeTree
 from metastable.analysis.scales import cluster_radius
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
@@ -54,6 +54,8 @@ SMALLEST_BLUR = 1e-5
 """Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
 ENCOUNTER = 1.0
 """Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
+LONGER = 1.2
+"""How much longer than it seems to be necessary followers are carried along."""
 COPIES = 4
 """Disturbed cascades that the uncertainty comes from."""
 
@@ -104,14 +106,14 @@ def predict_merges(
     is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
     of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
-    For Q^T K = c I, c >= 0, and equal `masses` followers are taken to stay with their leader, which they do unless a much heavier
-    cluster comes near a light one (seen in 3 of 90 cascades predicted from t0 = 20 to 60, beta = 16: time and parent are right, the
-    sizes are not). Under other Q and K, or where a later token is heavier
-    than an earlier one and so holds itself longer (both under the causal mask), they are carried along as
-    points of their own (`followers`), in groups that double in size along the sequence: some part from their leader, and
-    tokens that part after t0 are apart in the tree from the start, as in `merge_tree`. Merges of such clusters, and those
-    that the leaders by themselves would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who
-    are not followed.
+    Followers may part from their leader (under the causal mask). For Q^T K = c I, c >= 0, and masses that do not grow along the
+    sequence they fall back to it, unless a heavier cluster that comes near draws them over. There one token of each group is moved
+    along the leaders' path first, and where it leaves its leader the followers of that cluster are carried along as points of
+    their own (`followers`), in groups that double in size along the sequence. Under other Q and K, or where a later token is heavier
+    than an earlier one and so holds itself longer, all are. Tokens that part after t0 are apart in the tree from the start, as in
+    `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, and those that the leaders by themselves
+    would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a
+    merge while a third cluster falls into the same place (`doubts.at_once`).
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -151,12 +153,12 @@ def predict_merges(
     encounter = ENCOUNTER / clusters.pace
     path = clusters.path(clusters.places, ARRIVED * radius)
     tree = clusters.read(path)
-    parted = _parted(clusters, path)
+    parted, back = _parted(clusters, path)
     followed = parted is None or parted.max() < MOST_CLUSTERS
-    carried = _carried(clusters, parted, tree) if parted is not None and followed else None
+    carried = _carried(clusters, parted, back, tree) if parted is not None and followed else None
     if carried is not None:
         alone, (groups, tree) = tree, carried
-        copies = [groups.group_tree(places) for places in groups.disturbed(blur)]
+        copies = [groups.group_tree(places, back) for places in groups.disturbed(blur)]
         doubts = with_doubts(tree, copies, t0, encounter)
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         return replace(doubts, doubtful=doubts.doubtful | touches(tree, clusters.labels) | elsewhere(tree, alone))
@@ -211,29 +213,27 @@ def counts_refusal(model: Attention, tokens: int) -> str | None:
     return reason
 
 
-def _parted(clusters: Clusters, path: Any) -> np.ndarray | None:
-    """The groups (n,) in which followers are carried along; None where they stay with their leaders, who take this path alone."""
-    from metastable.analysis.followers import (
-        groups_of,
-        groups_within,
-        heavier_followers,
-        parted_by_mass,
-        unsteady,
-    )
+def _parted(clusters: Clusters, path: Any) -> tuple[np.ndarray | None, float]:
+    """The groups (n,) in which followers are carried along, None where they stay with their leaders, who take this path alone; and the
+    time of the path from which on those that meet stay together, as far as leaders tell.
+    """
+    from metastable.analysis.followers import groups_of, groups_within, heavier_followers, parted_by_mass, unsteady
 
     if not clusters.causal or len(clusters.leaders) == 0:
-        return None
+        return None, LATEST
     if heavier_followers(clusters.model.masses):
-        return parted_by_mass(groups_of(clusters.labels), clusters.token_mass)
+        return parted_by_mass(groups_of(clusters.labels), clusters.token_mass), LATEST
     if clusters.sizes.max() == 1:
-        return None
+        return None, LATEST
     if not _pulled_back(clusters.model):
-        return groups_of(clusters.labels)
-    which = unsteady(clusters, path)
-    return groups_within(clusters.labels, which) if which.any() else None
+        return groups_of(clusters.labels), LATEST
+    which, back = unsteady(clusters, path)
+    return (groups_within(clusters.labels, which) if which.any() else None), min(LATEST, LONGER * back)
 
 
-def _carried(clusters: Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[Clusters, MergeTree] | None:
+def _carried(
+    clusters: Clusters, parted: np.ndarray, back: float, alone: MergeTree
+) -> tuple[Clusters, MergeTree] | None:
     """The groups `parted` of followers and their tree, where it is another one than that of the leaders `alone`.
 
     None where followers change nothing.
@@ -241,7 +241,7 @@ def _carried(clusters: Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[
     It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
     """
     groups = Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
-    tree = groups.group_tree(groups.places)
+    tree = groups.group_tree(groups.places, back)
     parts = tree.start_labels.max() > clusters.labels.max()
     return (groups, tree) if parts or len(tree) != len(alone) or elsewhere(tree, alone).any() else None
 
@@ -338,11 +338,15 @@ class Clusters:
         """The merges of clusters at these places."""
         return self.read(self.path(places, ARRIVED * self.radius))
 
-    def group_tree(self, places: FloatArray) -> MergeTree:
-        """The merges of groups at these places, which may part after they have met."""
+    def group_tree(self, places: FloatArray, back: float = LATEST) -> MergeTree:
+        """The merges of groups at these places, which may part after they have met; from the time `back` on they stay together."""
+        from metastable.analysis import _paths, leaders
         from metastable.analysis.followers import tree_of_groups
 
-        path = self.path(places, 0.0, gathered=self._gathered())
+        path = self.path(places, 0.0, until=back, gathered=self._gathered())
+        if back < LATEST and path.code == leaders.REACHED:
+            reached = _paths.places_at(path.pieces[-1], 1.0)
+            path = leaders.joined(path, self.path(reached, ARRIVED * self.radius, begin=path.end))
         return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
 
     def _gathered(self) -> float:
@@ -361,6 +365,7 @@ class Clusters:
         reach: float,
         until: float = LATEST,
         *,
+        begin: float = 0.0,
         beta: float | None = None,
         tolerance: float = TOLERANCE,
         gathered: float = 0.0,
@@ -380,7 +385,7 @@ class Clusters:
         return leaders.solve(
             places,
             surroundings,
-            begin=0.0,
+            begin=begin,
             until=until,
             tolerance=tolerance,
             max_steps=MAX_STEPS,

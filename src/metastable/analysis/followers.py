@@ -29,7 +29,7 @@ MOST_POINTS = 12
 """Tokens up to which each is a group by itself; of more, groups of 1, 1, 2, 4, ... in the order of the sequence."""
 
 BRIEF = 0.02
-"""Followers that are away from their leader for a shorter part of the time have not left: checkpoints of trees are twice as far apart."""
+"""Followers that are away from their leader for a shorter part of the time have not left: checkpoints of trees are farther apart."""
 
 
 def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
@@ -52,8 +52,9 @@ def groups_within(labels: IntArray, which: NDArray[np.bool_]) -> IntArray:
     return by_first_token(np.where(which[labels], cluster_leaders(groups)[groups], first[labels]))
 
 
-def unsteady(clusters: Any, path: Any) -> NDArray[np.bool_]:
-    """Which clusters (k,) have followers that leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I.
+def unsteady(clusters: Any, path: Any) -> tuple[NDArray[np.bool_], float]:
+    """Which clusters (k,) have followers that leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I,
+    and when, in the time of the path, all of them are back.
 
     A token of each group of `groups_of` is moved along: drawn by the tokens ahead of it, who are at the places of their leaders.
     It has left when it is farther than the radius from its leader for longer than `BRIEF` of the time. What is shorter is a cluster
@@ -65,10 +66,11 @@ def unsteady(clusters: Any, path: Any) -> NDArray[np.bool_]:
     groups = cluster_leaders(groups_of(clusters.labels))
     first = groups[~np.isin(groups, clusters.leaders)]
     if len(first) == 0 or len(path.width) == 0:
-        return found
+        return found, 0.0
     ahead = np.arange(len(clusters.tokens)) < first[:, None]
-    left = _probes.leaving(
-        clusters.t0 * clusters.pace + path.begin,
+    begin = clusters.t0 * clusters.pace
+    left, back = _probes.leaving(
+        begin + path.begin,
         path.width,
         path.pieces,
         clusters.tokens[first],
@@ -80,7 +82,7 @@ def unsteady(clusters: Any, path: Any) -> NDArray[np.bool_]:
         BRIEF,
     )
     found[clusters.labels[first[left]]] = True
-    return found
+    return found, float(np.max(back[left] - begin, initial=0.0))
 
 
 def heavier_followers(masses: Any) -> bool:
