@@ -159,9 +159,9 @@ def predict_merges(
     if carried is not None:
         alone, (groups, tree) = tree, carried
         copies = [groups.group_tree(places, back) for places in groups.disturbed(blur)]
-        doubts = with_doubts(tree, copies, t0, encounter)
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
-        return replace(doubts, doubtful=doubts.doubtful | touches(tree, clusters.labels) | elsewhere(tree, alone))
+        torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
+        return with_doubts(tree, copies, t0, encounter, torn)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
     doubts = with_doubts(tree, copies, t0, encounter)
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))

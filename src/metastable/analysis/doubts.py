@@ -20,9 +20,13 @@ AT_ONCE = 3.0
 """Merges of one cluster that are closer in time, in times of a fall, happen at once."""
 
 
-def with_doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:
-    """The tree with `uncertainty` and `doubtful`, as disturbed cascades tell, and merges that happen at once."""
+def with_doubts(
+    tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float, torn: NDArray[np.bool_] | None = None
+) -> MergeTree:
+    """The tree with `uncertainty` and `doubtful`, as disturbed cascades tell, merges that happen at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter)
+    if torn is not None:
+        doubtful |= torn
     for copy in copies:
         found = {int(child): row for row, child in enumerate(copy.child)}
         for row, child in enumerate(tree.child):
