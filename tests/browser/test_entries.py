@@ -136,6 +136,16 @@ def test_the_control_of_the_story_follows(follow):
     assert float(control.input_value()) == pytest.approx(0.3, abs=0.05)
     page.keyboard.press("Space")
     page.wait_for_function("Number(document.querySelector('#story-control').value) > 0.5")
+    # A V that is none of the choices any more: no choice claims to be it, and Back chooses it again.
+    page.locator("#story .step").nth(4).click()
+    choice = page.get_by_label("pulls alike everywhere")
+    expect(choice).to_be_checked()
+    wait_until_done(page)
+    page.locator("#spectrum canvas").focus()
+    rerun(page, lambda: page.keyboard.press("ArrowLeft"))
+    expect(choice).not_to_be_checked()
+    page.go_back()
+    expect(choice).to_be_checked()
 
 
 @pytest.mark.parametrize("view", [{"active": -1}, {"active": 0.5}, {"story": 3, "active": -1}, {"story": -2}])

@@ -95,6 +95,36 @@ def test_tokens_are_added_and_taken_out_where_one_edits(visit):
     expect(page.locator("#edit")).to_have_attribute("aria-pressed", "false")
 
 
+FARTHEST_FROM_THE_TOKEN = """async () => {
+  // Lines of tokens that rest, drift, jump and change their cluster at any moment: how many pixels are they away from the tokens?
+  const { Lines } = await import("/static/lines.js"), frames = 60;
+  let points = [], worst = 0;
+  const note = (x, y) => { points.push([x, y]); };
+  const ctx = { beginPath: () => { points = []; }, moveTo: note, lineTo: note, stroke: () => {
+    for (let i = 1; i < points.length; i++) for (let f = Math.ceil(points[i - 1][0]); f <= points[i][0]; f++) {
+      const [[a, p], [b, q]] = [points[i - 1], points[i]];
+      worst = Math.max(worst, Math.abs((a === b ? q : p + ((f - a) / (b - a)) * (q - p)) - values[f]));
+    }
+  } };
+  let values, seed = 1;
+  const random = () => { seed = (seed * 16807) % 2147483647; return seed / 2147483647; };
+  for (let trial = 0; trial < 200; trial++) {
+    let height = 100 * random(), leader = 0;
+    const drift = 0.1 * random(), leaders = [];
+    values = Array.from({ length: frames }, () => {
+      if (random() < 0.06) height = 100 * random();
+      if (random() < 0.06) leader = 1 - leader;
+      leaders.push(leader);
+      height += drift;
+      return height;
+    });
+    const run = { tokens: 1, components: 1, frames, have: frames, positions: values, leader: (f) => leaders[f] };
+    Lines.prototype.line.call({ ctx, inner: { x: 0, width: frames - 1 }, kind: "x1", y: (value) => value }, run, 0, () => "", 1, 1);
+  }
+  return worst;
+}"""
+
+
 def test_views_know_of_one_another(visit):
     """A token that is pointed at is shown everywhere: its row of attention, its line, its cluster."""
     page = visit(
@@ -120,6 +150,7 @@ def test_views_know_of_one_another(visit):
     matrix = page.locator("#attention canvas").bounding_box()
     page.mouse.move(matrix["x"] + matrix["width"] / 2, matrix["y"] + 5.5 / 30 * matrix["height"])
     expect(page.locator("#tip")).to_contain_text("token 5")
+    assert page.evaluate(FARTHEST_FROM_THE_TOKEN) < 1
 
 
 def test_other_starts_and_several_heads(visit):

@@ -35,6 +35,10 @@ def at_step(page: Page, number: int) -> None:
     expect(page.locator(f"body.telling[data-step='{number}'] .stage[data-panel='0'][data-done]")).to_be_attached()
     expect(page.locator("#story h2")).to_have_text(TITLES[number - 1])
     expect(page.locator("#story h2")).to_be_focused()
+    if page.evaluate("innerWidth > 1180"):  # all of a step is seen at once
+        beyond = """() => [...document.querySelectorAll("#story h2, #story-next, #play, .chart.told, .chart.told .note")]
+          .filter((node) => { const box = node.getBoundingClientRect(); return box.top < 0 || box.bottom > innerHeight || box.right > innerWidth || !box.width; }).map((node) => node.id || node.className)"""
+        assert page.evaluate(beyond) == []
 
 
 def walk(page: Page) -> None:
@@ -90,6 +94,7 @@ def walk(page: Page) -> None:
 
 def test_story_served(visit: Callable[..., Page]) -> None:
     page = visit()
+    page.set_viewport_size({"width": 1280, "height": 720})  # a small laptop
     walk(page)
     page.reload()
     wait_until_done(page)

@@ -63,7 +63,7 @@ export class Spectrum extends Chart {
     ctx.beginPath(); ctx.moveTo(x, oy + 0.5); ctx.lineTo(x + width, oy + 0.5); ctx.moveTo(ox + 0.5, y); ctx.lineTo(ox + 0.5, y + height); ctx.stroke();
     ctx.fillStyle = theme.muted; ctx.textBaseline = "top"; ctx.textAlign = "center";
     const unit = this.reach > 4 ? Math.round(this.reach / 2) : 1;
-    for (const v of [-unit, unit]) { const [px] = this.place([v, 0]); ctx.fillText(String(v).replace("-", "−"), px, oy + 9); ctx.fillRect(px, oy - 2, 1, 5); }
+    for (const v of [-unit, unit]) { const [px] = this.place([v, 0]); ctx.fillText(String(v).replace("-", "−"), px, oy + (this.list.some((pair) => Math.hypot(this.place(pair)[0] - px, this.place(pair)[1] - oy) < 22) ? 18 : 9)); ctx.fillRect(px, oy - 2, 1, 5); }
     ctx.textAlign = "left"; ctx.fillText("push", x + 6, y + 5); ctx.textAlign = "right"; ctx.fillText("pull", x + width - 6, y + 5);
     const seen = new Map();
     this.list.forEach((pair, index) => {

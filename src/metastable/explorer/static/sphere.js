@@ -131,18 +131,22 @@ function arc(ctx, { cx, cy, R, camera: { matrix: m } }, ax, ay, az, bx, by, bz) 
   }
 }
 
-// Tokens of one side, far ones first; a cluster's first token grows with the tokens it has gathered.
-export function drawTokens(ctx, { R, theme }, order, screen, sizes, colorOf, radius, front) {
+// How large a token is drawn: a cluster's first token grows with the tokens it has gathered.
+export const discOf = (R, radius, size, depth) => Math.min(0.085 * R, radius * Math.sqrt(size)) * (0.86 + 0.14 * depth);
+
+// Tokens of one side, far ones first. `leaderOf`: who lies on the disc of its first token has no edge of its own.
+export function drawTokens(ctx, { R, theme }, order, screen, sizes, colorOf, leaderOf, radius, front) {
   ctx.strokeStyle = theme.dark ? "#10141a" : "#ffffff";
   ctx.lineWidth = 1;
   for (const k of order) {
     const depth = screen[3 * k + 2];
     if (depth >= 0 !== front) continue;
-    const r = Math.min(0.085 * R, radius * Math.sqrt(sizes[k])) * (0.86 + 0.14 * depth);
+    const r = discOf(R, radius, sizes[k], depth), first = leaderOf(k);
+    const inside = first !== k && Math.hypot(screen[3 * k] - screen[3 * first], screen[3 * k + 1] - screen[3 * first + 1]) + r < discOf(R, radius, sizes[first], screen[3 * first + 2]);
     ctx.globalAlpha = front ? 1 : 0.34 + 0.12 * depth;
     ctx.fillStyle = colorOf(k);
     ctx.beginPath(); ctx.arc(screen[3 * k], screen[3 * k + 1], r, 0, 2 * Math.PI); ctx.fill();
-    if (front && r > 2.4) ctx.stroke();
+    if (front && r > 2.4 && !inside) ctx.stroke();
   }
   ctx.globalAlpha = 1;
 }

@@ -2,7 +2,7 @@
 
 import { tokenColors } from "./colors.js";
 import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
-import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
+import { discOf, drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
 import { drawCluster, drawGhosts, drawHandle, drawNumbers, drawWords } from "./marks.js";
 
 const PICK = 15; // pixels around a token that mean it
@@ -119,7 +119,7 @@ export class Stage {
     this.drawAnchors(geometry, false);
     for (const front of [false, true]) {
       if (view.trails) drawTrails(ctx, geometry, run, place, screen, colorOf, memory, front);
-      drawTokens(ctx, geometry, this.order, screen, this.sizes, colorOf, radius, front);
+      drawTokens(ctx, geometry, this.order, screen, this.sizes, colorOf, this.leaderOf, radius, front);
     }
     this.radius = radius;
     this.drawAnchors(geometry, true);
@@ -145,13 +145,15 @@ export class Stage {
       const strong = new Set(run.facts.strong);
       for (const k of run.facts.centers) this.mark(k, Math.max(3, Math.min(0.016 * R, radius * 1.25)), strong.has(k) ? theme.strong : "#16191d");
     }
-    if (!run.facts?.words) this.ring(0, theme.ink, radius + 5.5);
+    if (!run.facts?.words) this.ring(0, theme.ink, Math.max(radius + 5.5, this.disc(0, R) + 3));
     if (run.facts?.words) drawWords(this, geometry);
     else if (view.numbers) drawNumbers(this, geometry);
-    if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, radius + 4); }
-    if (this.selected >= 0) { this.ring(this.selected, theme.accent, radius + 7); drawHandle(this, geometry); }
+    if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, Math.max(radius + 4, this.disc(this.hover, R) + 2)); }
+    if (this.selected >= 0) { this.ring(this.selected, theme.accent, Math.max(radius + 7, this.disc(this.selected, R) + 5)); drawHandle(this, geometry); }
     this.ctx.globalAlpha = 1;
   }
+
+  disc(k, R) { return this.flat ? this.radius : discOf(R, this.radius, this.sizes[k], this.screen[3 * k + 2]); }
 
   mark(k, r, color) {
     const { ctx, screen } = this;
