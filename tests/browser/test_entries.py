@@ -114,6 +114,14 @@ def test_a_field_with_the_focus_follows_back_and_undo(follow):
     page.keyboard.type("7")
     rerun(page, lambda: page.evaluate("document.querySelector('#another').click()"))
     assert "7" in page.input_value("[name=seed]")
+    # A page that is loaded anew knows its place: there is something to undo, and nothing to redo after going there and back.
+    page.locator("[name=seed]").blur()
+    page.reload()
+    wait_until_done(page)
+    expect(page.locator("#undo")).to_be_enabled()
+    rerun(page, lambda: page.click("#undo"))
+    rerun(page, lambda: page.click("#redo"))
+    expect(page.locator("#redo")).to_be_disabled()
 
 
 def test_the_control_of_the_story_follows(follow):

@@ -309,6 +309,19 @@ def test_links_with_other_things_in_them(visit, server):
     wait_until_done(page)
     expect(page.locator("#speed")).to_have_value("1")
     expect(page.locator("[name=color]")).to_have_value("cluster")
+    # On a page that is open already: what is on show stays, and so does its address; one that can be read is a step of its own.
+    for address, said in (("#s=abc", "cannot be read"), ("#preset=nobody", "There is no preset"), ("#stages", None)):
+        page.evaluate("(hash) => { location.hash = hash; }", address)
+        if said:
+            expect(page.locator("#notice")).to_contain_text(said)
+        page.wait_for_function("location.hash.startsWith('#s=eyJ')")
+        expect(page.locator("#undo")).to_be_disabled()
+        expect(what(page)).to_contain_text("n = 5 ")
+    rerun(page, lambda: page.evaluate("(hash) => { location.hash = hash; }", "#preset=figure-1c"))
+    expect(what(page)).to_contain_text("n = 32 ")
+    rerun(page, lambda: page.click("#undo"))
+    expect(what(page)).to_contain_text("n = 5 ")
+    expect(page.locator("#undo")).to_be_disabled()
 
 
 # ------------------------------------------------------------------------------------------------------ smaller things
@@ -336,10 +349,13 @@ def test_words_and_sizes(visit, browser, server):
 
 
 TOO_SMALL = """(within) => {
-  // What a finger of 44 pixels does not find: its box, with its label, or what lies around its middle. Words within a sentence are as high
-  // as their line, at least 24 pixels.
-  const finger = 44 / 2 - 0.5;
-  const found = (node, x, y) => { const hit = document.elementFromPoint(x, y); return hit && (node.contains(hit) || hit.closest("label")?.contains(node)); };
+  // What a finger of 44 pixels does not find: its box, with its label, or what lies around its middle. Words within a sentence are as
+  // high as their line, at least 24 pixels.
+  const finger = 44 / 2 - 0.5, kinds = "button, select, textarea, input, [role=button], canvas[tabindex], a[href]:not(.skip)";
+  const found = (node, x, y) => {
+    const hit = document.elementFromPoint(x, y);
+    return hit && (node.contains(hit) || hit.closest("label")?.contains(node));
+  };
   const wide = (node) => {
     const box = (node.closest("label") ?? node).getBoundingClientRect();
     if (node.closest("p")) return box.width >= 24 && box.height >= 24;
@@ -350,7 +366,7 @@ TOO_SMALL = """(within) => {
       return [[-finger, 0], [finger, 0], [0, -finger], [0, finger]].every(([dx, dy]) => found(node, x + dx, y + dy));
     });
   };
-  return [...document.querySelector(within ?? "body").querySelectorAll("button, select, textarea, input, [role=button], canvas[tabindex], a[href]:not(.skip)")]
+  return [...document.querySelector(within ?? "body").querySelectorAll(kinds)]
     .filter((node) => node.checkVisibility() && !wide(node)).map((node) => node.id || node.name || node.textContent || node.className);
 }"""
 
@@ -376,7 +392,15 @@ def test_fingers_and_a_phone_on_its_side(browser, server, width, height):
     page.click("#help")
     assert page.evaluate(TOO_SMALL, "#about") == []
     page.locator("#about .close").click()
-    if height > width:
+    if height > width:  # whom a finger chooses says who it is
+        box = stage(page)
+        for k in range(60):
+            page.touchscreen.tap(
+                box["x"] + box["width"] * (0.2 + k / 100), box["y"] + box["height"] * (0.3 + 0.4 * ((0.618 * k) % 1))
+            )
+            if page.locator("#tip").is_visible():
+                break
+        expect(page.locator("#tip")).to_contain_text("token")
         page.locator("[name=noise]").scroll_into_view_if_needed()
         expect(page.locator("body")).to_have_class(re.compile("mini"))
         box = stage(page)

@@ -93,6 +93,17 @@ def test_tokens_are_added_and_taken_out_where_one_edits(visit):
     expect(what(page)).to_contain_text("n = 25")
     page.keyboard.press("Escape")
     expect(page.locator("#edit")).to_have_attribute("aria-pressed", "false")
+    # The story is not a place to edit, and what has no button there has no key.
+    page.click("#edit")
+    page.click("#tell")
+    expect(page.locator("#story h2")).to_be_focused()
+    wait_until_done(page)
+    for key in ("e", "a", "c", "t"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(300)
+    expect(page.locator("body")).not_to_have_class(re.compile("editing|pair"))
+    assert state(page)["panels"][0]["start"] == {"tokens": 8, "seed": 0}
+    assert not state(page)["clock"]["log"]
 
 
 FARTHEST_FROM_THE_TOKEN = """async () => {
@@ -164,6 +175,22 @@ def test_other_starts_and_several_heads(visit):
     expect(page.locator(".stage .problem").first).to_be_hidden()
     rerun(page, lambda: page.select_option("[name=heads]", "1"))
     expect(what(page)).to_contain_text("β = 16")
+    # Tokens are taken out one by one, each once, until one is left.
+    page.locator(".stage canvas").first.focus()
+    twice = """() => [".", "Delete", ".", "Delete"]
+      .forEach((key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
+    rerun(page, lambda: page.evaluate(twice))
+    expect(what(page)).to_contain_text("n = 29 ")
+    assert state(page)["panels"][0]["start"]["removed"] == [0]
+    rerun(page, lambda: (page.fill("[name=tokens]", "3"), page.press("[name=tokens]", "Enter")))
+    page.locator(".stage canvas").first.focus()
+    page.keyboard.press(".")
+    rerun(page, lambda: page.keyboard.press("Delete"))
+    expect(what(page)).to_contain_text("n = 1 ")
+    page.keyboard.press(".")
+    page.keyboard.press("Delete")
+    expect(page.locator("#notice")).to_contain_text("The last token stays")
+    expect(page.locator(".stage .problem").first).to_be_hidden()
 
 
 def test_pictures_to_take_away(visit):
@@ -187,6 +214,14 @@ def test_pictures_to_take_away(visit):
     expect(page.locator("#fullscreen")).to_have_attribute("aria-pressed", "true")
     page.click("#fullscreen")
     expect(page.locator("#fullscreen")).to_have_attribute("aria-pressed", "false")
+    # A film is of one run: where another takes its place it is not finished, and that is said.
+    page.evaluate(
+        """() => {
+          document.querySelector("#download-menu [data-format=gif]").click();
+          Object.assign(document.querySelector("#preset"), { value: "figure-1c" }).dispatchEvent(new Event("change"));
+        }"""
+    )
+    expect(page.locator("#notice")).to_contain_text("its film was not finished")
 
 
 def test_a_change_of_the_clock_keeps_the_moment(visit):

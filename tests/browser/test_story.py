@@ -37,7 +37,10 @@ def at_step(page: Page, number: int) -> None:
     expect(page.locator("#story h2")).to_be_focused()
     if page.evaluate("innerWidth > 1180"):  # all of a step is seen at once
         beyond = """() => [...document.querySelectorAll("#story h2, #story-next, #play, .chart.told, .chart.told .note")]
-          .filter((node) => { const box = node.getBoundingClientRect(); return box.top < 0 || box.bottom > innerHeight || box.right > innerWidth || !box.width; }).map((node) => node.id || node.className)"""
+          .filter((node) => {
+            const { top, bottom, right, width } = node.getBoundingClientRect();
+            return top < 0 || bottom > innerHeight || right > innerWidth || !width;
+          }).map((node) => node.id || node.className)"""
         assert page.evaluate(beyond) == []
 
 
@@ -134,7 +137,7 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
     expect(meaning).to_be_visible()
     page.click("#story-leave")
     expect(meaning).to_be_hidden()
-    page.hover("#legend li:nth-child(2)")
+    page.hover("#legend-strong")
     expect(meaning).to_contain_text("no earlier token at all within δ")
     page.mouse.move(700, 300)
     expect(meaning).to_be_hidden()

@@ -43,7 +43,7 @@ def _figure_1() -> list[dict[str, Any]]:
         ("c", "Simple top eigenvalue", "Two points, ξ and −ξ.", (1.0, 0.5, -1.0), 5000.0),
         ("d", "Repulsion, double", "All eigenvalues negative: a cloud around the plane L.", (-1.0, -1.0, -2.0), 5000.0),
         ("e", "Repulsion, simple", "Two clouds, around ξ and −ξ.", (-1.0, -2.0, -2.0), 5000.0),
-        ("f", "Complex pair", "Token 1 rotates for ever and the others follow it.", (1.0 + 0.3j, 0.2), 200.0),
+        ("f", "Complex pair", "The first token rotates for ever and the others follow it.", (1.0 + 0.3j, 0.2), 200.0),
     ]
     return [
         _preset(

@@ -33,7 +33,10 @@ export function describeStage({ canvas }, run) {
   canvas.setAttribute("aria-label", `${plural(run.tokens, "token")} on the ${run.components === 2 ? "circle" : "sphere"}, ${plural(run.curves.clusters.at(-1), "cluster")} at the end. ${run.end.reached.text}`);
 }
 
-export function drawLegend(runs, ghosts, stages) {
+// Only of what is in the picture.
+export function drawLegend(runs, ghosts, stages, view) {
+  for (const item of [$("#legend-renyi"), $("#legend-strong")]) item.hidden = !view.centers;
+  $("#legend-first").hidden = runs.every((run) => !run || run.facts?.words);
   $("#legend-frozen").hidden = !runs.some((run) => run?.view?.frozen);
   $("#legend-ghost").hidden = !ghosts.some(Boolean);
   const leading = runs.find((run) => run?.view?.leading?.length && run.view.leading.length < run.components)?.view.leading;

@@ -135,8 +135,10 @@ export class Editor {
   // Take the chosen token out.
   remove() {
     const panel = active(), stage = this.stages[panel], run = this.panels.runs[panel], token = stage.selected;
-    if (token < 0 || !run || run.tokens < 2) { this.notice("Choose a token first: click it.", "", 3); return; }
+    if (token < 0 || !run) { this.notice("Choose a token first: click it.", "", 3); return; }
     const { start } = store.state.panels[panel], index = indexOf(run.setting.start, token);
+    if (start.removed?.includes(index)) return; // it is still on show, and was taken out a moment ago
+    if (start.tokens + (start.appended?.length ?? 0) - (start.removed?.length ?? 0) < 2) { this.notice("The last token stays: a picture of none is empty.", "", 4); return; }
     if ((start.removed?.length ?? 0) >= MOST) { this.notice(`Up to ${MOST} tokens can be taken out by hand.`, "bad", 4); return; }
     this.begin(panel);
     this.change(panel, (now) => {

@@ -17,7 +17,7 @@ import { startKeys } from "./keys.js";
 import { HEIGHTS, Lines, heightsFor } from "./lines.js";
 import { Panels } from "./panels.js";
 import { startPictures } from "./picture.js";
-import { Connection } from "./socket.js";
+import { Connection, hasServer } from "./socket.js";
 import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { followStory, startStory, syncStory } from "./story.js";
@@ -193,7 +193,7 @@ function drawCharts(runs, view, theme) {
   if (names.has("curves")) for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.draw(runs, now, theme, view.story !== null);
   if (names.has("attention")) charts.attention.draw(theme, lit(active()));
   if (names.has("spectrum")) drawSpectrum(runs[active()], theme);
-  if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs, panels.ghosts, stages); drawMarks(runs[0], theme); }
+  if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs, panels.ghosts, stages, view); drawMarks(runs[0], theme); }
   const at = Math.min(view.at, clock.furthest);
   charts.lines.forEach((chart, panel) => { if (runs[panel]) { chart.cursor(at, theme, complete); chart.light(runs[panel], lit(panel), theme); } });
   for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.cursor(at, theme, false);
@@ -247,7 +247,7 @@ watch((what, details) => {
     if (!details.hand && !details.amend) { panels.ghosts = [null, null]; panels.before = [null, null]; }
     if (details.panel === undefined) panels.requestAll(details.final ?? true); else panels.request(details.panel, details.final ?? true);
     stale("spectrum");
-  } else stale("lines", "spectrum", "curves");
+  } else stale("lines", "spectrum", "curves", "verdict");
   syncAll();
   queueMicrotask(syncEdit); // the history has its entry by then
 });
@@ -255,6 +255,7 @@ watch((what, details) => {
 // Nothing of what was on show stays.
 function showAnew(state) {
   letGo();
+  if (state.view.story !== null) editor.toggle(false);
   [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(stageOf(panel), panels.problems[panel]); });
   camera.reset(state.view.camera ?? undefined);
   clock.time = 0;
@@ -307,7 +308,7 @@ function start() {
   $("#speed").addEventListener("change", (event) => change("view", (state) => { state.view.speed = Number(event.target.value); }));
   $("#log").addEventListener("click", toggleLog);
   $("#height").addEventListener("change", (event) => change("view", (state) => { state.view.height = event.target.value; }));
-  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; })));
+  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; state.view.preset = null; if (value > 2000) state.clock.log = true; })));
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
   watchHistory(restore, follow);
   new ResizeObserver(() => stale("verdict")).observe($("#marks"));
@@ -344,6 +345,7 @@ function welcome(message) {
   for (const node of document.querySelectorAll(".where")) node.textContent = message.where;
   if (page.presets.length) { panels.restart(); return; }
   declare(message.variants);
+  for (const node of document.querySelectorAll(".served")) node.hidden = !hasServer();
   page.presets = message.presets.items;
   fillPresets($("#preset"), page.presets);
   const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 3)); };

@@ -1,7 +1,7 @@
 // One moving picture: draws a run at a moment, and turns pointer movements into rotations, chosen tokens and, where one edits, moved ones.
 
 import { tokenColors } from "./colors.js";
-import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
+import { HIGHEST, Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
 import { discOf, drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
 import { drawCluster, drawGhosts, drawHandle, drawNumbers, drawWords } from "./marks.js";
 
@@ -46,7 +46,7 @@ export class Stage {
   geometry(theme) {
     const [width, height] = this.size;
     // A small picture leaves room for the line above it and the one below.
-    const R = Math.max(20, Math.min(Math.min(width, height) * (this.flat ? 0.345 : 0.45), height / 2 - CAPTION));
+    const room = height / 2 - CAPTION, R = Math.max(20, this.flat ? Math.min(0.345 * Math.min(width, height), room / HIGHEST) : Math.min(0.45 * Math.min(width, height), room));
     return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
   }
 
@@ -251,7 +251,7 @@ export class Stage {
       canvas.setPointerCapture(event.pointerId);
       if (this.placing) { this.events.placed(this.direction(x, y)); return; }
       const picked = this.pick(x, y);
-      this.held = { picked, grip: this.grip(x, y, picked), x, y, startX: x, startY: y, time: event.timeStamp, moved: false };
+      this.held = { picked, grip: this.grip(x, y, picked), x, y, startX: x, startY: y, time: event.timeStamp, moved: false, touch: event.pointerType === "touch" };
       this.camera.spin = [0, 0];
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -280,9 +280,11 @@ export class Stage {
     canvas.addEventListener("pointerleave", () => { if (!this.held) this.pointAt(-99, -99); });
   }
 
-  click({ picked, startX, startY }) {
+  click({ picked, startX, startY, touch }) {
     if (picked < 0 && this.editing && this.run?.dim <= 3 && this.onFigure(startX, startY)) { this.events.placed(this.direction(startX, startY)); return; }
-    this.events.selected(picked >= 0 && picked !== this.selected ? picked : -1);
+    const token = picked >= 0 && picked !== this.selected ? picked : -1;
+    this.events.selected(token);
+    if (touch) this.events.hovered(token); // a finger does not hover: whom it chooses says who it is
   }
 
   drag(x, y, time) {

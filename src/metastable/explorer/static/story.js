@@ -49,7 +49,7 @@ const STEPS = [
     invite: "Add tokens. Those that were there keep their paths, because [[causal|nobody looks ahead]]. The ringed one is the [[first|first token]]; it sees only itself and stays.",
     state: own(() => setting(3, 2, 8), 12, false),
     view: { centers: false, numbers: false },
-    charts: { attention: "Each row is a token: dark where it looks. Nobody looks ahead, so the upper half is empty." },
+    charts: { attention: "Each row is a token, coloured where it looks. Nobody looks ahead, so the upper half is empty." },
     control: () => slider("Tokens", { low: 2, high: 40, step: 1, show: String }, () => here().start.tokens, (value, final) => edit((panel) => { panel.start.tokens = value; }, final)),
   },
   {
