@@ -136,6 +136,22 @@ FARTHEST_FROM_THE_TOKEN = """async () => {
 }"""
 
 
+SIDES_OF_A_TRAIL = """async () => {
+  // A token that has gone around the ball: what is drawn in front of it, and what behind? Here the upper half of the picture is in front.
+  const { drawTrails } = await import("/static/sphere.js"), frames = 24, up = 0.3, deep = Math.sqrt(1 - up * up);
+  const at = (f) => { const a = (2 * Math.PI * f) / frames + 1; return [Math.cos(a), up * Math.sin(a), deep * Math.sin(a)]; };
+  const positions = Array.from({ length: frames }, (_, f) => at(f)).flat(), last = at(frames - 1);
+  const geometry = { cx: 0, cy: 0, R: 100, camera: { matrix: [1, 0, 0, 0, 1, 0, 0, 0, 1] } };
+  return [true, false].map((front) => {
+    const heights = [], note = (x, y) => { heights.push(y); };
+    const ctx = { beginPath() {}, stroke() {}, moveTo: note, lineTo: note };
+    const run = { tokens: 1, components: 3, dim: 3, positions }, place = { frame: frames - 1 };
+    drawTrails(ctx, geometry, run, place, [100 * last[0], -100 * last[1], last[2]], () => "", frames, front);
+    return heights.length > 8 && heights.every((y) => (front ? y <= 1e-9 : y >= -1e-9));
+  });
+}"""
+
+
 def test_views_know_of_one_another(visit):
     """A token that is pointed at is shown everywhere: its row of attention, its line, its cluster."""
     page = visit(
@@ -162,6 +178,7 @@ def test_views_know_of_one_another(visit):
     page.mouse.move(matrix["x"] + matrix["width"] / 2, matrix["y"] + 5.5 / 30 * matrix["height"])
     expect(page.locator("#tip")).to_contain_text("token 5")
     assert page.evaluate(FARTHEST_FROM_THE_TOKEN) < 1
+    assert page.evaluate(SIDES_OF_A_TRAIL) == [True, True]
 
 
 def test_other_starts_and_several_heads(visit):
