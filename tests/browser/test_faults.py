@@ -243,6 +243,17 @@ def test_clusters_are_told_apart_by_all_eyes(visit):
             places = np.array([lab(color, eyes) for color in colors])
             apart = np.linalg.norm(places[:, None] - places[None], axis=-1)[np.triu_indices(10, 1)]
             assert apart.min() > 14
+    # Twenty clusters for a moment, then four of which one is gone at the end: the four that are seen for long differ.
+    long_lived = """async () => { const { tokenColors } = await import('/static/colors.js');
+        const tokens = 40, frames = 61, last = [0, 2, 3], leaders = new Uint16Array(frames * tokens);
+        for (let f = 0; f < frames; f++) for (let k = 0; k < tokens; k++)
+            leaders[f * tokens + k] = f < 7 ? k % 20 : k % 4 === 3 && f < 40 ? 14 : last[k % 3];
+        const positions = Float32Array.from({ length: 2 * tokens }, (_, i) => Math.cos((i >> 1) / 3 - (i % 2) * Math.PI / 2));
+        const centers = Array.from({ length: 20 }, (_, k) => k);
+        const run = { tokens, components: 2, frames, labelled: frames, leaders, facts: { centers }, positions };
+        const colors = tokenColors(run, 'cluster', false);
+        return [...last, 14].map((k) => colors[k]); }"""
+    assert len(set(page.evaluate(long_lived))) == 4
     expect(page.locator("[name=numbers]")).to_be_checked()
 
 

@@ -137,7 +137,7 @@ FARTHEST_FROM_THE_TOKEN = """async () => {
 
 
 SIDES_OF_A_TRAIL = """async () => {
-  // A token that has gone around the ball: what is drawn in front of it, and what behind? Here the upper half of the picture is in front.
+  // A token that has gone around the ball: what is drawn in front of it, and what behind? Here the upper half is in front.
   const { drawTrails } = await import("/static/sphere.js"), frames = 24, up = 0.3, deep = Math.sqrt(1 - up * up);
   const at = (f) => { const a = (2 * Math.PI * f) / frames + 1; return [Math.cos(a), up * Math.sin(a), deep * Math.sin(a)]; };
   const positions = Array.from({ length: frames }, (_, f) => at(f)).flat(), last = at(frames - 1);
