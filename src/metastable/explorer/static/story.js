@@ -60,7 +60,7 @@ const STEPS = [
     invite: "[[beta|The number β]] says how picky attention is. Raise it: tokens hear only close neighbours, and more, smaller clusters form. Lower it: fewer.",
     state: own(() => setting(3, 36, 400), 1000, true),
     view: { centers: false },
-    charts: { clusters: "How many clusters there are, through time. Every stroke below is ten times as late as the one before." },
+    charts: { clusters: "How many clusters there are, through time. Equal steps to the right are equal factors of time." },
     control: () => slider("β", { low: 0, high: 1, step: 0.01, show: () => plain(here().model.beta, 3) }, () => Math.log(here().model.beta / 4) / Math.log(25), (u, final) => edit((panel) => { panel.model.beta = pick(u); }, final)),
   },
   {
