@@ -91,7 +91,7 @@ function show(node) {
   if (open && open !== node) open.removeAttribute("aria-describedby");
   open = node;
   tip.replaceChildren(el("b", {}, title), text);
-  (node.closest("dialog") ?? document.body).append(tip); // a dialog covers everything that is not in it
+  (node.closest("dialog, :fullscreen") ?? document.body).append(tip); // a dialog, or the full screen, covers everything that is not in it
   tip.hidden = false;
   node.setAttribute("aria-describedby", "gloss");
   const word = node.getBoundingClientRect(), box = tip.getBoundingClientRect(), room = 8;

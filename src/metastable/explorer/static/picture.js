@@ -102,7 +102,11 @@ export function startPictures(page) {
   const button = $("#fullscreen"), look = $("#look");
   button.hidden = !document.fullscreenEnabled;
   button.addEventListener("click", () => { if (document.fullscreenElement) document.exitFullscreen(); else look.requestFullscreen().catch(() => {}); });
-  document.addEventListener("fullscreenchange", () => button.setAttribute("aria-pressed", String(Boolean(document.fullscreenElement))));
+  document.addEventListener("fullscreenchange", () => {
+    const alone = Boolean(document.fullscreenElement), said = $("#notice");
+    button.setAttribute("aria-pressed", String(alone));
+    if (alone) look.prepend(said); else $("main").before(said); // what is said is seen there too
+  });
 }
 
 const NUDGE = 0.06;

@@ -22,6 +22,7 @@ export class Stage {
     this.selected = -1;
     this.hover = -1;
     this.editing = false;
+    this.fixed = Boolean(globalThis.METASTABLE?.player); // one recorded run: its tokens can be chosen, not moved
     this.placing = false;
     this.held = null;
     this.size = [0, 0];
@@ -149,7 +150,7 @@ export class Stage {
     if (run.facts?.words) drawWords(this, geometry);
     else if (view.numbers) drawNumbers(this, geometry);
     if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, Math.max(radius + 4, this.disc(this.hover, R) + 2)); }
-    if (this.selected >= 0) { this.ring(this.selected, theme.accent, Math.max(radius + 7, this.disc(this.selected, R) + 5)); drawHandle(this, geometry); }
+    if (this.selected >= 0) { this.ring(this.selected, theme.accent, Math.max(radius + 7, this.disc(this.selected, R) + 5)); if (!this.fixed) drawHandle(this, geometry); }
     this.ctx.globalAlpha = 1;
   }
 
@@ -229,7 +230,7 @@ export class Stage {
   // What a drag from here would move: { token, from }, or null where it rotates. A token has to be chosen first, or one edits; then it or the
   // handle at its start can be taken.
   grip(x, y, picked) {
-    if (!this.run || this.run.dim > 3) return null;
+    if (!this.run || this.run.dim > 3 || this.fixed) return null;
     const { selected, screen } = this;
     if (selected >= 0) {
       const start = this.startOf(selected), [hx, hy, front] = this.onScreen(start);
