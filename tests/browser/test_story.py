@@ -167,15 +167,15 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
         expect(meaning).to_contain_text(text)
     # The picture alone on the screen: its words explain themselves there too, and what is said is seen.
     page.click("#fullscreen")
-    page.wait_for_function("document.fullscreenElement")
+    expect(page.locator("#look > #notice")).to_be_attached()
     page.hover("#legend-first")
     expect(meaning).to_contain_text("Under the causal mask")
     page.keyboard.press("Delete")
     expect(page.locator("#notice")).to_contain_text("Choose a token first")
     inside = "['#gloss', '#notice'].every((name) => document.fullscreenElement.contains(document.querySelector(name)))"
     assert page.evaluate(inside)
-    page.evaluate("document.exitFullscreen()")
-    page.wait_for_function("!document.fullscreenElement && document.querySelector('body > #notice')")
+    page.click("#fullscreen")
+    expect(page.locator("body > #notice")).to_be_attached()
     page.click("#help")
     page.click("#about .open-glossary")
     for name in (
