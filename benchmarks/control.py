@@ -18,7 +18,8 @@ import numpy as np
 import metastable as ms
 from metastable import control
 from metastable.analysis import cluster_leaders, cluster_radius, cluster_sizes
-from metastable.control.placement import Trial, serves
+from metastable.control.goals import serves
+from metastable.control.placement import Trial
 from metastable.errors import GoalError
 
 RESULTS = Path(__file__).parent / "results" / "control.json"

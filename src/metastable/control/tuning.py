@@ -12,6 +12,7 @@ import numpy as np
 from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
+from metastable.control.asking import ensemble_options, own_radius
 from metastable.control.counting import Counter
 from metastable.control.knobs import Knob, applied, knob_of, narrowed, own_value, rounded, turns_beta
 from metastable.control.search import find
@@ -137,6 +138,10 @@ def temperature(model: Attention, tokens: int, clusters: float, until: float, **
     >>> 6 < found.value < 14
     True
     """
+    if "knob" in search:
+        raise InvalidInputError(
+            "temperature turns beta; for another knob use metastable.control.tune(model, knob, ...)"
+        )
     return tune(model, "beta", tokens=tokens, clusters=clusters, until=until, **search)
 
 
@@ -184,8 +189,10 @@ def tune(
     accuracy = ACCURACY * math.sqrt(max(goal, 1.0)) if accuracy is None else accuracy
     accuracy = _checks.number(accuracy, "accuracy", 0.0, strict=True)
     most = _checks.count(members, "members", 100)
-    radius = None if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
-    counter = Counter(until, _checks.seed(seed), radius, _options(options), _checks.flag(exact, "exact"))
+    counter = Counter(
+        until, _checks.seed(seed), own_radius(radius), ensemble_options(options), _checks.flag(exact, "exact")
+    )
+    _checks.progress(progress)
     if between is not None:
         turned = narrowed(turned, *_bounds(between))
     feasible.check_count(model, turned, count, goal, until)
@@ -211,29 +218,6 @@ def tune(
     with progress_bar("control", 1.0, progress) as report:
         root = find(problem, measure, report)
     return _setting(model, turned, counter, root, problem, count, first if law is not None else None)
-
-
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """What goes to `ensemble` besides what is said here."""
-    allowed = (
-        "method",
-        "engine",
-        "interaction",
-        "rtol",
-        "atol",
-        "step",
-        "max_steps",
-        "memory",
-        "threads",
-        "dtype",
-        "start",
-    )
-    for name in options:
-        if name not in allowed:
-            raise InvalidInputError(
-                f"there is no option {name!r}; options of metastable.ensemble are {', '.join(allowed)}"
-            )
-    return options
 
 
 def _bounds(between: Any) -> tuple[float, float]:
