@@ -186,7 +186,8 @@ def _clusters(run: Run, since: float | None, radius: float | None) -> Clusters:
 def _knobs(knobs: Sequence[str] | None, model: Attention) -> list[str]:
     if knobs is None:
         return [name for name in DERIVATIVES if name != "sink" or model.frozen is not None]
-    names = [_checks.choice(name, "each of knobs", DERIVATIVES) for name in _checks.instances(knobs, str, "knobs")]
+    given = _checks.listed(knobs, "knobs", "a name, such as ['beta']")
+    names = list(dict.fromkeys(_checks.choice(name, "each of knobs", DERIVATIVES) for name in given))
     if not names:
         raise InvalidInputError(f"knobs names nothing; leave it out for all, or say which: {', '.join(DERIVATIVES)}")
     if "sink" in names and model.frozen is None:

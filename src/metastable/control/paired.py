@@ -111,6 +111,12 @@ def paired_elasticities(
                 progress=False,
                 **options,
             )
+        early = int(np.isnan(stats["clusters"].values[:, -1]).sum())
+        if early > MOST_LOST * size:
+            raise ConvergenceError(
+                f"{early} of {size} members stopped before t = {until:g}; simulate one to see why (raise max_steps where that is the "
+                "reason)"
+            )
         return _lives(stats["clusters"].values, times, left, first=noisy)
 
     rows = []

@@ -15,15 +15,16 @@ from metastable.control import feasible
 from metastable.control.asking import ensemble_options, own_radius
 from metastable.control.counting import Counter
 from metastable.control.knobs import Knob, applied, knob_of, narrowed, own_value, rounded, turns_beta
+from metastable.control.measuring import ENOUGH
 from metastable.control.search import find
-from metastable.control.tries import Problem, Root, Try, nearest, pooled
+from metastable.control.tries import Problem, Record, Root, Try, nearest, pooled
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
 from metastable.model.describe import table
 
 MEMBERS = 20_000
-ACCURACY = 0.005
-"""Standard error of the mean where a search ends, over the square root of the goal: a third of that of 500 members."""
+ACCURACY = 0.0035
+"""Standard error of the mean at the value found, over the square root of the goal: less than a quarter of that of 500 members."""
 CHECKED = 32
 """Members that are simulated to the end, beside the flow of their leaders."""
 QUANTILE = 1.959963984540054
@@ -186,9 +187,8 @@ def tune(
     count = _checks.count(tokens, "tokens")
     goal = _checks.number(clusters, "clusters")
     until = _checks.number(until, "until", 1.0, strict=True, error=TimeError)
-    accuracy = ACCURACY * math.sqrt(max(goal, 1.0)) if accuracy is None else accuracy
-    accuracy = _checks.number(accuracy, "accuracy", 0.0, strict=True)
     most = _checks.count(members, "members", 100)
+    accuracy = _accuracy(accuracy, goal, most)
     counter = Counter(
         until, _checks.seed(seed), own_radius(radius), ensemble_options(options), _checks.flag(exact, "exact")
     )
@@ -216,8 +216,21 @@ def tune(
         return counter.counts(changed, size, members, number)
 
     with progress_bar("control", 1.0, progress) as report:
-        root = find(problem, measure, report)
+        root = find(problem, Record(problem, measure, report))
     return _setting(model, turned, counter, root, problem, count, first if law is not None else None)
+
+
+def _accuracy(accuracy: Any, goal: float, members: int) -> float:
+    """The standard error to end with: below the goal itself, and not below what so many members could tell if all were alike."""
+    if accuracy is None:
+        return ACCURACY * math.sqrt(max(goal, 1.0))
+    accuracy = _checks.number(accuracy, "accuracy", 0.0, max(goal, 1.0), strict=True)
+    if accuracy * ENOUGH * members < 1.0:
+        raise InvalidInputError(
+            f"accuracy={accuracy:g} is more than {members} members tell, even if all but one were alike; ask for at least "
+            f"{1.0 / ENOUGH / members:.2g}, or give more (members=)"
+        )
+    return accuracy
 
 
 def _bounds(between: Any) -> tuple[float, float]:
@@ -266,7 +279,7 @@ def _setting(
     value, mean, error, interval = _found(knob, root, problem)
     missed = knob.whole and abs(mean - problem.goal) > problem.accuracy + 2.0 * error
     changed, size = _changed(model, knob, value, tokens)
-    spent = sum(item.members for item in root.tries)
+    spent = sum(item.asked for item in root.tries)
     reduced = counter.reduced(changed, size)
     differences = counter.paired(changed, size, CHECKED, len(root.tries)) if reduced else np.zeros(0)
     differences = differences[np.isfinite(differences)]
