@@ -13,7 +13,7 @@ from metastable.control.tries import Problem, Try
 
 NEAR = 0.25
 """|log(mean/goal)| up to which a try says something about the root."""
-BEND, LAW_BEND = 5.0, 1.0
+BEND, LAW_BEND = 5.0, 3.0
 """By how much log(mean/goal) = d may be off a straight line through the root (off a line over the law, where there is one), over d^2.
 A mean that falls to a floor has half its distance to the goal in such a bend, and a try there, however well it is known, says little
 about the root."""
