@@ -1,11 +1,12 @@
 """The root search against functions whose root is known."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from metastable.control import search
+from metastable.control import measuring, search
 from metastable.control.tries import Problem, Record, nearest
 from metastable.errors import ConvergenceError, GoalError
 
@@ -161,3 +162,94 @@ def test_numbers_between_are_looked_at():
         found.append(nearest(find(wish, measure).tries, 4.0).value)
     assert np.mean([abs(mean(value) - 4.0) for value in found]) < 0.1
     assert sum(value == 16.0 for value in found) <= 2
+
+
+def counts_around(mean, seed, spread=0.35):
+    """Whole numbers with the mean `mean(value)` exactly, as wide as numbers of clusters are: `spread` sqrt(mean)."""
+
+    def measure(value, number, members):
+        noise = np.random.default_rng([seed, number])
+        exact = mean(value)
+        return np.floor(
+            exact + noise.uniform(size=members) + spread * math.sqrt(exact) * noise.standard_normal(members)
+        )
+
+    return measure
+
+
+def eight(value):
+    """8 at 73, bent over any power."""
+    x = math.log(value / 73.0)
+    return 8.0 * math.exp(0.55 * x + 0.3 * x * x)
+
+
+@pytest.mark.parametrize("law", [None, lambda x: 0.52 * x])
+def test_answers_owe_nothing_to_the_draws_that_located_them(law, monkeypatch):
+    """100 searches: what is answered is off by what it says (the spread of z is 1 +- 0.07, its mean 0 +- 0.1) and not to the side to
+    which the search was off (a correlation of 0 +- 0.1; that of an answer of the search itself is 1).
+    """
+    places = []
+
+    def measured(problem, record, located, known):
+        places.append(located.x)
+        return measuring.measured(problem, record, located, known)
+
+    monkeypatch.setattr(search, "measuring", SimpleNamespace(measured=measured, ENOUGH=measuring.ENOUGH))
+    found = []
+    for seed in range(100):
+        wish = problem(8.0, law, low=3.0, first=60.5, accuracy=0.02)
+        root = find(wish, counts_around(eight, seed))
+        found.append((root.x - math.log(73.0), root.error))
+        assert root.error * abs(root.slope) * 8.0 <= 0.02
+    off, errors = np.array(found).T
+    z = off / errors
+    assert 0.75 < z.std() < 1.25
+    assert abs(z.mean()) < 0.4
+    assert abs(np.corrcoef(off, np.array(places) - math.log(73.0))[0, 1]) < 0.4
+
+
+def test_places_and_numbers_are_settled_before_the_members_are_drawn():
+    """Behind the search: two values, the same number of members at each, whatever comes out (and no more where that is enough)."""
+    shapes = []
+    for shift in (0.0, 0.01):
+        draws = []
+
+        def measure(value, number, members, draws=draws, shift=shift):
+            draws.append((value, members))
+            counts = counts_around(eight, 3)(value, number, members)
+            return counts + (shift if len(draws) > 5 else 0.0)
+
+        wish = problem(8.0, lambda x: 0.52 * x, low=3.0, first=60.5, accuracy=0.02)
+        root = find(wish, measure)
+        shapes.append(draws)
+    both = shapes[0][-2:]
+    assert both[0][0] != both[1][0]
+    assert {value for value, _ in shapes[0]} >= {both[0][0], both[1][0]}
+    behind = [item for item in shapes[0] if item[0] in (both[0][0], both[1][0])]
+    assert len(behind) >= 4
+    assert sum(members for value, members in behind if value == both[0][0]) == sum(
+        members for value, members in behind if value == both[1][0]
+    )
+    assert shapes[0] == shapes[1]
+    assert root.error > 0.0
+
+
+def test_far_too_few_members_are_told_before_they_are_spent():
+    wish = problem(8.0, lambda x: 0.52 * x, low=3.0, first=60.5, accuracy=1e-4, members=2000)
+    spent = []
+
+    def measure(value, number, members):
+        spent.append(members)
+        return counts_around(eight, 0)(value, number, members)
+
+    with pytest.raises(ConvergenceError, match="takes about"):
+        find(wish, measure)
+    assert sum(spent) <= 1600
+
+
+@pytest.mark.parametrize("high", [73.0, 72.9])
+def test_a_root_at_a_bound_is_one(high):
+    """8.000 and 7.994 at the largest value allowed, known to 0.02."""
+    root = find(problem(8.0, lambda x: 0.52 * x, low=3.0, high=high, first=60.5), counts_around(eight, 1))
+    assert math.exp(root.x) <= high * (1.0 + 1e-9)
+    assert eight(math.exp(root.x)) == pytest.approx(8.0, abs=0.08)
