@@ -57,7 +57,7 @@ class Curve:
         return math.sqrt(float(self._row(x) @ self.covariance @ self._row(x)))
 
     def _row(self, x: float) -> FloatArray:
-        return (x - self.middle) ** np.arange(len(self.coefficients))
+        return np.power(x - self.middle, np.arange(len(self.coefficients)), dtype=float)
 
 
 def line(problem: Problem, near: Sequence[Try]) -> Curve:
@@ -104,7 +104,9 @@ def _solved(
 ) -> Curve:
     """Weighted least squares, with coefficients that are `guess` to 1/sqrt(doubts) beforehand."""
     design = (places - middle)[:, None] ** np.arange(len(guess))
-    covariance = np.linalg.inv(design.T @ (weights[:, None] * design) + np.diag(doubts))
+    covariance: FloatArray = np.asarray(
+        np.linalg.inv(design.T @ (weights[:, None] * design) + np.diag(doubts)), dtype=float
+    )
     return Curve(law, middle, covariance @ (design.T @ (weights * offsets) + doubts * guess), covariance)
 
 

@@ -39,7 +39,8 @@ class Setting:
     ------
     knob, value, interval : the knob, its value, and 95 % for the value at which the mean is the goal.
     clusters, until, tokens : the goal, and for how many tokens.
-    mean, error : mean number of clusters at `value`, fitted to all tries (of a whole number: of those there), with its standard error.
+    mean, error : mean number of clusters at `value`, fitted to the tries beside it (of a whole number: those there), with its standard
+        error.
     status : "success"; "nearest" where the knob is a whole number and none has this mean: `value` is the one whose mean is nearest to
         the goal, `mean` what it has, and `interval` holds both neighbours.
     members : member-runs that were spent in all.
@@ -117,7 +118,8 @@ def temperature(model: Attention, tokens: int, clusters: float, until: float, **
 
     The search starts from the law N(t) = 1/sigma(B_d(t)), cos d(t) = 1 - ln t/beta (on the circle pi/arccos(1 - ln t/beta), see
     `metastable.theory.cluster_count`), which is right to 20 %, and corrects it by ensembles: a line over the law, fitted to tries
-    on both sides of the root, each with members of its own (`metastable.control.search`).
+    on both sides of the root (`metastable.control.search`). Where that ends, the answer is measured with members of its own
+    (`metastable.control.measuring`), so that it owes nothing to the luck of the search.
 
     Args:
         model: any `Attention`; its own beta does not matter.
@@ -173,10 +175,11 @@ def tune(
         until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
             simulated to t = 100/|V| and go on as the flow of their leaders (`exact=True`: always simulated to the end).
         seed: of all tries together.
-        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
-            third of the standard error that 500 members have, which takes some 5000.
-        members: the most member-runs to spend.
-        between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
+        accuracy: standard error of the mean at the value found, in clusters. None: 0.0035 sqrt(clusters), less than a quarter of the
+            standard error that 500 members have, which takes some 13,000; twice the error takes a quarter of them.
+        members: the most member-runs to spend. Where they do not suffice the interval is wider, up to five times; beyond that, and
+            as soon as the variance shows it, `ConvergenceError` says how many it takes.
+        between: bounds of the knob. radius: of a cluster, from 1e-4 to pi (None: 0.5 beta^(-1/2), as everywhere).
         options: of `metastable.ensemble` (engine, threads, rtol, ...).
 
     A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is, and `status` is "nearest" where
