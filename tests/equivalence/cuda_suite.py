@@ -258,7 +258,7 @@ def test_observables_on_the_device():
     model, delta = Attention(dim=2, beta=16.0), 1.0
     tokens = 200 if REAL else 6
     starts = points(4 if REAL else 1, tokens, 2, seed=9)
-    times = np.array([0.0, 20.0]) if REAL else np.array([0.0, 0.05])
+    times = np.array([0.0, 20.0]) if REAL else np.array([0.0, 0.01])
     radius = 0.1 * delta
     bounds = _balls.within_or_at(delta), _balls.within_or_at(radius)
     wanted = {

@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable.errors import StoppedEarlyWarning
-from metastable.integrate import layers, sde, tsit5
+from metastable.integrate import layers, march, sde, tsit5
 from metastable.kernels import reference
 from tests import variants
 
@@ -258,3 +258,20 @@ def test_noise_moves_directions_and_leaves_radii_to_the_drift():
     run = ms.simulate(m, variants.tokens(np.random.default_rng(0), 5, 3), 0.1, seed=0)
     np.testing.assert_array_equal(run.radius, 1.0)
     assert np.abs(run.final - run.start).max() > 1e-2
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_states_outlive_the_growth_of_their_memory(dim, monkeypatch):
+    """Every step kept, in memory that has to grow several times: the states are those that a run with `times` saves."""
+    m, x = ms.Attention(dim=dim, beta=9.0), ms.sphere.uniform(12, dim=dim, seed=3)
+    velocity = reference.right_hand_side(m, len(x))
+    whole = tsit5.solve(velocity, x, dim, 20.0)
+    monkeypatch.setattr(march, "FEWEST", 1)
+    monkeypatch.setattr(march, "MOST", 1)
+    grown = tsit5.solve(velocity, x, dim, 20.0)
+    assert len(grown.times) > 16
+    assert np.array_equal(grown.states, whole.states)
+    np.testing.assert_array_equal(grown.states[0], x)
+    saved = tsit5.solve(velocity, x, dim, 20.0, times=grown.times)
+    assert np.array_equal(grown.states, saved.states)
+    assert np.array_equal(grown.dense.coefficients[:, 0], grown.states[:-1])

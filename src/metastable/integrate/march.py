@@ -51,15 +51,20 @@ class Stack:
     def __len__(self) -> int:
         return self.count
 
-    def place(self, shape: tuple[int, ...]) -> FloatArray:
-        """The memory of the next item, to be written to."""
+    def ahead(self, shape: tuple[int, ...]) -> FloatArray:
+        """The memory of the item that comes next."""
         if self.count == len(self.memory):
             first = max(FEWEST, min(MOST, RESERVED // max(1, 8 * math.prod(shape))))
             grown = np.empty((2 * self.count or first, *shape))
             grown[: self.count] = self.memory[: self.count] if self.count else 0.0
             self.memory = grown
+        return self.memory[self.count]
+
+    def place(self, shape: tuple[int, ...]) -> FloatArray:
+        """The memory of the next item, to be written to."""
+        item = self.ahead(shape)
         self.count += 1
-        return self.memory[self.count - 1]
+        return item
 
     def append(self, item: FloatArray) -> None:
         self.place(item.shape)[...] = item
@@ -71,7 +76,11 @@ class Stack:
 
 @dataclass
 class Recorder:
-    """Collects what a run keeps: states at chosen times, or every step with its polynomial."""
+    """Collects what a run keeps: states at chosen times, or every step with its polynomial.
+
+    The constant term of a polynomial is the state that its step begins with, so in the ambient chart a run that keeps every step
+    writes its states there only, the last one into the memory of a step to come.
+    """
 
     dim: int
     times: FloatArray | None
@@ -87,9 +96,17 @@ class Recorder:
         if self.times is None or (self.times.size and self.times[0] <= t):
             self._save(t, y)
 
+    @property
+    def _in_pieces(self) -> bool:
+        """True where the states are the constant terms of the polynomials."""
+        return self.times is None and self.chart == "ambient"
+
     def _save(self, t: float, y: FloatArray) -> None:
         self.saved_times.append(t)
-        self.saved_states.append(y if self.chart == "ambient" else self.packed(y))
+        if self._in_pieces:
+            self.pieces.ahead((DEGREE + 1, *y.shape))[0] = y
+        else:
+            self.saved_states.append(y if self.chart == "ambient" else self.packed(y))
 
     def packed(self, y: FloatArray) -> FloatArray:
         """A state of the chart as a packed one of its own."""
@@ -122,6 +139,12 @@ class Recorder:
     @property
     def bytes_kept(self) -> int:
         return self.pieces.array().nbytes
+
+    def states(self) -> FloatArray:
+        """The saved states, (times, tokens, width)."""
+        if self._in_pieces:
+            return self.pieces.memory[: len(self.saved_times), 0]
+        return self.saved_states.array()
 
     def dense(self) -> Dense | None:
         if not self.pieces:
@@ -308,7 +331,7 @@ def integrate(
             march.restart()
     return Solution(
         np.array(recorder.saved_times, dtype=float),
-        recorder.saved_states.array().reshape(-1, len(start), max(start.shape[1], recorder.dim)),
+        recorder.states().reshape(-1, len(start), max(start.shape[1], recorder.dim)),
         status,
         Statistics(march.accepted, march.rejected, march.evaluations),
         recorder.dense(),

@@ -33,11 +33,11 @@ class DeviceSystem:
     def _size(self, change: torch.Tensor, new: torch.Tensor) -> float:
         """Root mean square over tokens of a change, over the tolerance; radii are measured against their larger end."""
         rtol, atol = self.accuracy.rtol, self.accuracy.atol
-        square = (change[:, : self.dim] / (atol + rtol)).square().sum(dim=1)
+        size = torch.linalg.vector_norm(change[:, : self.dim]) / (atol + rtol)
         if change.shape[1] > self.dim:
             radius = torch.maximum(self.y[:, self.dim].abs(), new[:, self.dim].abs())
-            square = square + (change[:, self.dim] / (atol + rtol * radius)).square()
-        return float(square.mean().sqrt())
+            size = torch.hypot(size, torch.linalg.vector_norm(change[:, self.dim] / (atol + rtol * radius)))
+        return float(size) / math.sqrt(len(change))
 
     def _combined(self, weights: torch.Tensor, step: float, y: torch.Tensor | None = None) -> torch.Tensor:
         """y + step times the weighted sum of the first slopes, in one pass."""

@@ -209,8 +209,11 @@ class Velocity:
 
     def _fused(self, group: Group, sums: Sums) -> Tensor:
         """The weighted sums of values (heads, n, s) by torch's own product."""
-        shape = (1, len(group.numbers), -1, -1)
-        q, k, v = (side[None].expand(shape) for side in (sums.queries, sums.keys, sums.values))
+        heads = len(group.numbers)
+        q, k, v = (
+            side[None] if len(side) == heads else side[None].expand(1, heads, -1, -1)
+            for side in (sums.queries, sums.keys, sums.values)
+        )
         causal = isinstance(self.model.mask, Causal)
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0)[0]
 
@@ -276,8 +279,8 @@ class Velocity:
         """The same, kernel by kernel."""
         with torch.no_grad(), limited(self.threads):
             dim, first = self.model.dim, self.first
-            x = y[:, :dim] / torch.linalg.vector_norm(y[:, :dim], dim=1, keepdim=True)
-            x = x.to(self.device, self.real)
+            x = y[:, :dim].to(self.device, self.real)
+            x = x / torch.linalg.vector_norm(x, dim=1, keepdim=True)
             A, moving = self.attention_sum(x), x[first:]
             along = torch.linalg.vecdot(moving, A)[:, None]
             law = self.model.norm.law(t)

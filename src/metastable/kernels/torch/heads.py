@@ -25,12 +25,13 @@ class Side:
     bias: Tensor | None
     scale: Tensor | None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Rows (n, d) as (heads, n, r); (1, n, d) where all heads read the rows as they are."""
+    def __call__(self, x: Tensor, product: Tensor | None = None) -> Tensor:
+        """Rows (n, d) as (heads, n, r); (1, n, d) where all heads read the rows as they are. `product` is x W^T, where it is known."""
         if self.weight is None:
             out = x[None] if self.scale is None else x * self.scale
         else:
-            out = (x @ self.weight.T).view(len(x), self.heads, -1).transpose(0, 1)
+            rows = x @ self.weight.T if product is None else product
+            out = rows.unflatten(1, (self.heads, -1)).transpose(0, 1)
         return out if self.bias is None else out + self.bias
 
 
@@ -68,6 +69,9 @@ class Group:
             self.cosine, self.sine = self._tensor(np.cos(angles)), self._tensor(np.sin(angles))
             self.pairs = one.rotary.pairs(self.rank)
         self.frozen = None if model.frozen is None else self._tensor(model.frozen.tokens)
+        # One product of all sides is faster than one of each.
+        weights = [side.weight for side in (self.query, self.key, self.value) if side.weight is not None]
+        self.joint = torch.cat(weights).T if len(weights) > 1 and first == 0 else None
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.tensor(np.asarray(array), **self._place)
@@ -89,14 +93,26 @@ class Group:
         out[..., b] = rows[..., b] * cosine + rows[..., a] * sine
         return out
 
+    def _sides(self, x: Tensor, product: Tensor) -> list[Tensor]:
+        """Queries, keys and values from the product of all their matrices."""
+        found, begin = [], 0
+        for side in (self.query, self.key, self.value):
+            end = begin + (0 if side.weight is None else len(side.weight))
+            found.append(side(x, product[:, begin:end]))
+            begin = end
+        return found
+
     def sums(self, x: Tensor) -> Sums:
         """Queries of the tokens from `first` on, keys and values of all of them."""
-        plain, keys = self.query(x[self.first :]), self.key(x)
+        if self.joint is None:
+            plain, keys, values = self.query(x[self.first :]), self.key(x), self.value(x)
+        else:
+            plain, keys, values = self._sides(x, x @ self.joint)
         queries = plain
         if self.rotary is not None:
             queries, keys = self._turned(plain, self.first), self._turned(keys, 0)
         fixed = (None, None) if self.frozen is None else (self.key(self.frozen), self.value(self.frozen))
-        return Sums(queries, plain, keys, self.value(x), *fixed)
+        return Sums(queries, plain, keys, values, *fixed)
 
     def combine(self, summed: Tensor) -> Tensor:
         """Weighted sums of values (heads, rows, s) as what the group adds to A, (rows, d)."""
