@@ -26,6 +26,7 @@ from metastable.analysis.clusters import (
     labels_of_unit_tokens,
     link_bound,
 )
+from metastable.analysis.doubts import elsewhere, touches, with_doubts
 from metastable.analysis.merging import Events, MergeTree
 from metastable.analysis.scales import cluster_radius
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
@@ -51,12 +52,10 @@ RESOLUTION = 1e-9
 """Fraction of a step at which a search for a meeting ends."""
 SMALLEST_BLUR = 1e-5
 """Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
-SOONEST = 1e-3
-"""Waits that are shorter are all the same."""
 ENCOUNTER = 1.0
 """Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
-SAME_TIME = 0.05
-"""Decades by which times of merges with and without followers may differ: the time of a fall, early."""
+LONGER = 1.2
+"""How much longer than it seems to be necessary followers are carried along."""
 COPIES = 4
 """Disturbed cascades that the uncertainty comes from."""
 
@@ -107,14 +106,14 @@ def predict_merges(
     is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
     of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
 
-    For Q^T K = c I, c >= 0, and equal `masses` followers are taken to stay with their leader, which they do unless a much heavier
-    cluster comes near a light one (seen in 3 of 90 cascades predicted from t0 = 20 to 60, beta = 16: time and parent are right, the
-    sizes are not). Under other Q and K, or where a later token is heavier
-    than an earlier one and so holds itself longer (both under the causal mask), they are carried along as
-    points of their own (`followers`), in groups that double in size along the sequence: some part from their leader, and
-    tokens that part after t0 are apart in the tree from the start, as in `merge_tree`. Merges of such clusters, and those
-    that the leaders by themselves would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who
-    are not followed.
+    Followers may part from their leader (under the causal mask). For Q^T K = c I, c >= 0, and masses that do not grow along the
+    sequence they fall back to it, unless a heavier cluster that comes near draws them over. There one token of each group is moved
+    along the leaders' path first, and where it leaves its leader the followers of that cluster are carried along as points of
+    their own (`followers`), in groups that double in size along the sequence. Under other Q and K, or where a later token is heavier
+    than an earlier one and so holds itself longer, all are. Tokens that part after t0 are apart in the tree from the start, as in
+    `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, and those that the leaders by themselves
+    would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a
+    merge while a third cluster falls into the same place (`doubts.at_once`).
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -152,17 +151,19 @@ def predict_merges(
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
     clusters = Clusters(tokens, model, t0, radius)
     encounter = ENCOUNTER / clusters.pace
-    tree = clusters.tree(clusters.places)
-    parted = _parted(clusters)
+    path = clusters.path(clusters.places, ARRIVED * radius)
+    tree = clusters.read(path)
+    parted, back = _parted(clusters, path)
     followed = parted is None or parted.max() < MOST_CLUSTERS
-    carried = _carried(clusters, parted, tree) if parted is not None and followed else None
+    carried = _carried(clusters, parted, back, tree) if parted is not None and followed else None
     if carried is not None:
         alone, (groups, tree) = tree, carried
-        doubts = _doubts(tree, [groups.group_tree(places) for places in groups.disturbed(blur)], t0, encounter)
+        copies = [groups.group_tree(places, back) for places in groups.disturbed(blur)]
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
-        return replace(doubts, doubtful=doubts.doubtful | _touches(tree, clusters.labels) | _elsewhere(tree, alone))
+        torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
+        return with_doubts(tree, copies, t0, encounter, torn)
     copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
-    doubts = _doubts(tree, copies, t0, encounter)
+    doubts = with_doubts(tree, copies, t0, encounter)
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
 
@@ -212,18 +213,27 @@ def counts_refusal(model: Attention, tokens: int) -> str | None:
     return reason
 
 
-def _parted(clusters: Clusters) -> np.ndarray | None:
-    """The groups (n,) in which followers are carried along; None where they stay with their leaders."""
-    from metastable.analysis.followers import groups_of, heavier_followers, parted_by_mass
+def _parted(clusters: Clusters, path: Any) -> tuple[np.ndarray | None, float]:
+    """The groups (n,) in which followers are carried along, None where they stay with their leaders, who take this path alone; and the
+    time of the path from which on those that meet stay together, as far as leaders tell.
+    """
+    from metastable.analysis.followers import groups_of, groups_within, heavier_followers, parted_by_mass, unsteady
 
     if not clusters.causal or len(clusters.leaders) == 0:
-        return None
+        return None, LATEST
     if heavier_followers(clusters.model.masses):
-        return parted_by_mass(groups_of(clusters.labels), np.asarray(clusters.model.masses))
-    return None if clusters.sizes.max() == 1 or _pulled_back(clusters.model) else groups_of(clusters.labels)
+        return parted_by_mass(groups_of(clusters.labels), clusters.token_mass), LATEST
+    if clusters.sizes.max() == 1:
+        return None, LATEST
+    if not _pulled_back(clusters.model):
+        return groups_of(clusters.labels), LATEST
+    which, back = unsteady(clusters, path)
+    return (groups_within(clusters.labels, which) if which.any() else None), min(LATEST, LONGER * back)
 
 
-def _carried(clusters: Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[Clusters, MergeTree] | None:
+def _carried(
+    clusters: Clusters, parted: np.ndarray, back: float, alone: MergeTree
+) -> tuple[Clusters, MergeTree] | None:
     """The groups `parted` of followers and their tree, where it is another one than that of the leaders `alone`.
 
     None where followers change nothing.
@@ -231,20 +241,9 @@ def _carried(clusters: Clusters, parted: np.ndarray, alone: MergeTree) -> tuple[
     It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
     """
     groups = Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
-    tree = groups.group_tree(groups.places)
+    tree = groups.group_tree(groups.places, back)
     parts = tree.start_labels.max() > clusters.labels.max()
-    return (groups, tree) if parts or len(tree) != len(alone) or _elsewhere(tree, alone).any() else None
-
-
-def _elsewhere(tree: MergeTree, other: MergeTree) -> np.ndarray:
-    """Which merges (m,) of a tree have another parent in the other one, or happen at another time (`SAME_TIME`)."""
-    found = {int(child): row for row, child in enumerate(other.child)}
-    differs = np.ones(len(tree), dtype=bool)
-    for row, child in enumerate(tree.child):
-        at = found.get(int(child))
-        if at is not None and other.parent[at] == tree.parent[row]:
-            differs[row] = abs(math.log10(other.time[at] / tree.time[row])) > SAME_TIME
-    return differs
+    return (groups, tree) if parts or len(tree) != len(alone) or elsewhere(tree, alone).any() else None
 
 
 def _pulled_back(model: Attention) -> bool:
@@ -252,17 +251,6 @@ def _pulled_back(model: Attention) -> bool:
     form = model.all_heads[0].bilinear
     factor = 1.0 if form is None else scalar_multiple(form)
     return factor is not None and factor >= 0.0
-
-
-def _touches(tree: MergeTree, labels: np.ndarray) -> np.ndarray:
-    """Which merges (m,) are of clusters of `labels` whose tokens are apart in the tree."""
-    split = np.bincount(labels[cluster_leaders(tree.start_labels)]) > 1
-    affected = split[labels[cluster_leaders(tree.start_labels)]][tree.start_labels]
-    rows = np.zeros(len(tree), dtype=bool)
-    for row, (child, parent) in enumerate(zip(tree.child, tree.parent)):
-        rows[row] = affected[child] or affected[parent]
-        affected[parent] |= affected[child]
-    return rows
 
 
 def _instead(model: Attention, tokens: int) -> str:
@@ -313,11 +301,11 @@ class Clusters:
         self.causal: bool = isinstance(model.mask, Causal)
         causal = self.causal
         self.places: FloatArray = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
-        token_mass = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses)
-        member = np.zeros((count, len(tokens)))
-        member[self.labels, np.arange(len(tokens))] = token_mass
+        self.token_mass: FloatArray = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses, float)
+        self.member: FloatArray = np.zeros((count, len(tokens)))
+        self.member[self.labels, np.arange(len(tokens))] = self.token_mass
         seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
-        self.masses: FloatArray = seen @ member.T
+        self.masses: FloatArray = seen @ self.member.T
         self.together: int = (model.dim - 1) * (1 if causal else count)
 
     def disturbed(self, blur: float | None) -> list[FloatArray]:
@@ -335,7 +323,7 @@ class Clusters:
         """
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
-        strength = self._strength()
+        strength = self.strength
         apart = self.places[None] - self.places[:, None]
         logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
         weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
@@ -350,20 +338,23 @@ class Clusters:
         """The merges of clusters at these places."""
         return self.read(self.path(places, ARRIVED * self.radius))
 
-    def group_tree(self, places: FloatArray) -> MergeTree:
-        """The merges of groups at these places, which may part after they have met."""
+    def group_tree(self, places: FloatArray, back: float = LATEST) -> MergeTree:
+        """The merges of groups at these places, which may part after they have met; from the time `back` on they stay together."""
+        from metastable.analysis import _paths, leaders
         from metastable.analysis.followers import tree_of_groups
 
-        tree = tree_of_groups(
-            self.path(places, 0.0, gathered=self._gathered()), self.labels, self.radius, self.pace, RESOLUTION
-        )
-        return replace(tree, time=self.t0 + tree.time, before=self.t0 + tree.before)
+        path = self.path(places, 0.0, until=back, gathered=self._gathered())
+        if back < LATEST and path.code == leaders.REACHED:
+            reached = _paths.places_at(path.pieces[-1], 1.0)
+            path = leaders.joined(path, self.path(reached, ARRIVED * self.radius, begin=path.end))
+        return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
 
     def _gathered(self) -> float:
         """Distance to the first token within which all are one cluster for ever: there logits are equal, and it does not move."""
-        return min(ARRIVED * self.radius, GATHERED / (1.0 + self._strength()))
+        return min(ARRIVED * self.radius, GATHERED / (1.0 + self.strength))
 
-    def _strength(self) -> float:
+    @property
+    def strength(self) -> float:
         """beta |Q^T K|, by how much logits change with places."""
         head = self.model.all_heads[0]
         return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
@@ -374,6 +365,7 @@ class Clusters:
         reach: float,
         until: float = LATEST,
         *,
+        begin: float = 0.0,
         beta: float | None = None,
         tolerance: float = TOLERANCE,
         gathered: float = 0.0,
@@ -393,7 +385,7 @@ class Clusters:
         return leaders.solve(
             places,
             surroundings,
-            begin=0.0,
+            begin=begin,
             until=until,
             tolerance=tolerance,
             max_steps=MAX_STEPS,
@@ -419,19 +411,3 @@ class Clusters:
             events.add(earlier, later, self.leaders, self.sizes, *times)
             later, high = earlier, low
         return events.tree(self.radius, self.labels, final[self.labels], refined=True)
-
-
-def _doubts(tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float) -> MergeTree:
-    """The tree with `uncertainty` and `doubtful`, as disturbed cascades tell."""
-    square, doubtful = np.zeros(len(tree)), np.zeros(len(tree), dtype=bool)
-    for copy in copies:
-        found = {int(child): row for row, child in enumerate(copy.child)}
-        for row, child in enumerate(tree.child):
-            other = found.get(int(child))
-            doubtful[row] |= other is None or copy.parent[other] != tree.parent[row]
-            if other is not None:
-                waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
-                square[row] += math.log10(waits[1] / waits[0]) ** 2
-    wait = np.maximum(tree.time - t0, encounter)
-    uncertainty = np.sqrt(square / COPIES + (encounter / (math.log(10.0) * wait)) ** 2)
-    return replace(tree, uncertainty=uncertainty, doubtful=doubtful)

@@ -1,9 +1,13 @@
 """Do the followers of a cluster go where its leader goes? Groups of them as points of their own.
 
-For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to it: the cluster is its leader. Under other Q and K
-this need not be so. A follower sees more tokens at its place than the leader does, and when the leader falls it may stay, or
-fall into another cluster. So there the followers are carried along: group g of a cluster is a point at its first token, with the
-tokens of the group ahead of each viewer as its mass. Points that coincide are not joined, so that they may part again.
+For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to it: the cluster is its leader, unless others draw the
+follower away. It sees more of them than the leader does: the first token never moves, but its followers may go over to a heavy
+cluster that comes near. Under other Q and K a follower need not fall back: when the leader falls it may stay, or fall into another
+cluster. So there the followers are carried along: group g of a cluster is a point at its first token, with the tokens of the
+group ahead of each viewer as its mass. Points that coincide are not joined, so that they may part again.
+
+For Q^T K = c I that is done only for clusters that need it (`unsteady`): a token of each group is moved along the path that the
+leaders take, without acting on them, which costs less than the path.
 
 The same is done where masses differ and a token is heavier than one before it: when its leader falls, its own mass still holds it.
 """
@@ -24,6 +28,9 @@ from metastable.analysis.merging import MergeTree, tree_of_film
 MOST_POINTS = 12
 """Tokens up to which each is a group by itself; of more, groups of 1, 1, 2, 4, ... in the order of the sequence."""
 
+BRIEF = 0.02
+"""Followers that are away from their leader for a shorter part of the time have not left: checkpoints of trees are farther apart."""
+
 
 def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
     """The clusters `labels` (n,) parted into groups (n,), numbered by first token: the leader, and its followers in groups.
@@ -37,6 +44,45 @@ def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
         members = np.flatnonzero(labels == cluster)
         found[members] = members[0] + labels.size * np.ceil(np.log2(1.0 + np.arange(members.size))).astype(np.int64)
     return by_first_token(found)
+
+
+def groups_within(labels: IntArray, which: NDArray[np.bool_]) -> IntArray:
+    """The clusters `labels` (n,) of which only those in `which` (clusters,) are parted into groups, numbered by first token."""
+    groups, first = groups_of(labels), cluster_leaders(labels)
+    return by_first_token(np.where(which[labels], cluster_leaders(groups)[groups], first[labels]))
+
+
+def unsteady(clusters: Any, path: Any) -> tuple[NDArray[np.bool_], float]:
+    """Which clusters (k,) have followers that leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I,
+    and when, in the time of the path, all of them are back.
+
+    A token of each group of `groups_of` is moved along: drawn by the tokens ahead of it, who are at the places of their leaders.
+    It has left when it is farther than the radius from its leader for longer than `BRIEF` of the time. What is shorter is a cluster
+    that stretches in a fall, which no tree shows.
+    """
+    from metastable.analysis import _probes
+
+    found = np.zeros(len(clusters.leaders), dtype=bool)
+    groups = cluster_leaders(groups_of(clusters.labels))
+    first = groups[~np.isin(groups, clusters.leaders)]
+    if len(first) == 0 or len(path.width) == 0:
+        return found, 0.0
+    ahead = np.arange(len(clusters.tokens)) < first[:, None]
+    begin = clusters.t0 * clusters.pace
+    left, back = _probes.leaving(
+        begin + path.begin,
+        path.width,
+        path.pieces,
+        clusters.tokens[first],
+        clusters.token_mass[first],
+        clusters.labels[first],
+        ahead @ clusters.member.T,
+        clusters.strength,
+        np.sqrt(link_bound(clusters.radius)),
+        BRIEF,
+    )
+    found[clusters.labels[first[left]]] = True
+    return found, float(np.max(back[left] - begin, initial=0.0))
 
 
 def heavier_followers(masses: Any) -> bool:
@@ -95,13 +141,15 @@ class PathFilm(Film):
         return _paths.held(self.pieces[step], low, high, self.bound)
 
 
-def tree_of_groups(path: Any, groups: IntArray, radius: float, pace: float, resolution: float) -> MergeTree:
-    """The merge tree of tokens in `groups` (n,) that went the way of their points, from time 0 on.
+def tree_of_groups(
+    path: Any, groups: IntArray, radius: float, pace: float, resolution: float, begin: float = 0.0
+) -> MergeTree:
+    """The merge tree of tokens in `groups` (n,) that went the way of their points, from the time `begin` on.
 
-    As `merge_tree` reads a run, so that a cluster that stretches for a moment while it falls is one. Tokens that part
-    later are apart from the start.
+    As `merge_tree` reads a run, by windows of its time, so that a cluster that stretches for a moment while it falls is one. Tokens
+    that part later are apart from the start.
     """
-    film = PathFilm(path.begin / pace, path.width / pace, radius, path.pieces, link_bound(radius))
+    film = PathFilm(begin + path.begin / pace, path.width / pace, radius, path.pieces, link_bound(radius))
     return in_tokens(tree_of_film(film, resolution=resolution), groups)
 
 

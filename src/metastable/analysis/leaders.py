@@ -60,6 +60,12 @@ class Path(NamedTuple):
     end: float
 
 
+def joined(one: Path, other: Path) -> Path:
+    """A path and its continuation."""
+    pairs = ((getattr(one, name), getattr(other, name)) for name in ("begin", "width", "pieces", "owner"))
+    return Path(*(np.concatenate(pair) for pair in pairs), code=other.code, end=other.end)
+
+
 @inner
 def _absorb(surroundings, work):
     """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""

@@ -242,9 +242,10 @@ class _Rewind:
 
     def touched(self) -> NDArray[np.bool_]:
         """Which steps (steps,) touch a window that those before them do not: the others are told by their neighbours."""
-        ends = np.array([self._halves(self.film.time(step, 1.0)) for step in range(self.film.steps)])
-        begins = np.array([self._halves(self.film.time(step, 0.0)) for step in range(self.film.steps)])
-        return begins < ends
+        begins, ends = self.film.start, self.film.start + self.film.width
+        with np.errstate(divide="ignore"):
+            halves = [np.floor(np.log(times / EARLIEST) / self.half) for times in (begins, ends)]
+        return np.maximum(halves[0], -1.0) < np.maximum(halves[1], -1.0)
 
     def pass_over(self, step: int, low: float, high: float) -> None:
         """Compare clusters in the windows that touch (low, high] of a step, unless it is sure that nothing changes in it."""

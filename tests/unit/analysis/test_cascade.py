@@ -8,7 +8,7 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import _paths, cascade, cluster_leaders, leaders
+from metastable.analysis import _paths, _probes, cascade, cluster_leaders, leaders
 from metastable.analysis._film import Film, RunFilm, by_first_token, refine
 from metastable.analysis.cascade import COPIES
 from metastable.analysis.clusters import link_bound
@@ -67,6 +67,63 @@ def test_followers_that_part_are_carried_along_and_called_doubtful(seed):
     seen = np.append(tree.time[tree.time < run.end], run.end)
     for moment in np.sqrt(seen[1:] * seen[:-1]):
         np.testing.assert_array_equal(tree.labels_at(moment), truth.labels_at(moment))
+
+
+@pytest.mark.parametrize("t0", [20.0, 60.0])
+def test_followers_that_a_heavy_cluster_draws_over_are_carried_along(t0):
+    """Q = K = I. Token 0 never moves; 17 tokens come near, and its six followers go over to them before they arrive."""
+    model = ms.Attention(dim=2, beta=16.0)
+    run = ms.simulate(model, sphere.uniform(40, dim=2, seed=0), until=130.0, progress=False)
+    truth, guess = ms.merge_tree(run), ms.predict_merges(run.at(t0), model, t0)
+    later, seen = truth.time > t0, guess.time < run.end
+    for name in ("child", "parent", "child_size", "parent_size"):
+        assert getattr(guess, name)[seen].tolist() == getattr(truth, name)[later].tolist()
+    np.testing.assert_allclose(guess.time[seen], truth.time[later], rtol=2e-3)
+    # Torn from t0 on in the tree, whole in the state until t = 100: the merges of the six say so, and those behind them do not.
+    torn = (guess.child == 22) | (guess.child == 1)
+    np.testing.assert_array_equal(guess.doubtful, torn)
+
+
+def test_one_that_leaves_is_told_from_one_that_stays():
+    """A follower of a resting leader: with a second place of mass m at a distance where its own resting place is there, and is not."""
+    for angle, stays in ((1.2, True), (0.7, False)):
+        pieces = np.zeros((40, 5, 2, 2))
+        pieces[:, 0] = on_circle([0.0, angle])
+        width = np.full(40, 5.0)
+        begin = 100.0 + np.cumsum(width) - width
+        args = (begin, width, pieces, on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64))
+        left, back = _probes.leaving(*args, np.array([[1.0, 17.0]]), 16.0, 0.125, 0.02)
+        assert left.tolist() == [not stays]
+        assert back.tolist() == [0.0 if stays else np.inf]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_a_probe_moves_like_a_token_among_frozen_places(dim):
+    """One step against simulation (short steps), and against Newton's method on the force of the model (long ones)."""
+    places, masses = sphere.uniform(4, dim=dim, seed=3), np.array([3.0, 1.0, 2.0, 5.0])
+    model = ms.Attention(dim=dim, beta=4.0, frozen=ms.Frozen(places, masses))
+    token = sphere.retract(places[0] + 0.05 * places[1])
+    work = (np.empty(4), np.empty(dim), np.empty((dim, dim)))
+    y = token.copy()
+    for _ in range(2000):
+        assert _probes._step(y, 1.0, places, masses, 4.0, 1e-3, *work)
+    run = ms.simulate(model, token[None], until=2.0, progress=False)
+    np.testing.assert_allclose(y, run.final[0], atol=2e-3)
+    for _ in range(30):
+        assert _probes._step(y, 1.0, places, masses, 4.0, 1e9, *work)
+    rest = ms.simulate(model, token[None], until=200.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
+    np.testing.assert_allclose(y, rest, atol=1e-8)
+
+
+def test_three_at_once_are_called_doubtful():
+    """d = 8: leaders say 2 into 1 and both into 0; stretched followers of 0 link 2 to 0 first."""
+    model = ms.Attention(dim=8, beta=9.0)
+    run = ms.simulate(model, sphere.uniform(40, dim=8, seed=6), until=400.0, rtol=1e-9, atol=1e-12, progress=False)
+    truth, guess = ms.merge_tree(run), run.predict_merges(100.0)
+    found = dict(zip(guess.child.tolist(), zip(guess.parent.tolist(), guess.doubtful.tolist())))
+    wrong = [c for c, p in zip(truth.child.tolist(), truth.parent.tolist()) if c in found and found[c][0] != p]
+    assert wrong == [2]
+    assert [c for c, (_, doubtful) in found.items() if doubtful] == [2]
 
 
 def test_groups_of_followers_keep_the_leader_alone():
