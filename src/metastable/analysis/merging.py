@@ -236,7 +236,7 @@ class _Rewind:
 
     def __init__(self, film: Film, window: float, resolution: float) -> None:
         self.film, self.half, self.resolution = film, 0.5 * math.log1p(window), resolution
-        self.end = film.time(film.steps - 1, 1.0)
+        self.begin, self.end = film.time(0, 0.0), film.time(film.steps - 1, 1.0)
         self.partition = film.look(film.steps - 1, 1.0)
         self.events = Events()
 
@@ -270,7 +270,10 @@ class _Rewind:
             leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
             crowd = np.bincount(self.partition[leaders])
             moving = leaders[crowd[self.partition[leaders]] > 1]
-            self._chase(begin, self._checkpoint(window + 1)[0], moving, sizes[earlier[moving]])
+            # The next checkpoint behind the start is in the window where the first half begins after it, or in the one behind that.
+            later = window + 1 if window >= 0 else (self._halves(self.begin) + 1) // 2
+            end = self._checkpoint(later)[0]
+            self._chase(begin, end if end > begin else self._checkpoint(later + 1)[0], moving, sizes[earlier[moving]])
         self.partition = earlier
 
     def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
@@ -285,9 +288,10 @@ class _Rewind:
             found = film.last_parting(later, leaders, begin, before, self.resolution)
 
     def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
-        """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end outside."""
+        """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end where one of them is
+        outside (so a window that the start or the end cuts has two, as all have)."""
         times = [EARLIEST * math.exp(min(700.0, half * self.half)) for half in (2 * window, 2 * window + 1)]
-        times = [0.0] if window < 0 else [t for t in times if t < self.end] or [math.inf]
+        times = [self.begin] if window < 0 else [t if t < self.end else math.inf for t in times]
         moments = [self.film.locate(t) for t in times]
         states = [self.film.look(*moment) for moment in moments]
         fewest = int(np.argmin([state.max() for state in states]))

@@ -448,3 +448,30 @@ def test_a_march_of_followers_ends_when_all_are_gathered_for_good():
     np.testing.assert_array_equal(trees[0].parent, trees[1].parent)
     assert trees[1].complete
     assert len(trees[1]) > 0
+
+
+@pytest.mark.parametrize("t0", [0.0, 10.0, 1000.0, 1e5])
+def test_merges_soon_after_a_late_moment_are_there(t0):
+    """Followers are carried here, and their tree is read by windows of its time: ten units are less than one window of a late t0."""
+    model = ms.Attention(dim=2, beta=9.0, query=np.diag([1.0, 1.2]), key=np.eye(2))
+    tree = ms.predict_merges(on_circle([0.0, 0.0, 0.9, 0.9, 3.0, 3.0]), model, t0)
+    assert [(int(c), int(p)) for c, p in zip(tree.child, tree.parent)] == [(2, 0), (4, 0)]
+    np.testing.assert_allclose(tree.time - t0, [10.47, 1.9924e7], rtol=1e-3)
+    assert tree.count(t0) == 3
+    assert tree.count(1e300) == 1
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_every_predicted_tree_adds_up(dim):
+    """A merge for every cluster that is gone at the end, whenever the prediction is made."""
+    rng = np.random.default_rng(dim)
+    for seed in range(6):
+        fields = {} if seed % 2 else {"query": rng.normal(size=(dim, dim)), "key": rng.normal(size=(dim, dim))}
+        model = ms.Attention(dim=dim, beta=3.0 if fields else 16.0, **fields)
+        times = np.sort(10.0 ** rng.uniform(1.0, 2.5, 4))
+        run = ms.simulate(model, sphere.uniform(30, dim=dim, seed=seed), times=times, progress=False)
+        for t, state in zip(run.times.tolist(), run.states):
+            tree = ms.predict_merges(state, model, t)
+            assert len(tree) == tree.start_labels.max() - tree.final_labels.max()
+            assert len(set(tree.child.tolist())) == len(tree)
+            assert tree.count(1e301) == tree.final_labels.max() + 1

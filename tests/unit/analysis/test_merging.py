@@ -12,6 +12,7 @@ from scipy.cluster import hierarchy
 import metastable as ms
 from metastable import sphere
 from metastable.analysis import cluster_labels, merge_tree
+from metastable.analysis.merging import EARLIEST
 from metastable.errors import InvalidInputError
 from metastable.integrate.solution import Dense
 
@@ -177,3 +178,19 @@ def test_a_short_separation_inside_one_long_step_is_seen() -> None:
     tree = merge_tree(run, radius=0.1, window=4.0)
     closed = 1.0 + 0.09 * (0.5 + 0.5 * math.sqrt(1.0 - math.sqrt(0.5)))
     assert tree.time.tolist() == pytest.approx([closed], abs=1e-8)
+
+
+@pytest.mark.parametrize("more", [1.0, 1e3, 2e6])
+def test_the_end_of_a_run_decides_nothing_about_its_past(more: float) -> None:
+    """The tokens of the test above are apart where a window begins, and the run ends before or behind the middle of this window."""
+    fall = EARLIEST * 1.1**290 - 1.0
+    steps = [
+        np.array([[0.0, 1.0, 1.0001]]),
+        np.array([[0.0, 1.0, 1.0001], [0.0, -1.0, 0.0]]),
+        np.array([[0.0, 0.0, 1.0001], [0.0, 0.0, -1.0]]),
+        np.array([[0.0, 0.0, 0.0001]]),
+    ]
+    tree = merge_tree(on_circle([0.0, fall, fall + 1, fall + 2], [fall, 1.0, 1.0, more], steps), radius=1e-3)
+    assert tree.start_labels.tolist() == [0, 1, 1]
+    assert (tree.child.tolist(), tree.parent.tolist()) == ([1], [0])
+    assert tree.count([1.0, fall + 1.5, fall + 2.5]).tolist() == [2, 1, 1]
