@@ -39,8 +39,8 @@ TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
-COUNTING = 1e-5
-"""Error of a step where only the number of clusters is asked for."""
+ROUGH = 1e-5
+"""The same where only the number of clusters is asked for, and in disturbed cascades, whose places are that uncertain themselves."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
@@ -158,11 +158,11 @@ def predict_merges(
     carried = _carried(clusters, parted, back, tree) if parted is not None and followed else None
     if carried is not None:
         alone, (groups, tree) = tree, carried
-        copies = [groups.group_tree(places, back) for places in groups.disturbed(blur)]
+        copies = [groups.group_tree(places, back, ROUGH) for places in groups.disturbed(blur)]
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
         return with_doubts(tree, copies, t0, encounter, torn)
-    copies = [clusters.tree(places) for places in clusters.disturbed(blur)] if len(tree) else []
+    copies = [clusters.tree(places, ROUGH) for places in clusters.disturbed(blur)] if len(tree) else []
     doubts = with_doubts(tree, copies, t0, encounter)
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
@@ -180,7 +180,7 @@ def counts_after(
     radius = cluster_radius(model) if radius is None else radius
     clusters = Clusters(state, model, t0, radius)
     waits = (np.asarray(times, dtype=float) - t0) * clusters.pace
-    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=COUNTING)
+    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=ROUGH)
     counts = np.full(waits.size, np.nan)
     bound = link_bound(radius)
     for row, wait in enumerate(waits):
@@ -334,19 +334,20 @@ class Clusters:
         pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, strength * spread)
         return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
 
-    def tree(self, places: FloatArray) -> MergeTree:
+    def tree(self, places: FloatArray, tolerance: float = TOLERANCE) -> MergeTree:
         """The merges of clusters at these places."""
-        return self.read(self.path(places, ARRIVED * self.radius))
+        return self.read(self.path(places, ARRIVED * self.radius, tolerance=tolerance))
 
-    def group_tree(self, places: FloatArray, back: float = LATEST) -> MergeTree:
+    def group_tree(self, places: FloatArray, back: float = LATEST, tolerance: float = TOLERANCE) -> MergeTree:
         """The merges of groups at these places, which may part after they have met; from the time `back` on they stay together."""
         from metastable.analysis import _paths, leaders
         from metastable.analysis.followers import tree_of_groups
 
-        path = self.path(places, 0.0, until=back, gathered=self._gathered())
+        path = self.path(places, 0.0, until=back, gathered=self._gathered(), tolerance=tolerance)
         if back < LATEST and path.code == leaders.REACHED:
             reached = _paths.places_at(path.pieces[-1], 1.0)
-            path = leaders.joined(path, self.path(reached, ARRIVED * self.radius, begin=path.end))
+            further = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance)
+            path = leaders.joined(path, further)
         return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
 
     def _gathered(self) -> float:
