@@ -156,6 +156,11 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
             raise StoreExistsError(
                 f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
             )
+        others = _foreign(target)
+        if others:
+            raise StoreExistsError(
+                f"{target} also holds what is not part of a store and would be lost ({', '.join(others)}); move that away first"
+            )
     parent = target.absolute().parent
     if not parent.is_dir():
         raise StoreError(f"the folder {parent} does not exist; create it first")
@@ -165,6 +170,18 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
     except OSError as reason:
         raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
     return target
+
+
+def _foreign(store: Path) -> list[str]:
+    """Files and folders within a store that are not zarr's; hidden ones, which file managers leave everywhere, do not count."""
+    known = ("zarr.json", ".zarray", ".zgroup")
+    return sorted(
+        item.name
+        for item in store.iterdir()
+        if not item.name.startswith(".")
+        and item.name not in known
+        and not any((item / name).is_file() for name in known)
+    )
 
 
 def _followed(path: Path) -> Path:

@@ -204,6 +204,19 @@ def test_an_existing_store_is_never_overwritten_unasked(tmp_path):
     assert ms.load(path).end == 1.0
 
 
+def test_notes_within_a_store_are_not_lost(tmp_path):
+    """Overwriting replaces the folder, so what somebody put into it would go with it."""
+    path = run().save(tmp_path / "run.zarr")
+    (path / ".DS_Store").write_text("left by a file manager")
+    run().save(path, overwrite=True)
+    (path / "notes.txt").write_text("mine")
+    (path / "figures").mkdir()
+    with pytest.raises(errors.StoreExistsError, match=r"figures, notes\.txt"):
+        run(until=1.0).save(path, overwrite=True)
+    assert (path / "notes.txt").read_text() == "mine"
+    assert ms.load(path).end == 3.0
+
+
 def test_something_else_is_never_overwritten(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")

@@ -58,7 +58,8 @@ class Attention(ArrayFields):
     Fields
     ------
     dim : dimension d >= 2 of the tokens.
-    beta : inverse temperature (of the single head; leave it out when `heads` is given); below zero tokens repel.
+    beta : inverse temperature (of the single head; leave it out when `heads` is given); below zero tokens attend most
+        to those least like them.
     query, key, value : d x d matrices, or None for the identity.
     heads : tuple of `Head` (also of low rank, with biases and rotary positions), summed, instead of the four above.
     mask : `Causal()`, `Full()`, `Window(w)`, `Sink(s, w)`, `Prefix(p)` or `Mask(matrix)`, `Mask(rule)`.

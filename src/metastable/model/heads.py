@@ -104,7 +104,7 @@ def _largest_angle(rotary: Rotary, tokens: int, rank: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Head(ArrayFields):
-    """One attention head; `beta` is its inverse temperature (below zero tokens repel).
+    """One attention head; `beta` is its inverse temperature (below zero tokens attend most to those least like them).
 
     Fields
     ------
