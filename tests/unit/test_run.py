@@ -206,7 +206,8 @@ def test_an_existing_store_is_never_overwritten_unasked(tmp_path):
 
 def test_notes_within_a_store_are_not_lost(tmp_path):
     """Overwriting replaces the folder, so what somebody put into it would go with it."""
-    path = run().save(tmp_path / "run.zarr")
+    path = tmp_path / "run.zarr"
+    run().save(path)
     (path / ".DS_Store").write_text("left by a file manager")
     run().save(path, overwrite=True)
     (path / "notes.txt").write_text("mine")
