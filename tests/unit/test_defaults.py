@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 from typer.testing import CliRunner
 
 import metastable as ms
@@ -80,16 +81,17 @@ def test_results_say_with_which_lengths_they_were_measured(tmp_path):
         for found in (stats[name], run.observe(measures[name]), ms.load_ensemble(tmp_path / "stats.zarr")[name]):
             assert {key: found.attrs[key] for key in ("delta", "radius") if key in found.attrs} == lengths
             assert found.attrs["observable"] == run.observe(measures[name]).attrs["observable"]
-    assert "clusters_radius" not in stats.coords
+    assert "clusters_radius" not in stats
 
     drawn = ms.ensemble(lambda generator: ms.Attention(dim=2, beta=float(generator.uniform(4, 25))), **options)
     beta = json.loads(drawn.attrs["model"])["first"]["beta"]
     assert float(drawn.clusters_radius[0]) == pytest.approx(0.5 * beta**-0.5, rel=1e-14)
     assert len(np.unique(drawn.clusters_radius)) == 3
     np.testing.assert_allclose(drawn.near_delta, 8 * drawn.clusters_radius, rtol=1e-15)
-    assert "near_radius" not in drawn.coords  # one for all
+    assert "near_radius" not in drawn  # one for all
     assert drawn.near.attrs["radius"] == 0.2
     assert "radius" not in drawn.clusters.attrs
+    xr.Dataset({"one": stats.clusters, "drawn": drawn.clusters})  # nothing goes along that would not fit together
 
 
 def test_a_sweep_needs_no_radius():

@@ -11,6 +11,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.ensembles import digests
 from metastable.ensembles.problem import Problem
 from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
@@ -174,16 +175,16 @@ class Record:
             for name, values in self.values.items()
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
+        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items() if name not in variables}
         for column, name in enumerate(("accepted", "rejected", "evaluations")):
             variables[name] = ("member", self.statistics[finished, column])
-        return xr.Dataset(
+        found = xr.Dataset(
             variables,
             coords={
                 "member": finished,
                 "time": problem.times,
                 "member_seed": ("member", self._seeds(finished.size)),
                 **self._agreed_coordinates(),
-                **{name: ("member", all_[finished]) for name, all_ in self.lengths.items() if name not in variables},
             },
             attrs={
                 "format": FORMAT,
@@ -203,6 +204,7 @@ class Record:
                 **({"failure": self.failure} if self.failure else {}),
             },
         )
+        return digests.sealed(found, problem.observables)
 
 
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
