@@ -109,6 +109,7 @@ def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
             (stats, True),
             (turned, True),
             (stats.assign(mine=2 * stats.cosine), True),
+            (stats.where(stats.member != 1, drop=True), True),
             (xr.concat([stats.isel(member=[2]), stats.isel(member=[0])], "member"), True),
             (stats.isel(time=[1]), False),
             (stats.isel(time=-1), False),

@@ -68,7 +68,10 @@ def _digest_of_times(stats: xr.Dataset) -> str:
 
 
 def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
-    """One number for each member (members,), the sum over all its values of their bits mixed with the place where they stand."""
+    """One number for each member (members,), the sum over all its values of their bits mixed with the place where they stand.
+
+    53 bits of it: xarray makes floating-point numbers of whole ones on many ways (`where`), and they survive that.
+    """
     members = stats.sizes["member"]
     total = np.zeros(members, dtype=np.uint64)
     for name in observables:
@@ -80,7 +83,7 @@ def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
         for first in range(0, members, rows):
             bits = np.ascontiguousarray(array[first : first + rows], dtype=np.float64).view(np.uint64)
             total[first : first + rows] += _mixed(bits ^ _mixed(places)).sum(axis=1, dtype=np.uint64)
-    return total
+    return (total >> np.uint64(11)).astype(np.int64)
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
