@@ -23,9 +23,10 @@ import metastable as ms
 from benchmarks.timing import Contender, race
 from metastable.environment import processor_name
 from metastable.integrate import rodas
+from metastable.integrate.plan import Accuracy, Save
 from metastable.kernels.cpu.compiled import compiled
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.jacobian_circle import Columns, Line, finish_row, keep_weights, padded
+from metastable.kernels.minimax import LOG2E
 
 BETA = 64.0
 TOLERANCE = 1e-4
@@ -47,7 +48,7 @@ def points(angles: np.ndarray) -> np.ndarray:
 def by_rodas(angles: np.ndarray, times: np.ndarray, tolerance: float, beta: float = BETA) -> np.ndarray:
     """Angles at the output times, (times, tokens)."""
     solution = rodas.solve(
-        ms.Attention(dim=2, beta=beta), points(angles), times=times, until=times[-1], rtol=tolerance, atol=0.0
+        ms.Attention(dim=2, beta=beta), points(angles), Save(times[-1], times), Accuracy(tolerance, 0.0)
     )
     return np.arctan2(solution.states[:, :, 1], solution.states[:, :, 0])
 
@@ -146,7 +147,7 @@ def cost_per_step(sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000), steps: 
 
         def run(x: np.ndarray = x, model: ms.Attention = model, turns: int = turns) -> None:
             for _ in range(turns):
-                rodas.solve(model, x, until=1e6, rtol=1e-6, atol=0.0, max_steps=steps, keep_dense=False)
+                rodas.solve(model, x, Save(1e6, np.array([1e6])), Accuracy(1e-6, 0.0, steps))
 
         contenders.append(Contender(f"n = {n}", run, units=turns * steps))
     race(contenders, rounds=3)
@@ -162,7 +163,7 @@ def cost_per_step(sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000), steps: 
 def collapse_time(angles: np.ndarray, beta: float, tolerance: float, reach: float = 1e-3) -> tuple[float, float]:
     """(log10 of the time from which all tokens are within `reach` of the first, largest distance at the end)."""
     until = 10.0 ** (2 * beta / math.log(10) + 12)
-    solution = rodas.solve(ms.Attention(dim=2, beta=beta), points(angles), until=until, rtol=tolerance, atol=0.0)
+    solution = rodas.solve(ms.Attention(dim=2, beta=beta), points(angles), Save(until), Accuracy(tolerance, 0.0))
     assert solution.dense is not None
     dense = solution.dense.parts[0]
 
@@ -204,7 +205,7 @@ def acceptance(draws: int) -> None:
         query, key = rng.standard_normal((3, 3)), rng.standard_normal((3, 3))
         x = ms.sphere.uniform(32, dim=3, seed=seed)
         model = ms.Attention(dim=3, beta=9.0, query=query, key=key)
-        final = rodas.solve(model, x, until=1e50, keep_dense=False).states[-1]
+        final = rodas.solve(model, x, Save(1e50)).states[-1]
         reached += bool(np.linalg.norm(final - x[0], axis=1).max() < 1e-10)
     print(f"  Theorem 4.1, d = 3, n = 32, beta = 9, Gaussian Q and K, T = 1e50: {reached} of 20 draws at x_1(0)")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 import metastable as ms
 from metastable import control
 from metastable.analysis import cluster_leaders, cluster_radius, cluster_sizes
-from metastable.control.placement import Trial, serves
+from metastable.control.goals import serves
+from metastable.control.placement import Trial
 from metastable.errors import GoalError
 
 RESULTS = Path(__file__).parent / "results" / "control.json"
@@ -47,25 +49,34 @@ def records(found: control.Elasticities) -> list[dict[str, Any]]:
     ]
 
 
-def temperature(only: list[int] | None) -> None:
-    """The temperature of each goal, and an independent ensemble there, simulated to the end."""
+def count(model: ms.Attention, until: float, members: int, seed: int) -> tuple[float, float]:
+    """Mean number of clusters of members that are simulated to the end, and its standard error."""
+    stats = ms.ensemble(
+        model,
+        tokens=TOKENS,
+        members=members,
+        times=[until],
+        seed=seed,
+        observe={"clusters": ms.observe.clusters()},
+        progress=False,
+    )
+    counts = stats["clusters"].values[:, 0]
+    return float(counts.mean()), float(counts.std(ddof=1) / math.sqrt(counts.size))
+
+
+def temperature(only: list[int] | None, seed: int, further: int) -> None:
+    """The temperature of each goal, and an independent ensemble there, simulated to the end; `further` members more say where the
+    mean is where that ensemble is out.
+    """
     for number, (clusters, until, dim) in enumerate(LINES):
         if only is not None and number not in only:
             continue
+        begin = time.process_time()
         found = control.temperature(
-            ms.Attention(dim=dim, beta=1.0), TOKENS, clusters, until, seed=number, progress=False
+            ms.Attention(dim=dim, beta=1.0), TOKENS, clusters, until, seed=seed + number, progress=False
         )
-        stats = ms.ensemble(
-            found.model,
-            tokens=TOKENS,
-            members=INDEPENDENT,
-            times=[until],
-            seed=900 + number,
-            observe={"clusters": ms.observe.clusters()},
-            progress=False,
-        )
-        counts = stats["clusters"].values[:, 0]
-        mean, error = float(counts.mean()), float(counts.std(ddof=1) / math.sqrt(counts.size))
+        cost = time.process_time() - begin
+        mean, error = count(found.model, until, INDEPENDENT, seed + 900 + number)
         row = {
             "dim": dim,
             "clusters": clusters,
@@ -74,6 +85,8 @@ def temperature(only: list[int] | None) -> None:
             "interval": found.interval,
             "law": found.law,
             "members": found.members,
+            "known": found.error,
+            "cpu_s": round(cost, 1),
             "tries": [[item.value, item.members, item.mean, item.error] for item in found.tries],
             "differing": found.differing,
             "checked": found.checked,
@@ -81,6 +94,8 @@ def temperature(only: list[int] | None) -> None:
             "error": error,
             "deviations": (mean - clusters) / error,
         }
+        if further:
+            row["further"] = [further, *count(found.model, until, further, seed + 1900 + number)]
         print(json.dumps({name: value for name, value in row.items() if name != "tries"}), flush=True)
         keep("temperature", [row], ("dim", "clusters", "until"))
 
@@ -249,9 +264,11 @@ def main() -> None:
     parser.add_argument("part", choices=["temperature", "schedule", "place", "elasticities"])
     parser.add_argument("--only", type=int, nargs="*")
     parser.add_argument("--draws", type=int)
+    parser.add_argument("--seed", type=int, default=0, help="of the first part: of its searches and ensembles")
+    parser.add_argument("--further", type=int, default=0, help="of the first part: further members of each ensemble")
     given = parser.parse_args()
     if given.part == "temperature":
-        temperature(given.only)
+        temperature(given.only, given.seed, given.further)
     elif given.part == "schedule":
         schedule(given.draws or 20)
     elif given.part == "place":

@@ -10,6 +10,8 @@ from benchmarks import rivals
 from benchmarks.timing import Contender, race
 from metastable import sphere
 from metastable.integrate import fused
+from metastable.integrate.plan import Accuracy, Plan, Save
+from metastable.kernels import select
 from metastable.model import Attention
 
 TOKENS, BETA, HORIZON, OUTPUTS = 200, 64.0, 200.0, 50
@@ -45,8 +47,9 @@ def contenders(starts: np.ndarray, times: np.ndarray) -> list[Contender]:
 
     def ours(interaction: Any) -> Any:
         def run() -> np.ndarray:
-            options = {"rtol": RTOL, "atol": ATOL, "interaction": interaction, "threads": 1}
-            return angles_of(fused.solve_members(model, starts, times, **options)[0])
+            backend = select.Backend("cpu", interaction, threads=1)
+            plan = Plan((model,), "tsit5", Save(times[-1], times), Accuracy(RTOL, ATOL), backend)
+            return angles_of(fused.solve_members(plan, starts).states)
 
         return run
 

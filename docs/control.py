@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import metastable as ms
+from metastable.control.tries import pooled
 from metastable.figures import control_view, style
 from metastable.figures.long_runs import draw_cascade
 from metastable.figures.moments import sample
@@ -92,7 +93,7 @@ def success() -> None:
 def tries() -> None:
     """What a search for a temperature tried."""
     row = next(row for row in KNOWN["temperature"] if (row["clusters"], row["until"]) == (5, 1e6))
-    items = [ms.control.Try(*item) for item in row["tries"]]
+    items = pooled([ms.control.Try(*item) for item in row["tries"]])
     with style.theme("print"):
         page, ax = style.figure(style.COLUMN_WIDTH * 1.3, 2.4)
         control_view.draw_tries(ax, items, 5.0)

@@ -40,7 +40,7 @@ def show(page: Page, address: str, preset: str, at: float) -> None:
     page.locator("#scrub").evaluate(
         "(node, at) => { node.value = at; node.dispatchEvent(new Event('input', { bubbles: true })); }", at
     )
-    page.wait_for_selector("#attention .key:not(:empty)", state="attached", timeout=PATIENCE)
+    page.wait_for_selector("#attention[data-frame]", state="attached", timeout=PATIENCE)
     page.wait_for_timeout(1500)
 
 

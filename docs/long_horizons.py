@@ -15,6 +15,7 @@ from metastable.figures import style
 from metastable.figures.long_runs import collapse, long_run
 from metastable.figures.moments import sample
 from metastable.integrate import rodas
+from metastable.integrate.plan import Accuracy, Save
 
 IMAGES = Path(__file__).parent / "images"
 BETAS = (16.0, 32.0, 64.0)
@@ -51,7 +52,7 @@ def many_runs(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     starts = np.stack([ms.sphere.uniform(TOKENS, dim=2, seed=1000 + draw) for draw in range(DRAWS)])
     times = 10.0 ** np.arange(0.5, 2 * beta / math.log(10) + 1.01, 0.5)
     model, horizon = ms.Attention(dim=2, beta=beta), float(times[-1])
-    solved = [rodas.solve(model, x, times=times, until=horizon, rtol=1e-4, settled=True) for x in starts]
+    solved = [rodas.solve(model, x, Save(horizon, times, settled=True), Accuracy(1e-4)) for x in starts]
     assert {solution.status for solution in solved} == {"success"}
     decades = np.array([math.log10(solution.notes["settled"]) for solution in solved])
     radius = 0.5 / math.sqrt(beta)

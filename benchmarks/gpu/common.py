@@ -44,11 +44,12 @@ def batch(
     registers: int | None = None,
 ) -> Any:
     """Members on the device, ready to be launched."""
-    from metastable.integrate.fused.cuda import tsit5_scheme
+    from metastable.integrate.fused.cuda import scheme_of
+    from metastable.integrate.tableau import TSIT5
     from metastable.kernels.cuda.batch import MemberBatch
     from metastable.kernels.cuda.members import Limits
 
-    return MemberBatch(model, starts, times, Limits(tolerance, max_steps), tsit5_scheme(), dtype, registers)
+    return MemberBatch(model, starts, times, Limits(tolerance, max_steps), scheme_of(TSIT5), dtype, registers)
 
 
 def plan(model: Any, times: np.ndarray, dtype: str = "float64") -> Any:

@@ -262,13 +262,17 @@ def instance(value: Any, kind: type[Kind], name: str, error: type[MetastableErro
 
 def instances(value: Any, kind: type[Kind], name: str) -> list[Kind]:
     """`value` as a list of `kind` (str: of texts)."""
+    return [instance(item, kind, f"each of {name}") for item in listed(value, name, f"a {kind.__name__}")]
+
+
+def listed(value: Any, name: str, each: str) -> list[Any]:
+    """`value` as a list, whatever it holds; `each` says what that should be. Text is no list."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise InvalidInputError(f"{name} must be a list, each a {kind.__name__}, not {value!r}")
+        raise InvalidInputError(f"{name} must be a list, each {each}, not {value!r}")
     try:
-        found = list(value)
+        return list(value)
     except TypeError:  # an array without axes
-        raise InvalidInputError(f"{name} must be a list, each a {kind.__name__}, not {value!r}") from None
-    return [instance(item, kind, f"each of {name}") for item in found]
+        raise InvalidInputError(f"{name} must be a list, each {each}, not {value!r}") from None
 
 
 def path(value: Any, name: str = "path") -> Path:

@@ -114,6 +114,14 @@ def test_a_field_with_the_focus_follows_back_and_undo(follow):
     page.keyboard.type("7")
     rerun(page, lambda: page.evaluate("document.querySelector('#another').click()"))
     assert "7" in page.input_value("[name=seed]")
+    # A page that is loaded anew knows its place: there is something to undo, and nothing to redo after going there and back.
+    page.locator("[name=seed]").blur()
+    page.reload()
+    wait_until_done(page)
+    expect(page.locator("#undo")).to_be_enabled()
+    rerun(page, lambda: page.click("#undo"))
+    rerun(page, lambda: page.click("#redo"))
+    expect(page.locator("#redo")).to_be_disabled()
 
 
 def test_the_control_of_the_story_follows(follow):
@@ -136,6 +144,16 @@ def test_the_control_of_the_story_follows(follow):
     assert float(control.input_value()) == pytest.approx(0.3, abs=0.05)
     page.keyboard.press("Space")
     page.wait_for_function("Number(document.querySelector('#story-control').value) > 0.5")
+    # A V that is none of the choices any more: no choice claims to be it, and Back chooses it again.
+    page.locator("#story .step").nth(4).click()
+    choice = page.get_by_label("pulls alike everywhere")
+    expect(choice).to_be_checked()
+    wait_until_done(page)
+    page.locator("#spectrum canvas").focus()
+    rerun(page, lambda: page.keyboard.press("ArrowLeft"))
+    expect(choice).not_to_be_checked()
+    page.go_back()
+    expect(choice).to_be_checked()
 
 
 @pytest.mark.parametrize("view", [{"active": -1}, {"active": 0.5}, {"story": 3, "active": -1}, {"story": -2}])

@@ -96,6 +96,10 @@ def test_on_a_phone(browser, server, preset):
     page.locator("[name=beta]").scroll_into_view_if_needed()
     rerun(page, lambda: (page.fill("[name=beta]", "20"), page.press("[name=beta]", "Enter")))
     expect(page.locator(".stage .what").first).to_contain_text("β = 20")
+    if preset == "full-causal":  # the small pictures over the settings stand as the large ones do
+        left, right = (page.locator(f".stage[data-panel='{panel}']").bounding_box() for panel in (0, 1))
+        assert left["x"] + left["width"] <= right["x"]
+        assert right["x"] + right["width"] <= 390
     context.close()
 
 

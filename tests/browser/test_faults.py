@@ -243,6 +243,17 @@ def test_clusters_are_told_apart_by_all_eyes(visit):
             places = np.array([lab(color, eyes) for color in colors])
             apart = np.linalg.norm(places[:, None] - places[None], axis=-1)[np.triu_indices(10, 1)]
             assert apart.min() > 14
+    # Twenty clusters for a moment, then four of which one is gone at the end: the four that are seen for long differ.
+    long_lived = """async () => { const { tokenColors } = await import('/static/colors.js');
+        const tokens = 40, frames = 61, last = [0, 2, 3], leaders = new Uint16Array(frames * tokens);
+        for (let f = 0; f < frames; f++) for (let k = 0; k < tokens; k++)
+            leaders[f * tokens + k] = f < 7 ? k % 20 : k % 4 === 3 && f < 40 ? 14 : last[k % 3];
+        const positions = Float32Array.from({ length: 2 * tokens }, (_, i) => Math.cos((i >> 1) / 3 - (i % 2) * Math.PI / 2));
+        const centers = Array.from({ length: 20 }, (_, k) => k);
+        const run = { tokens, components: 2, frames, labelled: frames, leaders, facts: { centers }, positions };
+        const colors = tokenColors(run, 'cluster', false);
+        return [...last, 14].map((k) => colors[k]); }"""
+    assert len(set(page.evaluate(long_lived))) == 4
     expect(page.locator("[name=numbers]")).to_be_checked()
 
 
@@ -309,6 +320,19 @@ def test_links_with_other_things_in_them(visit, server):
     wait_until_done(page)
     expect(page.locator("#speed")).to_have_value("1")
     expect(page.locator("[name=color]")).to_have_value("cluster")
+    # On a page that is open already: what is on show stays, and so does its address; one that can be read is a step of its own.
+    for address, said in (("#s=abc", "cannot be read"), ("#preset=nobody", "There is no preset"), ("#stages", None)):
+        page.evaluate("(hash) => { location.hash = hash; }", address)
+        if said:
+            expect(page.locator("#notice")).to_contain_text(said)
+        page.wait_for_function("location.hash.startsWith('#s=eyJ')")
+        expect(page.locator("#undo")).to_be_disabled()
+        expect(what(page)).to_contain_text("n = 5 ")
+    rerun(page, lambda: page.evaluate("(hash) => { location.hash = hash; }", "#preset=figure-1c"))
+    expect(what(page)).to_contain_text("n = 32 ")
+    rerun(page, lambda: page.click("#undo"))
+    expect(what(page)).to_contain_text("n = 5 ")
+    expect(page.locator("#undo")).to_be_disabled()
 
 
 # ------------------------------------------------------------------------------------------------------ smaller things
@@ -335,6 +359,29 @@ def test_words_and_sizes(visit, browser, server):
         assert Image.open(io.BytesIO(file.read())).size[0] >= 3 * stage(page)["width"]
 
 
+TOO_SMALL = """(within) => {
+  // What a finger of 44 pixels does not find: its box, with its label, or what lies around its middle. Words within a sentence are as
+  // high as their line, at least 24 pixels.
+  const finger = 44 / 2 - 0.5, kinds = "button, select, textarea, input, [role=button], canvas[tabindex], a[href]:not(.skip)";
+  const found = (node, x, y) => {
+    const hit = document.elementFromPoint(x, y);
+    return hit && (node.contains(hit) || hit.closest("label")?.contains(node));
+  };
+  const wide = (node) => {
+    const box = (node.closest("label") ?? node).getBoundingClientRect();
+    if (node.closest("p")) return box.width >= 24 && box.height >= 24;
+    if (box.width >= 43.9 && box.height >= 43.9) return true;
+    return ["center", "end", "start"].some((block) => {
+      node.scrollIntoView({ block, behavior: "instant" });
+      const { left, top, width, height } = node.getBoundingClientRect(), [x, y] = [left + width / 2, top + height / 2];
+      return [[-finger, 0], [finger, 0], [0, -finger], [0, finger]].every(([dx, dy]) => found(node, x + dx, y + dy));
+    });
+  };
+  return [...document.querySelector(within ?? "body").querySelectorAll(kinds)]
+    .filter((node) => node.checkVisibility() && !wide(node)).map((node) => node.id || node.name || node.textContent || node.className);
+}"""
+
+
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390)], ids=["upright", "on its side"])
 def test_fingers_and_a_phone_on_its_side(browser, server, width, height):
     context = browser.new_context(viewport={"width": width, "height": height}, is_mobile=True, has_touch=True)
@@ -344,18 +391,38 @@ def test_fingers_and_a_phone_on_its_side(browser, server, width, height):
     wait_until_done(page)
     assert stage(page)["height"] >= min(250, 0.6 * height)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    small = page.evaluate(
-        """() => [...document.querySelectorAll('button, select, input:not([type=checkbox])')]
-            .filter((node) => node.checkVisibility() && node.getBoundingClientRect().height < 44)
-            .map((node) => node.id || node.name || node.className)"""
-    )
-    assert small == []
-    if height > width:
+    assert page.evaluate(TOO_SMALL) == []
+    page.click("#download")
+    assert page.evaluate(TOO_SMALL, "#download-menu") == []
+    page.keyboard.press("Escape")
+    page.click("#compare")
+    page.select_option("[name=heads]", "2")
+    wait_until_done(page, 1)
+    assert page.evaluate(TOO_SMALL) == []
+    page.click("#compare")
+    page.click("#help")
+    assert page.evaluate(TOO_SMALL, "#about") == []
+    page.locator("#about .close").click()
+    if height > width:  # whom a finger chooses says who it is
+        box = stage(page)
+        for k in range(60):
+            page.touchscreen.tap(
+                box["x"] + box["width"] * (0.2 + k / 100), box["y"] + box["height"] * (0.3 + 0.4 * ((0.618 * k) % 1))
+            )
+            if page.locator("#tip").is_visible():
+                break
+        expect(page.locator("#tip")).to_contain_text("token")
         page.locator("[name=noise]").scroll_into_view_if_needed()
         expect(page.locator("body")).to_have_class(re.compile("mini"))
         box = stage(page)
         assert box["y"] >= 0
         assert box["y"] + box["height"] < height / 2
+    page.click("#tell")
+    for step in range(6):
+        page.locator("#story .step").nth(step).tap()
+        expect(page.locator(f"body[data-step='{step + 1}']")).to_be_attached()
+        assert page.evaluate(TOO_SMALL) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
 
 

@@ -93,6 +93,63 @@ def test_tokens_are_added_and_taken_out_where_one_edits(visit):
     expect(what(page)).to_contain_text("n = 25")
     page.keyboard.press("Escape")
     expect(page.locator("#edit")).to_have_attribute("aria-pressed", "false")
+    # The story is not a place to edit, and what has no button there has no key.
+    page.click("#edit")
+    page.click("#tell")
+    expect(page.locator("#story h2")).to_be_focused()
+    wait_until_done(page)
+    for key in ("e", "a", "c", "t"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(300)
+    expect(page.locator("body")).not_to_have_class(re.compile("editing|pair"))
+    assert state(page)["panels"][0]["start"] == {"tokens": 8, "seed": 0}
+    assert not state(page)["clock"]["log"]
+
+
+FARTHEST_FROM_THE_TOKEN = """async () => {
+  // Lines of tokens that rest, drift, jump and change their cluster at any moment: how many pixels are they away from the tokens?
+  const { Lines } = await import("/static/lines.js"), frames = 60;
+  let points = [], worst = 0;
+  const note = (x, y) => { points.push([x, y]); };
+  const ctx = { beginPath: () => { points = []; }, moveTo: note, lineTo: note, stroke: () => {
+    for (let i = 1; i < points.length; i++) for (let f = Math.ceil(points[i - 1][0]); f <= points[i][0]; f++) {
+      const [[a, p], [b, q]] = [points[i - 1], points[i]];
+      worst = Math.max(worst, Math.abs((a === b ? q : p + ((f - a) / (b - a)) * (q - p)) - values[f]));
+    }
+  } };
+  let values, seed = 1;
+  const random = () => { seed = (seed * 16807) % 2147483647; return seed / 2147483647; };
+  for (let trial = 0; trial < 200; trial++) {
+    let height = 100 * random(), leader = 0;
+    const drift = 0.1 * random(), leaders = [];
+    values = Array.from({ length: frames }, () => {
+      if (random() < 0.06) height = 100 * random();
+      if (random() < 0.06) leader = 1 - leader;
+      leaders.push(leader);
+      height += drift;
+      return height;
+    });
+    const run = { tokens: 1, components: 1, frames, have: frames, positions: values, leader: (f) => leaders[f] };
+    Lines.prototype.line.call({ ctx, inner: { x: 0, width: frames - 1 }, kind: "x1", y: (value) => value }, run, 0, () => "", 1, 1);
+  }
+  return worst;
+}"""
+
+
+SIDES_OF_A_TRAIL = """async () => {
+  // A token that has gone around the ball: what is drawn in front of it, and what behind? Here the upper half is in front.
+  const { drawTrails } = await import("/static/sphere.js"), frames = 24, up = 0.3, deep = Math.sqrt(1 - up * up);
+  const at = (f) => { const a = (2 * Math.PI * f) / frames + 1; return [Math.cos(a), up * Math.sin(a), deep * Math.sin(a)]; };
+  const positions = Array.from({ length: frames }, (_, f) => at(f)).flat(), last = at(frames - 1);
+  const geometry = { cx: 0, cy: 0, R: 100, camera: { matrix: [1, 0, 0, 0, 1, 0, 0, 0, 1] } };
+  return [true, false].map((front) => {
+    const heights = [], note = (x, y) => { heights.push(y); };
+    const ctx = { beginPath() {}, stroke() {}, moveTo: note, lineTo: note };
+    const run = { tokens: 1, components: 3, dim: 3, positions }, place = { frame: frames - 1 };
+    drawTrails(ctx, geometry, run, place, [100 * last[0], -100 * last[1], last[2]], () => "", frames, front);
+    return heights.length > 8 && heights.every((y) => (front ? y <= 1e-9 : y >= -1e-9));
+  });
+}"""
 
 
 def test_views_know_of_one_another(visit):
@@ -120,6 +177,8 @@ def test_views_know_of_one_another(visit):
     matrix = page.locator("#attention canvas").bounding_box()
     page.mouse.move(matrix["x"] + matrix["width"] / 2, matrix["y"] + 5.5 / 30 * matrix["height"])
     expect(page.locator("#tip")).to_contain_text("token 5")
+    assert page.evaluate(FARTHEST_FROM_THE_TOKEN) < 1
+    assert page.evaluate(SIDES_OF_A_TRAIL) == [True, True]
 
 
 def test_other_starts_and_several_heads(visit):
@@ -133,6 +192,22 @@ def test_other_starts_and_several_heads(visit):
     expect(page.locator(".stage .problem").first).to_be_hidden()
     rerun(page, lambda: page.select_option("[name=heads]", "1"))
     expect(what(page)).to_contain_text("β = 16")
+    # Tokens are taken out one by one, each once, until one is left.
+    page.locator(".stage canvas").first.focus()
+    twice = """() => [".", "Delete", ".", "Delete"]
+      .forEach((key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
+    rerun(page, lambda: page.evaluate(twice))
+    expect(what(page)).to_contain_text("n = 29 ")
+    assert state(page)["panels"][0]["start"]["removed"] == [0]
+    rerun(page, lambda: (page.fill("[name=tokens]", "3"), page.press("[name=tokens]", "Enter")))
+    page.locator(".stage canvas").first.focus()
+    page.keyboard.press(".")
+    rerun(page, lambda: page.keyboard.press("Delete"))
+    expect(what(page)).to_contain_text("n = 1 ")
+    page.keyboard.press(".")
+    page.keyboard.press("Delete")
+    expect(page.locator("#notice")).to_contain_text("The last token stays")
+    expect(page.locator(".stage .problem").first).to_be_hidden()
 
 
 def test_pictures_to_take_away(visit):
@@ -156,6 +231,14 @@ def test_pictures_to_take_away(visit):
     expect(page.locator("#fullscreen")).to_have_attribute("aria-pressed", "true")
     page.click("#fullscreen")
     expect(page.locator("#fullscreen")).to_have_attribute("aria-pressed", "false")
+    # A film is of one run: where another takes its place it is not finished, and that is said.
+    page.evaluate(
+        """() => {
+          document.querySelector("#download-menu [data-format=gif]").click();
+          Object.assign(document.querySelector("#preset"), { value: "figure-1c" }).dispatchEvent(new Event("change"));
+        }"""
+    )
+    expect(page.locator("#notice")).to_contain_text("its film was not finished")
 
 
 def test_a_change_of_the_clock_keeps_the_moment(visit):

@@ -73,6 +73,15 @@ def test_presets_are_chosen_from_the_menu(visit):
     expect(page.locator(".stage .what").first).to_contain_text("n = 32 · d = 3 · β = 9")
     expect(reached(page)).to_contain_text("two points")
     expect(page.locator("#caption")).to_have_text("Two points, ξ and −ξ.")
+    # Another horizon is another setting, and what is not in the picture is not in its legend.
+    rerun(page, lambda: (page.fill("#until", "20"), page.press("#until", "Enter")))
+    expect(page.locator("#caption")).to_have_text("Changed from “Simple top eigenvalue”.")
+    page.locator("[name=centers]").uncheck()
+    expect(page.locator("#legend-strong")).to_be_hidden()
+    expect(page.locator("#legend-first")).to_be_visible()
+    rerun(page, lambda: page.click("#reset"))
+    expect(page.locator("#until")).to_have_value("5000")
+    expect(page.locator("#legend-strong")).to_be_visible()
 
 
 def test_sliders_change_the_simulation(visit):

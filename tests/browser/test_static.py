@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -216,9 +217,22 @@ def test_a_run_as_one_page(open_page: Open, tmp_path: Path) -> None:
     for selector in ("#setting", "#preset", "#python", "#edit", "#log", "#until"):
         expect(page.locator(selector)).to_be_hidden()
     before = page.locator(".stage").first.get_attribute("data-done")
-    for key in ("a", "t", "c", "Delete"):
+    for key in ("a", "t", "c", "e", "Delete"):
         page.keyboard.press(key)
+    page.locator("#stages canvas").first.focus()
+    page.keyboard.press(".")  # tokens can be chosen, and not moved: neither by keys nor by hand
+    page.keyboard.press("Alt+ArrowUp")
+    expect(page.locator("#tip")).to_contain_text("token 0")
+    place = page.locator("#tip").evaluate("(tip) => [tip.offsetLeft, tip.offsetTop]")
+    box = page.locator("#stages canvas").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + place[0], box["y"] + place[1])
+    page.mouse.down()
+    page.mouse.move(box["x"] + place[0] + 40, box["y"] + place[1] + 40, steps=4)
+    page.mouse.up()
     page.wait_for_timeout(300)
+    expect(page.locator("#legend-ghost")).to_be_hidden()
+    expect(page.locator("body")).not_to_have_class(re.compile("editing"))
     assert page.locator(".stage").first.get_attribute("data-done") == before
     expect(page.locator(".problem").first).to_be_hidden()
 

@@ -35,6 +35,13 @@ def at_step(page: Page, number: int) -> None:
     expect(page.locator(f"body.telling[data-step='{number}'] .stage[data-panel='0'][data-done]")).to_be_attached()
     expect(page.locator("#story h2")).to_have_text(TITLES[number - 1])
     expect(page.locator("#story h2")).to_be_focused()
+    if page.evaluate("innerWidth > 1180"):  # all of a step is seen at once
+        beyond = """() => [...document.querySelectorAll("#story h2, #story-next, #play, .chart.told, .chart.told .note")]
+          .filter((node) => {
+            const { top, bottom, right, width } = node.getBoundingClientRect();
+            return top < 0 || bottom > innerHeight || right > innerWidth || !width;
+          }).map((node) => node.id || node.className)"""
+        assert page.evaluate(beyond) == []
 
 
 def walk(page: Page) -> None:
@@ -90,6 +97,7 @@ def walk(page: Page) -> None:
 
 def test_story_served(visit: Callable[..., Page]) -> None:
     page = visit()
+    page.set_viewport_size({"width": 1280, "height": 720})  # a small laptop
     walk(page)
     page.reload()
     wait_until_done(page)
@@ -129,7 +137,7 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
     expect(meaning).to_be_visible()
     page.click("#story-leave")
     expect(meaning).to_be_hidden()
-    page.hover("#legend li:nth-child(2)")
+    page.hover("#legend-strong")
     expect(meaning).to_contain_text("no earlier token at all within δ")
     page.mouse.move(700, 300)
     expect(meaning).to_be_hidden()
@@ -157,6 +165,17 @@ def test_glossary_by_keyboard_and_pointer(visit: Callable[..., Page]) -> None:
         page.locator("#tell").focus()
         page.locator(place).first.hover()
         expect(meaning).to_contain_text(text)
+    # The picture alone on the screen: its words explain themselves there too, and what is said is seen.
+    page.click("#fullscreen")
+    expect(page.locator("#look > #notice")).to_be_attached()
+    page.hover("#legend-first")
+    expect(meaning).to_contain_text("Under the causal mask")
+    page.keyboard.press("Delete")
+    expect(page.locator("#notice")).to_contain_text("Choose a token first")
+    inside = "['#gloss', '#notice'].every((name) => document.fullscreenElement.contains(document.querySelector(name)))"
+    assert page.evaluate(inside)
+    page.click("#fullscreen")
+    expect(page.locator("body > #notice")).to_be_attached()
     page.click("#help")
     page.click("#about .open-glossary")
     for name in (

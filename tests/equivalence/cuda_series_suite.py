@@ -7,6 +7,7 @@ import pytest
 
 from metastable.errors import NumericalRangeError
 from metastable.integrate import tsit5
+from metastable.integrate.plan import Accuracy, Save
 from metastable.kernels import cuda, reference
 from metastable.kernels.cuda import support
 from metastable.model import NGPT, Attention, Frozen, Full, MixLN, PeriLN, Prefix, PreLN, SqrtScaling
@@ -64,7 +65,7 @@ def test_series_under_full_attention_marches_as_the_reference_does():
     assert (status == 0).all()
     for start, found in zip(starts, states):
         f = reference.right_hand_side(model, len(start))
-        expected = tsit5.solve(f, start, 2, 0.1, times=times, rtol=rtol)
+        expected = tsit5.solve(tsit5.System(f, start, 2, Accuracy(rtol)), Save(0.1, times))
         np.testing.assert_allclose(found, expected.states, atol=1e-9)
 
 

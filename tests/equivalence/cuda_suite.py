@@ -16,6 +16,7 @@ from metastable.errors import DeviceMemoryError, UnsupportedError
 from metastable.integrate import tsit5
 from metastable.integrate.fused import cuda as fused_cuda
 from metastable.integrate.plan import Accuracy, Plan, Save
+from metastable.integrate.tableau import TSIT5
 from metastable.kernels import cuda, reference
 from metastable.kernels.cuda import device, support
 from metastable.kernels.select import Backend
@@ -184,7 +185,7 @@ def test_members_march_as_the_reference_does(name):
     assert (status == 0).all()
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
-        expected = tsit5.solve(velocity, start, model.dim, times[-1], times=times)
+        expected = tsit5.solve(tsit5.System(velocity, start, model.dim), Save(times[-1], times))
         assert np.abs(states[member] - expected.states).max() < 2e-5
         steps = expected.statistics
         assert abs(counts[member, 0] - steps.accepted) <= 2
@@ -199,7 +200,7 @@ def test_members_converge_to_the_reference():
     states, _, _ = solve_members(model, starts, np.array([until]), **tight)
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
-        expected = tsit5.solve(velocity, start, 2, until, times=np.array([until]), **tight)
+        expected = tsit5.solve(tsit5.System(velocity, start, 2, Accuracy(**tight)), Save(until, np.array([until])))
         assert np.abs(states[member] - expected.states).max() < 1e-7
 
 
@@ -245,7 +246,7 @@ def test_models_that_do_not_fit_into_a_block_go_launch_by_launch():
     assert support.fused_refusal(model, 4) is not None
     starts = points(1, 4, 3, seed=8)
     states, _, status = solve_members(model, starts, np.array([0.1]))
-    expected = tsit5.solve(reference.right_hand_side(model, 4), starts[0], 3, 0.1, times=np.array([0.1]))
+    expected = tsit5.solve(tsit5.System(reference.right_hand_side(model, 4), starts[0], 3), Save(0.1, np.array([0.1])))
     assert status.tolist() == [0]
     assert np.abs(states[0] - expected.states).max() < 1e-9
 
@@ -289,7 +290,7 @@ def test_simulation_on_the_device_marches_as_on_the_host():
     times = np.array([0.0, 0.05, 0.1])
     found = fused_cuda.solve(plan(model, times), start, None)
     velocity = reference.right_hand_side(model, tokens)
-    expected = tsit5.solve(velocity, start, 3, 0.1, times=times, breakpoints=model.norm.breakpoints)
+    expected = tsit5.solve(tsit5.System(velocity, start, 3), Save(0.1, times), breakpoints=model.norm.breakpoints)
     assert np.array_equal(found.times, expected.times)
     assert np.abs(found.states - expected.states).max() < 1e-9
     assert found.statistics == expected.statistics
@@ -304,7 +305,9 @@ def test_dense_output_and_limits_on_the_device():
     assert found.dense is not None
     end = found.dense.end
     assert np.abs(found.dense(end) - found.states[-1]).max() < 1e-12
-    expected = tsit5.solve(reference.right_hand_side(model, 3), start, 2, end, times=np.array([0.5 * end]))
+    expected = tsit5.solve(
+        tsit5.System(reference.right_hand_side(model, 3), start, 2), Save(end, np.array([0.5 * end]))
+    )
     assert np.abs(found.dense(0.5 * end) - expected.states[0]).max() < 1e-6
 
 
@@ -364,7 +367,7 @@ def test_too_large_a_request_is_refused_before_it_is_made():
 
     starts, times = np.broadcast_to(points(4, 2), (10**7, 4, 2)), np.linspace(0.0, 1.0, 10**5)
     with pytest.raises(DeviceMemoryError, match="GPU memory"):
-        MemberBatch(model, starts, times, Limits(1e-6, 10), fused_cuda.tsit5_scheme())
+        MemberBatch(model, starts, times, Limits(1e-6, 10), fused_cuda.scheme_of(TSIT5))
     states, _, _ = solve_members(model, points(1, 4, 2), np.array([0.01]))
     assert np.isfinite(states).all()
 

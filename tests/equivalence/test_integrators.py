@@ -9,6 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable.errors import StoppedEarlyWarning
 from metastable.integrate import layers, march, sde, tsit5
+from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels import reference
 from tests import variants
 
@@ -95,6 +96,11 @@ def test_tsit5_keeps_its_tolerance(name):
         assert np.abs(saved.states - truth).max() <= 20 * rtol
 
 
+def in_steps(f, y, dim, until, step):
+    """Tsit5 without error control."""
+    return tsit5.solve(tsit5.System(f, y, dim, Accuracy(step=step)), Save(until))
+
+
 def slope(steps, errors) -> float:
     return float(np.polyfit(np.log(steps), np.log(errors), 1)[0])
 
@@ -106,9 +112,7 @@ def test_tsit5_has_order_five_with_retraction(name):
     truth = oracle(m, x, [4.0])[0]
     f = reference.right_hand_side(m, 8)
     steps = np.array([1 / 4, 1 / 8, 1 / 16])
-    errors = [
-        np.abs(tsit5.solve(f, packed(m, x), m.dim, 4.0, step=h).states[-1][:, : m.dim] - truth).max() for h in steps
-    ]
+    errors = [np.abs(in_steps(f, packed(m, x), m.dim, 4.0, h).states[-1][:, : m.dim] - truth).max() for h in steps]
     assert 4.6 < slope(steps, errors) < 7.0
 
 
@@ -122,7 +126,7 @@ def test_dense_output_has_order_four():
     for h in steps:
         middle = [h * (k + 0.4) for k in range(int(1 / h))]
         truth = oracle(m, x, middle)
-        dense = tsit5.solve(f, x, m.dim, 1.0, step=h).dense
+        dense = in_steps(f, x, m.dim, 1.0, h).dense
         errors.append(max(np.abs(dense(t) - y).max() for t, y in zip(middle, truth)))
     assert slope(steps, errors) > 3.7
 
@@ -171,7 +175,8 @@ def test_strong_order_of_noise(dim, order):
             def draw(number):
                 return halves[2 * number : 2 * number + 2].transpose(1, 0, 2)
 
-            return sde.solve(f, x, dim, m.noise, horizon / 2**level, 2**level, draw).states[-1]
+            plan = Plan((m,), "sde", Save(horizon), Accuracy(step=horizon / 2**level))
+            return sde.solve(plan, f, x, draw, None).states[-1]
 
         truth = end_of(finest)
         for i, level in enumerate(levels):
@@ -265,13 +270,13 @@ def test_states_outlive_the_growth_of_their_memory(dim, monkeypatch):
     """Every step kept, in memory that has to grow several times: the states are those that a run with `times` saves."""
     m, x = ms.Attention(dim=dim, beta=9.0), ms.sphere.uniform(12, dim=dim, seed=3)
     velocity = reference.right_hand_side(m, len(x))
-    whole = tsit5.solve(velocity, x, dim, 20.0)
+    whole = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
     monkeypatch.setattr(march, "FEWEST", 1)
     monkeypatch.setattr(march, "MOST", 1)
-    grown = tsit5.solve(velocity, x, dim, 20.0)
+    grown = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
     assert len(grown.times) > 16
     assert np.array_equal(grown.states, whole.states)
     np.testing.assert_array_equal(grown.states[0], x)
-    saved = tsit5.solve(velocity, x, dim, 20.0, times=grown.times)
+    saved = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0, grown.times))
     assert np.array_equal(grown.states, saved.states)
     assert np.array_equal(grown.dense.coefficients[:, 0], grown.states[:-1])

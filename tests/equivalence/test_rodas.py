@@ -9,6 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable.errors import NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
+from metastable.integrate.plan import Accuracy, Save
 from metastable.integrate.rodas import circle_system as rodas_circle
 from metastable.integrate.rodas import control as rodas_control
 from metastable.integrate.rodas import prepare as rodas_prepare
@@ -74,9 +75,7 @@ def test_error_within_three_times_the_tolerance_of_radau():
     angles = rng.uniform(-np.pi, np.pi, 60)
     exact = radau(angles, 64.0, 200.0)
     for tolerance in (1e-4, 1e-6, 1e-8):
-        solution = rodas.solve(
-            ms.Attention(dim=2, beta=64.0), on_circle(angles), until=200.0, rtol=tolerance, atol=0.0, keep_dense=False
-        )
+        solution = rodas.solve(ms.Attention(dim=2, beta=64.0), on_circle(angles), Save(200.0), Accuracy(tolerance, 0.0))
         assert angle_error(solution.states[-1], exact) < 3 * tolerance
 
 
@@ -111,10 +110,8 @@ def test_circle_and_sphere_kernels_agree_over_decades():
     """The angle kernel and the general kernel (which sees Q = I given as a matrix) are different codes."""
     x = ms.sphere.uniform(40, dim=2, seed=3)
     times = 10.0 ** np.arange(0, 21, 2.0)
-    circle = rodas.solve(ms.Attention(dim=2, beta=32.0), x, times=times, until=1e20, rtol=1e-8, atol=0.0)
-    general = rodas.solve(
-        ms.Attention(dim=2, beta=32.0, query=np.eye(2)), x, times=times, until=1e20, rtol=1e-8, atol=0.0
-    )
+    circle = rodas.solve(ms.Attention(dim=2, beta=32.0), x, Save(1e20, times), Accuracy(1e-8, 0.0))
+    general = rodas.solve(ms.Attention(dim=2, beta=32.0, query=np.eye(2)), x, Save(1e20, times), Accuracy(1e-8, 0.0))
     difference = np.abs(circle.states - general.states).max(axis=(1, 2))
     # Most output times fall between merges, where the cascade is reproduced to far below the tolerance.
     assert np.median(difference) < 1e-9
@@ -164,7 +161,7 @@ def test_members_do_not_depend_on_threads():
     )
     np.testing.assert_array_equal(one, two)
     assert statuses == ["success"] * 5
-    alone = rodas.solve(model, starts[3], times=np.array(times), until=1e10, rtol=1e-5)
+    alone = rodas.solve(model, starts[3], Save(1e10, np.array(times)), Accuracy(1e-5))
     np.testing.assert_array_equal(one[3], alone.states)
     short, statuses = implicit.solve_members(model, starts, [1.0, 1e10], max_steps=60)
     assert set(statuses) == {"max_steps"}
@@ -308,11 +305,11 @@ def test_max_steps_keeps_what_was_computed():
 def test_members_take_over_nothing_from_one_another(model):
     """Memory that one member leaves behind serves the next: every bit must be as if it came first, whoever came before."""
     times = np.array([0.0, 1.0, 1e3, 1e6])
-    accuracy = {"rtol": 1e-6, "atol": 1e-8, "max_steps": 1000}
-    solve_one = rodas.member_solver(model, times, **accuracy)
+    save, accuracy = Save(1e6, times), Accuracy(1e-6, 1e-8, 1000)
+    solve_one = rodas.member_solver(model, save, accuracy)
     for tokens, seed in ((12, 0), (12, 1), (7, 2), (12, 0)):
         start = variants.tokens(np.random.default_rng(seed), tokens, model.dim)
-        fresh = rodas.solve(model, start, times=times, until=1e6, **accuracy)
+        fresh = rodas.solve(model, start, save, accuracy)
         again = solve_one(start)
         assert (again.status, again.statistics) == (fresh.status, fresh.statistics)
         np.testing.assert_array_equal(again.states, fresh.states)

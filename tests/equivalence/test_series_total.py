@@ -257,8 +257,8 @@ def test_unnormalised_weights_have_a_clock_of_their_own():
 
 def test_noise_hides_what_rounding_would():
     model = Attention(dim=2, beta=9.0, mask=Full(), weights="unnormalized", noise=0.5)
-    assert select.choose(model, 5000, "cpu", "auto", 1e5, method="sde").interaction == "series"
-    assert select.choose(model, 5000, "cpu", "series", 1e5, method="sde").interaction == "series"
+    assert select.choose(model, 5000, "cpu", "auto", 1e5, steps="fixed").interaction == "series"
+    assert select.choose(model, 5000, "cpu", "series", 1e5, steps="fixed").interaction == "series"
     assert select.choose(model.replace(noise=0.0), 5000, "cpu", "auto", 1e5).interaction == "direct"
 
 

@@ -13,13 +13,14 @@ import metastable as ms
 from metastable.analysis import energy
 from metastable.errors import ModelError, UnsupportedError
 from metastable.integrate import fused, layers, methods, rodas
+from metastable.integrate.plan import Save
 from metastable.kernels import cpu, reference, select
 from metastable.kernels.cpu import support as cpu_support
 from metastable.kernels.cuda import support as cuda_support
 from metastable.model import Bias, Law, Masking, Norm, Support, Weights, WeightsLaw, declare, why_not
 from metastable.model import refusals as model_refusals
 from metastable.model.masks import _ranges
-from tests import variants
+from tests import explicit, variants
 
 N = 6
 
@@ -162,7 +163,14 @@ ADDED = {
 }
 """Fields of variants that the compiled engine has: the others are asked. (`tests/equivalence/test_additions.py` has the engines.)"""
 
-LISTED = ("velocity cpu", "cpu.right_hand_side", "fused.solve", "fused.solve_members", "simulate cpu", "ensemble cpu")
+LISTED = (
+    "velocity cpu",
+    "cpu.right_hand_side",
+    "fused.system_of",
+    "fused.solve_members",
+    "simulate cpu",
+    "ensemble cpu",
+)
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -179,7 +187,6 @@ def test_an_added_variant_is_refused_by_everybody_who_does_not_list_it(name, dim
     others = [*cpu_support.SERIES.values(), *cuda_support.DIRECT.values(), rodas.SUPPORT]
     for item in [*others, *cuda_support.FUSED.values(), cuda_support.SERIES, cuda_support.TOTAL, energy.SUPPORT]:
         assert why_not(model, item, N) is not None, item.who
-    assert fused.supports(model, N)
     assert not cuda_support.wins(model, 10**6, 10**4)
     assert not cpu.series_wins(model, 10**6)
     assert rodas.horizon_refusal(model, N, 1e6, settled=False) is not None
@@ -196,13 +203,13 @@ def ask_everybody(model: ms.Attention):
         "velocity series": lambda: ms.velocity(model, x, engine="cpu", interaction="series"),
         "velocity cuda": lambda: ms.velocity(model, x, engine="cuda"),
         "cpu.right_hand_side": lambda: cpu.right_hand_side(model, N),
-        "fused.solve": lambda: fused.solve(model, x, None, 1.0),
-        "fused.solve_members": lambda: fused.solve_members(model, x[None], TIMES),
+        "fused.system_of": lambda: fused.system_of(explicit.plan(model, 1.0), x),
+        "fused.solve_members": lambda: explicit.solve_members(model, x[None], TIMES),
         "simulate cpu": lambda: ms.simulate(model, x, method="tsit5", engine="cpu", **run),
         "simulate cuda": lambda: ms.simulate(model, x, engine="cuda", **run),
         "simulate rodas": lambda: ms.simulate(model, x, method="rodas", **run),
         "simulate settled": lambda: ms.simulate(model, x, until="settled", progress=False),
-        "rodas.solve": lambda: rodas.solve(model, x, until=1.0),
+        "rodas.solve": lambda: rodas.solve(model, x, Save(1.0)),
         "rodas.chart_jacobian": lambda: rodas.chart_jacobian(model, x),
         "ensemble cpu": lambda: ms.ensemble(model, engine="cpu", **many),
         "ensemble cuda": lambda: ms.ensemble(model, engine="cuda", **many),
@@ -238,7 +245,6 @@ def test_every_declaration_refuses_a_new_variant(name):
         model = make(name, dim)
         lists: list[Support] = [
             cpu_support.DIRECT,
-            cpu_support.FUSED,
             *cpu_support.SERIES.values(),
         ]
         lists += [
@@ -251,7 +257,6 @@ def test_every_declaration_refuses_a_new_variant(name):
         ]
         for item in lists:
             assert why_not(model, item, N) is not None, item.who
-        assert not fused.supports(model, N)
         assert not cuda_support.wins(model, 10**6, 10**4)
         assert not cpu.series_wins(model, 10**6)
         assert rodas.horizon_refusal(model, N, 1e6, settled=False) is not None
@@ -357,7 +362,7 @@ def test_lists_name_known_kinds_and_parts():
         rodas.JOINED,
         rodas.RESTING,
     ]
-    found += [energy.SUPPORT, layers.SUPPORT, methods.TSIT5, methods.SDE]
+    found += [energy.SUPPORT, layers.SUPPORT, *methods.EXPLICIT.values(), methods.SDE]
     for item in found:
         for family, listed in (
             ("norm", item.norms),

@@ -77,21 +77,11 @@ def shape(node: Function) -> tuple[int, str]:
     return sum(1 for _ in ast.walk(node)), ast.dump(_Anonymous().visit(node))
 
 
-PIECES = {
-    "_circle_series_piece",
-    "_sphere_series_piece",
-    "_circle_total_piece",
-    "_matrix_total_piece",
-    "_sphere_total_piece",
-}
-"""Kernels that differ in the walk they call: a function that is made by another one is not found in the cache of compiled code."""
-
-
 def test_no_function_is_written_twice():
     alike = defaultdict(list)
     for name, node in functions():
         size, form = shape(node)
-        if size >= 60 and node.name not in PIECES:
+        if size >= 60:
             alike[form].append(f"{name}:{node.name}")
     assert [names for names in alike.values() if len(names) > 1] == []
 

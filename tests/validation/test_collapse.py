@@ -14,6 +14,7 @@ import pytest
 import metastable as ms
 from benchmarks.bench_rodas import by_lsoda, by_rodas, collapse_time, distance, points, start
 from metastable.integrate import rodas
+from metastable.integrate.plan import Accuracy, Save
 from metastable.theory import cluster_count, pair_collapse_time
 from tests import implicit
 
@@ -27,7 +28,7 @@ def test_every_token_reaches_the_first(beta):
     assert end < 1e-10
     assert loose == pytest.approx(tight, abs=5e-4)
     until = 10.0 ** (2 * beta / math.log(10) + 12)
-    final = rodas.solve(ms.Attention(dim=2, beta=beta), points(angles), until=until, keep_dense=False).states[-1]
+    final = rodas.solve(ms.Attention(dim=2, beta=beta), points(angles), Save(until)).states[-1]
     assert np.abs(final - points(angles)[0]).max() < 1e-10
 
 
@@ -40,7 +41,7 @@ def test_two_tokens_against_exact_quadrature(beta, exponent):
     gap = (math.pi - angle) + 1.2246467991473532e-16
     x = np.array([[1.0, 0.0], [-math.cos(gap), math.sin(gap)]])
     until = 10.0 ** (2 * beta / math.log(10) + 6)
-    solution = rodas.solve(ms.Attention(dim=2, beta=beta), x, until=until, rtol=1e-6, atol=0.0)
+    solution = rodas.solve(ms.Attention(dim=2, beta=beta), x, Save(until), Accuracy(1e-6, 0.0))
     dense = solution.dense
     ends = np.abs(dense.coefficients.sum(axis=1)[:, 1, 0])
     step = int(np.flatnonzero(ends < 1.0)[0])

@@ -11,6 +11,7 @@ import pytest
 
 import metastable as ms
 from metastable.integrate import rodas
+from metastable.integrate.plan import Save
 
 
 def farthest(x, target):
@@ -24,7 +25,7 @@ def test_random_gaussian_query_and_key(seed):
     query, key = rng.standard_normal((3, 3)), rng.standard_normal((3, 3))
     x = ms.sphere.uniform(32, dim=3, seed=seed)
     model = ms.Attention(dim=3, beta=9.0, query=query, key=key)
-    solution = rodas.solve(model, x, until=1e50, keep_dense=False)
+    solution = rodas.solve(model, x, Save(1e50))
     assert solution.status == "success"
     assert farthest(solution.states[-1], x[0]) < 1e-10
 
@@ -42,7 +43,7 @@ def test_several_heads_with_value_identity():
     rng = np.random.default_rng(4)
     heads = tuple(ms.Head(rng.standard_normal((3, 3)), rng.standard_normal((3, 3)), None, 3.0) for _ in range(3))
     x = ms.sphere.uniform(16, dim=3, seed=4)
-    solution = rodas.solve(ms.Attention(dim=3, heads=heads), x, until=1e50, keep_dense=False)
+    solution = rodas.solve(ms.Attention(dim=3, heads=heads), x, Save(1e50))
     assert farthest(solution.states[-1], x[0]) < 1e-10
 
 

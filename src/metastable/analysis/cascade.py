@@ -268,7 +268,7 @@ def _check_range(model: Attention) -> None:
     from metastable.integrate.rodas import LOGIT_SPREAD
 
     head = model.all_heads[0]
-    strength = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+    strength = head.bilinear_size
     if 2.0 * abs(head.beta) * strength > LOGIT_SPREAD:
         raise NumericalRangeError(
             f"beta = {head.beta:g} is beyond the limit |beta| <= {LOGIT_SPREAD / (2.0 * strength):.4g} for this Q^T K: forces between "
@@ -357,7 +357,7 @@ class Clusters:
     def strength(self) -> float:
         """beta |Q^T K|, by how much logits change with places."""
         head = self.model.all_heads[0]
-        return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+        return abs(head.beta) * head.bilinear_size
 
     def path(
         self,

@@ -52,7 +52,7 @@ def temperature(
     accuracy: Annotated[
         float | None,
         typer.Option(
-            help="Standard error of the mean to stop at. Default: 0.005 sqrt(clusters).", rich_help_panel=SOLVER
+            help="Standard error of the mean to stop at. Default: 0.0035 sqrt(clusters).", rich_help_panel=SOLVER
         ),
     ] = None,
     members: Annotated[int, typer.Option(help="Spend no more members than this.", rich_help_panel=SOLVER)] = 20_000,
@@ -69,8 +69,8 @@ def temperature(
 ) -> None:
     """The inverse temperature (or another knob) at which there are so many clusters at that depth, on average.
 
-    The search starts from the law N(t) = pi/arccos(1 - ln t/beta) and spends ensembles where they matter: on both sides of the root. It
-    ends when the mean number of clusters there is known to --accuracy.
+    The search starts from the law N(t) = pi/arccos(1 - ln t/beta) and spends ensembles where they matter: on both sides of the root.
+    What it finds is measured with members of its own, until the mean number of clusters there is known to --accuracy.
 
     [bold]Examples[/]
 

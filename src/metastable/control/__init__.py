@@ -8,9 +8,10 @@
 """
 
 from metastable.control.elasticity import Elasticities, Elasticity, elasticities
+from metastable.control.goals import Apart, Together
 from metastable.control.knobs import Knob
 from metastable.control.paired import paired_elasticities
-from metastable.control.placement import Apart, Placement, Together, place
+from metastable.control.placement import Placement, place
 from metastable.control.steered import Steering
 from metastable.control.steering import schedule
 from metastable.control.tries import Try

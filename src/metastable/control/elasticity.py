@@ -11,9 +11,9 @@ import numpy as np
 
 from metastable import _checks, sphere, theory
 from metastable._checks import FloatArray
-from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
+from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
 from metastable.control.reduced import Event, changed, clusters_of, events_of, fall_of, tree_of
 from metastable.errors import InvalidInputError, ModelError, TimeError
@@ -150,14 +150,17 @@ def elasticities(
             raise InvalidInputError(
                 "since is the depth of the clusters of a run; members of a model begin at 0: leave it out"
             )
+        for name in ("tokens", "until"):
+            if name not in ensemble:
+                raise InvalidInputError(f"elasticities of a model are those of ensembles: say {name}= as well")
         return paired_elasticities(source, ["beta"] if knobs is None else knobs, radius=radius, **ensemble)
     _checks.instance(source, Run, "source")
     if ensemble:
         raise InvalidInputError(
             f"{next(iter(ensemble))!r} is for ensembles of a model; a run has the tokens that it has"
         )
-    clusters = _clusters(source, since, radius)
     wanted = _knobs(knobs, source.model)
+    clusters = _clusters(source, since, radius)
     natural = tree_of(clusters, tolerance=TIGHT)
     rows: list[Elasticity] = []
     left_out: list[str] = []
@@ -175,7 +178,7 @@ def _clusters(run: Run, since: float | None, radius: float | None) -> Clusters:
         raise InvalidInputError("run must be of one model")
     moment = min(run.end, gathered(run.model)) if since is None else since
     moment = _checks.number(moment, "since", 0.0, run.end, error=TimeError)
-    radius = cluster_radius(run.model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = radius_of(radius, run.model)
     state = run.final if moment == run.end else run.start if moment == 0.0 else run.at(moment)
     return clusters_of(state, run.model, moment, radius)
 
@@ -183,7 +186,10 @@ def _clusters(run: Run, since: float | None, radius: float | None) -> Clusters:
 def _knobs(knobs: Sequence[str] | None, model: Attention) -> list[str]:
     if knobs is None:
         return [name for name in DERIVATIVES if name != "sink" or model.frozen is not None]
-    names = [_checks.choice(name, "each of knobs", DERIVATIVES) for name in _checks.instances(knobs, str, "knobs")]
+    given = _checks.listed(knobs, "knobs", "a name, such as ['beta']")
+    names = list(dict.fromkeys(_checks.choice(name, "each of knobs", DERIVATIVES) for name in given))
+    if not names:
+        raise InvalidInputError(f"knobs names nothing; leave it out for all, or say which: {', '.join(DERIVATIVES)}")
     if "sink" in names and model.frozen is None:
         raise ModelError("the knob 'sink' is the weight of a frozen token, and this model has none")
     return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
-from metastable.analysis import cluster_radius, observe
+from metastable.analysis import observe
+from metastable.control.asking import ensemble_options, radius_of
 from metastable.control.counting import speed
 from metastable.control.elasticity import Elasticities, Elasticity, law_of
 from metastable.control.knobs import Knob, applied, knob_of, rounded, value_of
@@ -69,19 +70,13 @@ def paired_elasticities(
         turn: in log(knob), up to 1.
 
     Raises:
+        InvalidInputError: before any work, for options that an ensemble does not have.
         GoalError: fewer than two members ever have more than `clusters` clusters.
         ConvergenceError: too many pairs are lost.
     """
     _checks.instance(model, Attention, "model")
-    if isinstance(knobs, str):
-        raise InvalidInputError(f"knobs must be a list of names, such as [{knobs!r}]")
-    turned = [knob_of(model, knob) for knob in knobs]
-    if any(knob.set is None for knob in turned):
-        raise InvalidInputError(
-            "the number of tokens cannot be paired: other starts are drawn; use metastable.control.tune"
-        )
-    for knob in turned:
-        value_of(knob, model)
+    turned = _turned(model, knobs)
+    options, _ = ensemble_options(dict(options)), _checks.progress(progress)
     earliest = EARLIEST / speed(model)
     until = _checks.number(until, "until", earliest, strict=True, error=TimeError)
     left = _checks.count(clusters, "clusters")
@@ -89,11 +84,13 @@ def paired_elasticities(
         raise GoalError(
             f"clusters={left}: {tokens} tokens never make more, so there is nothing to wait for; ask for fewer clusters"
         )
-    size = _checks.count(members, "members", 2)
+    size, seed = _checks.count(members, "members", 2), _checks.seed(seed)
     turn = _checks.number(turn, "turn", 0.0, strict=True)
     if turn > WIDEST_TURN:
         raise InvalidInputError(f"turn must be at most {WIDEST_TURN:g}, a factor e each way, not {turn:g}")
-    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = radius_of(radius, model)
+    ends = [_ends(model, knob, turn) for knob in turned]
+    both = [[applied(knob, model, end) for end in two] for knob, two in zip(turned, ends)]
     times = np.geomspace(earliest, until, math.ceil(PER_DECADE * math.log10(until / earliest)) + 1)
     noisy = model.noise > 0
     if noisy:  # steps are of one length, and output is at steps
@@ -101,7 +98,7 @@ def paired_elasticities(
         times = pace * np.unique(np.maximum(1, np.round(times / pace)))
     times = np.concatenate([[0.0], times])
 
-    def lives(changed: Attention) -> tuple[FloatArray, np.ndarray]:
+    def lives(changed: Attention) -> Lives:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StoppedEarlyWarning)
             stats = ensemble(
@@ -114,14 +111,43 @@ def paired_elasticities(
                 progress=False,
                 **options,
             )
+        early = int(np.isnan(stats["clusters"].values[:, -1]).sum())
+        if early > MOST_LOST * size:
+            raise ConvergenceError(
+                f"{early} of {size} members stopped before t = {until:g}; simulate one to see why (raise max_steps where that is the "
+                "reason)"
+            )
         return _lives(stats["clusters"].values, times, left, first=noisy)
 
     rows = []
     with progress_bar("elasticities", 2 * len(turned), progress) as report:
         for number, knob in enumerate(turned):
-            rows.append(_row(model, knob, turn, left, times, lives))
+            rows.append(_row(model, knob, ends[number], left, times, [lives(item) for item in both[number]]))
             report(2 * number + 2)
     return Elasticities(tuple(rows))
+
+
+def _turned(model: Attention, knobs: Any) -> list[Knob]:
+    """The knobs, each with a value in this model; or a named exception."""
+    turned = [knob_of(model, knob) for knob in _checks.listed(knobs, "knobs", "a name, such as ['beta']")]
+    if not turned:
+        raise InvalidInputError("knobs names nothing; say which, such as ['beta']")
+    if any(knob.set is None for knob in turned):
+        raise InvalidInputError(
+            "the number of tokens cannot be paired: other starts are drawn; use metastable.control.tune"
+        )
+    return turned
+
+
+def _ends(model: Attention, knob: Knob, turn: float) -> list[float]:
+    """The two values of a knob: above that of the model, and below it."""
+    value = value_of(knob, model)
+    ends = [rounded(knob, value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
+    if knob.whole and ends[0] - ends[1] < 2.0:
+        ends = [rounded(knob, value + 1.0), rounded(knob, value - 1.0)]
+    if not ends[0] > ends[1]:
+        raise InvalidInputError(f"the knob {knob.name!r} cannot be turned both ways from {value:g}")
+    return ends
 
 
 def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> tuple[FloatArray, np.ndarray]:
@@ -146,17 +172,15 @@ def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> tup
     return lives, had
 
 
-Lives = Callable[[Attention], tuple[FloatArray, np.ndarray]]
+Lives = tuple[FloatArray, np.ndarray]
+"""Life times of members, and who has one: see `_lives`."""
 
 
-def _row(model: Attention, knob: Knob, turn: float, left: int, times: FloatArray, lives: Lives) -> Elasticity:
-    value = value_of(knob, model)
-    ends = [rounded(knob, value * math.exp(sign * turn)) for sign in (1.0, -1.0)]
-    if knob.whole and ends[0] - ends[1] < 2.0:
-        ends = [rounded(knob, value + 1.0), rounded(knob, value - 1.0)]
-    if not ends[0] > ends[1]:
-        raise InvalidInputError(f"the knob {knob.name!r} cannot be turned both ways from {value:g}")
-    (more, had_more), (less, had_less) = (lives(applied(knob, model, end)) for end in ends)
+def _row(
+    model: Attention, knob: Knob, ends: list[float], left: int, times: FloatArray, both: list[Lives]
+) -> Elasticity:
+    """The elasticity in a knob from the life times of both ensembles, at the upper end and at the lower one."""
+    (more, had_more), (less, had_less) = both
     waiting = had_more | had_less
     asked = int(waiting.sum())
     if asked < 2:

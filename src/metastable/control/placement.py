@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,12 @@ import numpy as np
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
-from metastable._progress import progress_bar
-from metastable.analysis import cluster_radius
+from metastable._progress import Report, progress_bar
+from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
+from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
+from metastable.control.goals import Apart, Goal, Together, score, serves
 from metastable.control.reduced import clusters_of, sink_refusal, tree_of
 from metastable.errors import GoalError, InvalidInputError, MetastableError, ModelError, StoppedEarlyWarning, TimeError
 from metastable.model import Attention, Frozen, Full
@@ -29,57 +30,10 @@ REFINED = 3
 """Best places of the global search that are refined."""
 FINEST = 1e-3
 """Radians at which a refinement ends."""
+ON_SINK = 0.1
+"""Part of the radius within which a token has come to the frozen one."""
 NEVER = 400.0
 """log10 of the time of a meeting that does not happen."""
-
-
-@dataclass(frozen=True)
-class Together:
-    """The goal that all these tokens (positions in the sequence, from 0) are in one cluster at the end."""
-
-    tokens: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        given = self.tokens.tolist() if isinstance(self.tokens, np.ndarray) else self.tokens
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise InvalidInputError(f"Together.tokens must be positions of tokens, such as (3, 7), not {self.tokens!r}")
-        tokens = tuple(_checks.count(token, "each token of Together", 0) for token in given)
-        if len(set(tokens)) < 2:
-            raise GoalError(f"Together needs two different tokens, not {self.tokens!r}")
-        object.__setattr__(self, "tokens", tokens)
-
-
-@dataclass(frozen=True)
-class Apart:
-    """The goal that two tokens, and so their clusters, are still apart at the end."""
-
-    first: int
-    second: int
-
-    def __post_init__(self) -> None:
-        for name in ("first", "second"):
-            object.__setattr__(self, name, _checks.count(getattr(self, name), f"Apart.{name}", 0))
-        if self.first == self.second:
-            raise GoalError(f"token {self.first} cannot be apart from itself")
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Both."""
-        return self.first, self.second
-
-
-Goal = Together | Apart
-
-
-def serves(goal: Goal, logarithm: float, until: float) -> bool:
-    """True when a meeting at 10^logarithm serves the goal at the time `until`."""
-    in_time = logarithm <= math.log10(until)
-    return in_time if isinstance(goal, Together) else not in_time
-
-
-def score(goal: Goal, logarithm: float) -> float:
-    """More is better: early meetings for `Together`, late ones for `Apart`."""
-    return -logarithm if isinstance(goal, Together) else logarithm
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +104,8 @@ def place(
 
     What counts is when the tokens of the goal meet for good: `tries` places all over the sphere (evenly on circle and S^2), the
     best three refined by a compass search along geodesics. Each is a simulation to t = 100/|V|, from there on the flow of clusters;
-    models whose clusters are no points are simulated to the end. Of several weights the smallest one that serves is taken.
+    models whose clusters are no points are simulated to the end. Of several weights the smallest one that serves is taken; with
+    `verify` one that serves in a full simulation, too: a place that does not is passed over for the next best, and for larger weights.
 
     What such a token can do: with weight w it has at depth t the reach d(t) of a cluster, cos d = 1 - ln(w t)/beta: what is nearer
     falls into it, and what sits on it stays there (Theorem 5.2). Everything beyond moves as if it were not there.
@@ -163,7 +118,8 @@ def place(
             token under a causal mask, so refused there).
         weight: how much the token counts, or bounds of it.
         tries, seed: of the global search.
-        verify: simulate the answer to the end.
+        radius: of a cluster, below pi (None: that of the model).
+        verify: simulate the answer to the end; `met` is what that says.
 
     Raises:
         GoalError: before any work, where no place can serve.
@@ -174,34 +130,20 @@ def place(
     True
     """
     trial = _checked(source, start, goal, until, kind, radius)
-    weights = _weights(weight)
+    weights, checked = _weights(weight), _checks.flag(verify, "verify")
     points = _spread(_checks.count(tries, "tries", 4), trial.model.dim, _checks.seed(seed))
-    without = trial.meeting(None, 0.0)
-    best: tuple[float, FloatArray, float] | None = None
     with progress_bar("place", len(weights) * (len(points) + 20 * REFINED), progress) as report:
-        for number, value in enumerate(weights):
-            base = number * (len(points) + 20 * REFINED)
-            found = _search(trial, points, value, lambda done, base=base: report(base + done))
-            if best is None or score(goal, found[0]) > score(goal, best[0]):
-                best = (*found, value)
-            if serves(goal, found[0], trial.until):
-                best = (*found, value)
-                break
-    assert best is not None
-    logarithm, token, value = best
-    model, tokens = trial.system(token, value)
-    met = serves(goal, logarithm, trial.until)
-    checked = _checks.flag(verify, "verify")
-    if checked:
-        met = trial.simulated(token, value)
+        without = trial.meeting(None, 0.0)
+        best, met = _lightest(trial, points, weights, checked, report)
+    model, tokens = trial.system(best.token, best.weight)
     return Placement(
-        token,
-        value,
+        best.token,
+        best.weight,
         kind,
         goal,
         trial.until,
         met,
-        _time(logarithm),
+        _time(best.logarithm),
         _time(without),
         trial.count[0],
         checked,
@@ -251,7 +193,10 @@ class Trial:
         if self.until > 2.0 * moment and _reducible(model, start):
             state = simulate(model, start, times=[moment], progress=False).final
             clusters = clusters_of(state, model, moment, self.radius)
-            met = _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
+            if model.frozen is None or _settled(clusters):
+                met = _met(tree_of(clusters), chosen + (1 if model.frozen is not None else 0))
+            else:
+                met = _met(self._tree(model, start), chosen)
             return max(met, math.log10(moment))
         return _met(self._tree(model, start), chosen)
 
@@ -272,6 +217,15 @@ class Trial:
 
 def _reducible(model: Attention, start: FloatArray) -> bool:
     return sink_refusal(model, len(start)) is None
+
+
+def _settled(clusters: Clusters) -> bool:
+    """True when the tokens that count as one cluster with the frozen token, the first one, have come to it: then they rest.
+
+    One of little weight takes long to draw them, and something else may be stronger meanwhile.
+    """
+    near = clusters.tokens[clusters.labels == clusters.labels[0]]
+    return float(sphere.distance(near, near[:1]).max()) <= ON_SINK * clusters.radius
 
 
 def _met(tree: MergeTree, chosen: np.ndarray) -> float:
@@ -313,7 +267,7 @@ def _checked(source: Any, start: Any, goal: Any, until: Any, kind: Any, radius: 
         raise ModelError(
             "the mask is a matrix for these tokens, which does not say who sees one more; use kind='frozen'"
         )
-    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = radius_of(radius, model)
     if isinstance(goal, Apart) and _alike(model, tokens[goal.first], tokens[goal.second], goal):
         raise GoalError(
             f"tokens {goal.first} and {goal.second} start in one point, and under full attention they see the same and move alike: "
@@ -360,22 +314,54 @@ def _spread(count: int, dim: int, seed: int) -> FloatArray:
     return sphere.retract(points @ turn.T)
 
 
-def _search(trial: Trial, points: FloatArray, weight: float, report: Any) -> tuple[float, FloatArray]:
-    """The best place at one weight: log10 of its meeting time, and itself."""
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A place at one weight, and log10 of the meeting time that it has in the flow of clusters."""
+
+    logarithm: float
+    token: FloatArray
+    weight: float
+
+
+def _lightest(
+    trial: Trial, points: FloatArray, weights: list[float], checked: bool, report: Report
+) -> tuple[_Found, bool]:
+    """The best place at the smallest weight that serves, and whether it does: in a full simulation, where that is asked for.
+
+    What serves in the flow of clusters and not in the simulation is passed over: the next place of this weight is looked at, then the
+    next weight. Where none serves, the place with the best meeting time of all.
+    """
+    best: _Found | None = None
+    failed: list[_Found] = []
+    for number, weight in enumerate(weights):
+        base = number * (len(points) + 20 * REFINED)
+        places = _search(trial, points, weight, lambda done, base=base: report(base + done))
+        for found in places:
+            if not serves(trial.goal, found.logarithm, trial.until):
+                break
+            if not checked or trial.simulated(found.token, weight):
+                return found, True
+            failed.append(found)
+        if best is None or score(trial.goal, places[0].logarithm) > score(trial.goal, best.logarithm):
+            best = places[0]
+    assert best is not None
+    # The simulation has the last word, also on places that the flow of clusters has given up.
+    return best, checked and best not in failed and trial.simulated(best.token, best.weight)
+
+
+def _search(trial: Trial, points: FloatArray, weight: float, report: Report) -> list[_Found]:
+    """The refined places at one weight, the best first."""
     values = np.empty(len(points))
     for number, point in enumerate(points):
         values[number] = trial.meeting(point, weight)
         report(number + 1)
     scores = np.array([score(trial.goal, value) for value in values])
     spacing = math.pi / len(points) ** (1.0 / (trial.model.dim - 1))
-    best: tuple[float, FloatArray] | None = None
+    places = []
     for rank, index in enumerate(np.argsort(-scores, kind="stable")[:REFINED]):
-        found = _refined(trial, points[index], float(values[index]), weight, spacing)
+        places.append(_Found(*_refined(trial, points[index], float(values[index]), weight, spacing), weight))
         report(len(points) + 20 * (rank + 1))
-        if best is None or score(trial.goal, found[0]) > score(trial.goal, best[0]):
-            best = found
-    assert best is not None
-    return best
+    return sorted(places, key=lambda found: -score(trial.goal, found.logarithm))
 
 
 def _refined(trial: Trial, point: FloatArray, value: float, weight: float, step: float) -> tuple[float, FloatArray]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.analysis import cluster_radius
 from metastable.analysis.cascade import Clusters
 from metastable.analysis.merging import MergeTree
+from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
 from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of, with_sink
 from metastable.control.steered import Steering, fall_time, first_time
@@ -68,7 +68,7 @@ def schedule(
             Under the causal mask a cluster falls into one with an earlier first token.
         at: the time T of the merge.
         since: depth from which on beta may change (None: 100/|V|, or the end of the run if that is earlier).
-        radius: as in `merge_tree` (None: that of the model).
+        radius: of a cluster, below pi, as in `merge_tree` (None: that of the model).
         verify: simulate the schedule.
 
     Returns:
@@ -85,10 +85,11 @@ def schedule(
     >>> held.tree.time[0] > 100 * first
     np.True_
     """
+    verify, progress = _checks.flag(verify, "verify"), _checks.progress(progress)
     goal = _checked(run, event, at, since, radius)
     natural = tree_of(goal.clusters)
     steering = _hold(goal, natural) if goal.event is None else _release(goal, natural)
-    return _verified(goal, steering, progress) if _checks.flag(verify, "verify") else steering
+    return _verified(goal, steering, progress) if verify else steering
 
 
 @dataclass(frozen=True)
@@ -131,24 +132,30 @@ def _checked(run: Run, event: Any, at: float, since: float | None, radius: float
         )
     moment = min(run.end, gathered(model)) if since is None else since
     moment = _checks.number(moment, "since", 0.0, run.end, error=TimeError)
-    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = radius_of(radius, model)
     at = _checks.number(at, "at", moment, strict=True, error=TimeError)
     at = _checks.number(at, "at", maximum=LATEST_GOAL, error=TimeError)
-    state = run.final if moment == run.end else run.at(moment)
-    clusters = clusters_of(state, model, moment, radius)
+    tokens = None if event is None else _pair(event, len(run.start))
     if model.all_heads[0].beta <= 0:
         raise GoalError("beta must be positive: at or below 0 nothing is metastable")
-    return _Goal(run, clusters, None if event is None else _leaders(clusters, event), at, moment)
+    state = run.final if moment == run.end else run.at(moment)
+    clusters = clusters_of(state, model, moment, radius)
+    return _Goal(run, clusters, None if tokens is None else _leaders(clusters, tokens), at, moment)
 
 
-def _leaders(clusters: Clusters, event: Any) -> tuple[int, int]:
-    """The event by the first tokens of its clusters; refused where no beta can make it happen."""
+def _pair(event: Any, count: int) -> tuple[int, int]:
+    """The event as two tokens out of `count`."""
     if not isinstance(event, (tuple, list)) or len(event) != 2:
         raise InvalidInputError(f"event must be two tokens, (cluster, into), not {event!r}")
-    tokens = [
-        _checks.count(token, name, 0, len(clusters.tokens) - 1)
+    child, into = (
+        _checks.count(token, name, 0, count - 1)
         for token, name in zip(event, ("the cluster of event", "the target of event"))
-    ]
+    )
+    return child, into
+
+
+def _leaders(clusters: Clusters, tokens: tuple[int, int]) -> tuple[int, int]:
+    """The event by the first tokens of its clusters; refused where no beta can make it happen."""
     child, parent = (int(clusters.leaders[clusters.labels[token]]) for token in tokens)
     if child == parent:
         raise GoalError(f"tokens {tokens[0]} and {tokens[1]} are in one cluster (that of token {child}) already")

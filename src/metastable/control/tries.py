@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.errors import ConvergenceError
+from metastable.errors import ConvergenceError, GoalError
 
 FIRST, MOST = 64, 1024
 """Members of the first try, and of any."""
@@ -22,12 +22,21 @@ MOST_TRIES = 60
 
 @dataclass(frozen=True)
 class Try:
-    """An ensemble at one value of a knob: how many members, their mean number of clusters, and its standard error."""
+    """An ensemble at one value of a knob: how many members, their mean number of clusters, and its standard error.
+
+    `lost`: members that stopped early, which are not among them.
+    """
 
     value: float
     members: int
     mean: float
     error: float
+    lost: int = 0
+
+    @property
+    def asked(self) -> int:
+        """Members that were spent."""
+        return self.members + self.lost
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,42 @@ class Problem:
     whole: bool = False
 
 
+@dataclass(frozen=True)
+class Record:
+    """The tries that were made, and those who make them; `report` is called with the share of the work that is done."""
+
+    problem: Problem
+    measure: Measure
+    report: Callable[[float], None]
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def spent(self) -> int:
+        """Members that were spent."""
+        return sum(item.asked for item in self.tries)
+
+    @property
+    def left(self) -> int:
+        """Members that may be spent yet."""
+        return max(0, self.problem.members - self.spent)
+
+    def tried(self, x: float, members: int) -> list[Try]:
+        """All tries, with one more at x, of so many members (or of those that are left)."""
+        value = float(f"{math.exp(x):.12g}")  # whole numbers stay whole
+        counts = self.measure(value, len(self.tries), min(members, self.left))
+        self.tries.append(summary(value, counts))
+        self.report(self._done())
+        return self.tries
+
+    def _done(self) -> float:
+        """Share of the work: of what the members are known to, of what was asked for."""
+        goal, accuracy = self.problem.goal, self.problem.accuracy
+        near = [item for item in self.tries if abs(math.log(item.mean / goal)) <= 0.25]
+        variance = max((item.error**2 * item.members for item in near), default=goal)
+        known = sum(item.members for item in near) * accuracy * (accuracy / variance)
+        return min(1.0, max(self.spent / self.problem.members, known))
+
+
 def summary(value: float, counts: FloatArray) -> Try:
     """A try from the counts of its members; `ConvergenceError` where too many of them are none."""
     asked, counts = counts.size, counts[np.isfinite(counts)]
@@ -79,9 +124,8 @@ def summary(value: float, counts: FloatArray) -> Try:
         )
     spread = float(counts.std(ddof=1)) if counts.size > 1 else 0.0
     # Of members that are all alike nobody knows more than that others are rare.
-    return Try(
-        value, counts.size, float(counts.mean()), max(spread, 1.0 / math.sqrt(counts.size)) / math.sqrt(counts.size)
-    )
+    error = max(spread, 1.0 / math.sqrt(counts.size)) / math.sqrt(counts.size)
+    return Try(value, counts.size, float(counts.mean()), error, asked - counts.size)
 
 
 def pooled(tries: Sequence[Try]) -> list[Try]:
@@ -99,7 +143,7 @@ def _pool(tries: list[Try]) -> Try:
     members = sum(item.members for item in tries)
     mean = sum(item.members * item.mean for item in tries) / members
     error = math.sqrt(sum((item.members * item.error) ** 2 for item in tries)) / members
-    return Try(tries[0].value, members, mean, error)
+    return Try(tries[0].value, members, mean, error, sum(item.lost for item in tries))
 
 
 def sides(tries: Sequence[Try], goal: float) -> tuple[Try, Try] | None:
@@ -109,3 +153,11 @@ def sides(tries: Sequence[Try], goal: float) -> tuple[Try, Try] | None:
     if not below or not above:
         return None
     return max(below, key=lambda item: item.mean), min(above, key=lambda item: item.mean)
+
+
+def beyond(problem: Problem, last: Try, at_top: bool) -> GoalError:
+    """What is said where a bound of the knob does not reach the goal."""
+    return GoalError(
+        f"{problem.goal:g} clusters are out of reach: at {last.value:.6g}, the {'largest' if at_top else 'smallest'} value allowed, "
+        f"there are {last.mean:.4g} on average; another goal, or other bounds: between=(low, high)"
+    )

@@ -12,17 +12,19 @@ import numpy as np
 from metastable import _checks, theory
 from metastable._progress import progress_bar
 from metastable.control import feasible
+from metastable.control.asking import ensemble_options, own_radius
 from metastable.control.counting import Counter
 from metastable.control.knobs import Knob, applied, knob_of, narrowed, own_value, rounded, turns_beta
+from metastable.control.measuring import ENOUGH
 from metastable.control.search import find
-from metastable.control.tries import Problem, Root, Try, nearest, pooled
+from metastable.control.tries import Problem, Record, Root, Try, nearest, pooled
 from metastable.errors import ConvergenceError, InvalidInputError, TimeError
 from metastable.model import Attention
 from metastable.model.describe import table
 
 MEMBERS = 20_000
-ACCURACY = 0.005
-"""Standard error of the mean where a search ends, over the square root of the goal: a third of that of 500 members."""
+ACCURACY = 0.0035
+"""Standard error of the mean at the value found, over the square root of the goal: less than a quarter of that of 500 members."""
 CHECKED = 32
 """Members that are simulated to the end, beside the flow of their leaders."""
 QUANTILE = 1.959963984540054
@@ -37,7 +39,8 @@ class Setting:
     ------
     knob, value, interval : the knob, its value, and 95 % for the value at which the mean is the goal.
     clusters, until, tokens : the goal, and for how many tokens.
-    mean, error : mean number of clusters at `value`, fitted to all tries (of a whole number: of those there), with its standard error.
+    mean, error : mean number of clusters at `value`, fitted to the tries beside it (of a whole number: those there), with its standard
+        error.
     status : "success"; "nearest" where the knob is a whole number and none has this mean: `value` is the one whose mean is nearest to
         the goal, `mean` what it has, and `interval` holds both neighbours.
     members : member-runs that were spent in all.
@@ -115,7 +118,8 @@ def temperature(model: Attention, tokens: int, clusters: float, until: float, **
 
     The search starts from the law N(t) = 1/sigma(B_d(t)), cos d(t) = 1 - ln t/beta (on the circle pi/arccos(1 - ln t/beta), see
     `metastable.theory.cluster_count`), which is right to 20 %, and corrects it by ensembles: a line over the law, fitted to tries
-    on both sides of the root, each with members of its own (`metastable.control.search`).
+    on both sides of the root (`metastable.control.search`). Where that ends, the answer is measured with members of its own
+    (`metastable.control.measuring`), so that it owes nothing to the luck of the search.
 
     Args:
         model: any `Attention`; its own beta does not matter.
@@ -137,6 +141,10 @@ def temperature(model: Attention, tokens: int, clusters: float, until: float, **
     >>> 6 < found.value < 14
     True
     """
+    if "knob" in search:
+        raise InvalidInputError(
+            "temperature turns beta; for another knob use metastable.control.tune(model, knob, ...)"
+        )
     return tune(model, "beta", tokens=tokens, clusters=clusters, until=until, **search)
 
 
@@ -167,10 +175,11 @@ def tune(
         until: the depth, any number of decades. Under causal and full softmax attention with V = c I and Q = K = I members are
             simulated to t = 100/|V| and go on as the flow of their leaders (`exact=True`: always simulated to the end).
         seed: of all tries together.
-        accuracy: standard error of the mean at the value found, in clusters: where the search ends. None: 0.005 sqrt(clusters), a
-            third of the standard error that 500 members have, which takes some 5000.
-        members: the most member-runs to spend.
-        between: bounds of the knob. radius: of a cluster (None: 0.5 beta^(-1/2), as everywhere).
+        accuracy: standard error of the mean at the value found, in clusters. None: 0.0035 sqrt(clusters), less than a quarter of the
+            standard error that 500 members have, which takes some 13,000; twice the error takes a quarter of them.
+        members: the most member-runs to spend. Where they do not suffice the interval is wider, up to five times; beyond that, and
+            as soon as the variance shows it, `ConvergenceError` says how many it takes.
+        between: bounds of the knob. radius: of a cluster, from 1e-4 to pi (None: 0.5 beta^(-1/2), as everywhere).
         options: of `metastable.ensemble` (engine, threads, rtol, ...).
 
     A whole-numbered knob gets the number whose mean is nearest to the goal; `mean` says what it is, and `status` is "nearest" where
@@ -181,11 +190,12 @@ def tune(
     count = _checks.count(tokens, "tokens")
     goal = _checks.number(clusters, "clusters")
     until = _checks.number(until, "until", 1.0, strict=True, error=TimeError)
-    accuracy = ACCURACY * math.sqrt(max(goal, 1.0)) if accuracy is None else accuracy
-    accuracy = _checks.number(accuracy, "accuracy", 0.0, strict=True)
     most = _checks.count(members, "members", 100)
-    radius = None if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
-    counter = Counter(until, _checks.seed(seed), radius, _options(options), _checks.flag(exact, "exact"))
+    accuracy = _accuracy(accuracy, goal, most)
+    counter = Counter(
+        until, _checks.seed(seed), own_radius(radius), ensemble_options(options), _checks.flag(exact, "exact")
+    )
+    _checks.progress(progress)
     if between is not None:
         turned = narrowed(turned, *_bounds(between))
     feasible.check_count(model, turned, count, goal, until)
@@ -209,31 +219,21 @@ def tune(
         return counter.counts(changed, size, members, number)
 
     with progress_bar("control", 1.0, progress) as report:
-        root = find(problem, measure, report)
+        root = find(problem, Record(problem, measure, report))
     return _setting(model, turned, counter, root, problem, count, first if law is not None else None)
 
 
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """What goes to `ensemble` besides what is said here."""
-    allowed = (
-        "method",
-        "engine",
-        "interaction",
-        "rtol",
-        "atol",
-        "step",
-        "max_steps",
-        "memory",
-        "threads",
-        "dtype",
-        "start",
-    )
-    for name in options:
-        if name not in allowed:
-            raise InvalidInputError(
-                f"there is no option {name!r}; options of metastable.ensemble are {', '.join(allowed)}"
-            )
-    return options
+def _accuracy(accuracy: Any, goal: float, members: int) -> float:
+    """The standard error to end with: below the goal itself, and not below what so many members could tell if all were alike."""
+    if accuracy is None:
+        return ACCURACY * math.sqrt(max(goal, 1.0))
+    accuracy = _checks.number(accuracy, "accuracy", 0.0, max(goal, 1.0), strict=True)
+    if accuracy * ENOUGH * members < 1.0:
+        raise InvalidInputError(
+            f"accuracy={accuracy:g} is more than {members} members tell, even if all but one were alike; ask for at least "
+            f"{1.0 / ENOUGH / members:.2g}, or give more (members=)"
+        )
+    return accuracy
 
 
 def _bounds(between: Any) -> tuple[float, float]:
@@ -282,7 +282,7 @@ def _setting(
     value, mean, error, interval = _found(knob, root, problem)
     missed = knob.whole and abs(mean - problem.goal) > problem.accuracy + 2.0 * error
     changed, size = _changed(model, knob, value, tokens)
-    spent = sum(item.members for item in root.tries)
+    spent = sum(item.asked for item in root.tries)
     reduced = counter.reduced(changed, size)
     differences = counter.paired(changed, size, CHECKED, len(root.tries)) if reduced else np.zeros(0)
     differences = differences[np.isfinite(differences)]

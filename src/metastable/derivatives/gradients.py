@@ -12,7 +12,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable._words import counted
-from metastable.derivatives.objectives import DIFFERENCES, measured
+from metastable.derivatives.objectives import DIFFERENCES, check, measured
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import adjoint
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
@@ -144,6 +144,7 @@ def gradient(
     moments = np.array([save.until]) if save.times is None else save.times
     legs, tokens = _legs(model, start, Save(save.until, moments), engine, rtol, atol, max_steps, threads)
     _check_names(names, legs)
+    check(observable, tokens)
     if max_step is not None and save.until > max_step * max_steps:
         raise InvalidInputError(f"max_step={max_step:g} means more than max_steps={max_steps} steps; raise one of them")
     with progress_bar("gradient", save.until, progress) as report:
@@ -165,11 +166,8 @@ def _names(wrt: Any) -> tuple[str, ...] | None:
     """`wrt` as names; None stays None: whatever the model has."""
     if wrt is None:
         return None
-    if isinstance(wrt, str):
-        wrt = (wrt,)
-    if not isinstance(wrt, Iterable):
-        raise InvalidInputError(f"wrt must be a name or a list of names, not {wrt!r}")
-    names = tuple(_checks.choice(item, "wrt", NAMES) for item in wrt)
+    given = (wrt,) if isinstance(wrt, str) else _checks.listed(wrt, "wrt", "a name")
+    names = tuple(_checks.choice(item, "each of wrt", NAMES) for item in given)
     if not names:
         raise InvalidInputError(f"wrt names nothing; leave it out for everything, or say what: {', '.join(NAMES)}")
     return tuple(dict.fromkeys(names))

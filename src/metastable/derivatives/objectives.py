@@ -62,7 +62,8 @@ class MeanCosine(ArrayFields):
     target: FloatArray
     tokens: tuple[int, ...] | None = None
 
-    def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
+    def places(self, x: FloatArray) -> np.ndarray:
+        """The chosen tokens, among those of x; refused where x has other tokens than the target."""
         if self.target.shape[1] != x.shape[1]:
             raise InvalidInputError(f"target has dimension {self.target.shape[1]}, the tokens {x.shape[1]}")
         places = _places(self.tokens, "tokens", len(x))
@@ -70,6 +71,10 @@ class MeanCosine(ArrayFields):
             raise InvalidInputError(
                 f"target has {len(self.target)} rows for {len(places)} tokens; give one, or one each"
             )
+        return places
+
+    def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
+        places = self.places(x)
         slope = np.zeros_like(x)
         slope[places] = self.target / len(places)
         return float(np.sum(slope[places] * x[places])), slope
@@ -94,8 +99,12 @@ class PairCosine:
     first: int
     second: int
 
+    def places(self, x: FloatArray) -> np.ndarray:
+        """Both tokens, among those of x."""
+        return _places((self.first, self.second), "a token of the pair", len(x))
+
     def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
-        i, j = _places((self.first, self.second), "a token of the pair", len(x))
+        i, j = self.places(x)
         slope = np.zeros_like(x)
         slope[i], slope[j] = x[j], x[i]
         return float(x[i] @ x[j]), slope
@@ -110,14 +119,11 @@ def pair_cosine(token: int, other: int) -> PairCosine:
 
 
 @dataclass(frozen=True)
-class PairAngle:
+class PairAngle(PairCosine):
     """Angle between two tokens; made by `pair_angle`."""
 
-    first: int
-    second: int
-
     def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
-        i, j = _places((self.first, self.second), "a token of the pair", len(x))
+        i, j = self.places(x)
         gap, reach = float(np.linalg.norm(x[i] - x[j])), float(np.linalg.norm(x[i] + x[j]))
         if gap == 0 or reach == 0:
             where = "in one place" if gap == 0 else "opposite to one another"
@@ -156,8 +162,12 @@ class Spread:
 
     tokens: tuple[int, ...] | None = None
 
+    def places(self, x: FloatArray) -> np.ndarray:
+        """The chosen tokens, among those of x."""
+        return _places(self.tokens, "tokens", len(x))
+
     def with_slope(self, x: FloatArray) -> tuple[float, FloatArray]:
-        places = _places(self.tokens, "tokens", len(x))
+        places = self.places(x)
         mean = x[places].mean(axis=0)
         slope = np.zeros_like(x)
         slope[places] = -2.0 * mean / len(places)
@@ -228,8 +238,19 @@ ROUNDING = 16.0 * float(np.finfo(float).eps) / CENTRAL_STEP
 """What rounding of the values does to their differences, relatively to the values."""
 
 
+def check(observable: Any, x: FloatArray) -> None:
+    """Refuse, before any run, what no state with tokens like x (tokens, dim) can be measured by."""
+    if isinstance(observable, (MeanCosine, PairCosine, Spread)):
+        observable.places(x)
+    elif not isinstance(observable, Smooth) and not callable(observable):
+        raise InvalidInputError(
+            "observable must be one of metastable.derivatives (pair_cosine(0, 1), order_parameter(), ...) or a function of the tokens "
+            f"that returns (value, slope), not {observable!r}"
+        )
+
+
 def measured(observable: Any, states: FloatArray, single: bool, differences: str | None) -> tuple[float, FloatArray]:
-    """The number that `observable` makes of `states` (times, tokens, dim), and its slope, of the same shape.
+    """The number that `observable` (one that passes `check`) makes of `states` (times, tokens, dim), and its slope, of the same shape.
 
     `single`: only the final state is meant. A `Smooth` one is averaged over the times; a function gets x (tokens, dim) or, where not
     `single`, all states. Slopes that are not made here are compared with differences of the values, along two directions.
@@ -239,11 +260,6 @@ def measured(observable: Any, states: FloatArray, single: bool, differences: str
         if type(observable) not in KNOWN:
             _agree(lambda x: _averaged(observable, x)[0], value, slope, states)
         return value, slope
-    if not callable(observable):
-        raise InvalidInputError(
-            "observable must be one of metastable.derivatives (pair_cosine(0, 1), order_parameter(), ...) or a function of the tokens "
-            f"that returns (value, slope), not {observable!r}"
-        )
     place = states[0] if single else states
     if differences == "central":
         return _central(observable, place, states.shape)

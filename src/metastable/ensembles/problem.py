@@ -17,6 +17,7 @@ from metastable.analysis.observe_own import name_of, required_arguments, require
 from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
+from metastable.integrate.tableau import TABLEAUS
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Problem:
         if (
             self.draw_model is not None
             or self.plan.backend.engine != "cuda"
-            or self.plan.method != "tsit5"
+            or self.plan.method not in TABLEAUS
             or self.plan.backend.interaction == "series"
         ):
             return {}

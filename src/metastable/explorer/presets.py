@@ -38,12 +38,12 @@ def _figure_1() -> list[dict[str, Any]]:
     Rows 1 and 2 are shown to t = 1e9: at the paper's T = 5000 most draws still have several clusters.
     """
     rows: list[tuple[str, str, str, tuple[float | complex, ...], float]] = [
-        ("a", "V = I: one point", "Theorem 4.1: every token ends where token 1 began.", (1.0, 1.0, 1.0), 1e9),
+        ("a", "V = I: one point", "Theorem 4.1: every token ends where the first one began.", (1.0, 1.0, 1.0), 1e9),
         ("b", "Double top eigenvalue", "All tokens meet in one point of the plane L.", (1.0, 1.0, -0.5), 1e9),
         ("c", "Simple top eigenvalue", "Two points, ξ and −ξ.", (1.0, 0.5, -1.0), 5000.0),
         ("d", "Repulsion, double", "All eigenvalues negative: a cloud around the plane L.", (-1.0, -1.0, -2.0), 5000.0),
         ("e", "Repulsion, simple", "Two clouds, around ξ and −ξ.", (-1.0, -2.0, -2.0), 5000.0),
-        ("f", "Complex pair", "Token 1 rotates for ever and the others follow it.", (1.0 + 0.3j, 0.2), 200.0),
+        ("f", "Complex pair", "The first token rotates for ever and the others follow it.", (1.0 + 0.3j, 0.2), 200.0),
     ]
     return [
         _preset(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOMENTS = 500
 """States that world lines are drawn from, evenly in log time."""
+LARGE = 1000.0
+"""Members from which on dots are not drawn larger: they would hide their errors."""
 HELD = 0.10
 """Opacity of the shade over the depths at which beta is changed."""
 
@@ -26,7 +28,7 @@ HELD = 0.10
 def draw_setting(setting: Any, *, theme: str = "screen") -> Figure:
     """A page with the tries of a `Setting`: mean number of clusters (one standard error) against the knob, the goal and what was found.
 
-    The size of a dot shows how many members it has; the shade is the interval of 95 %.
+    The size of a dot shows how many members it has (up to 1000); the shade is the interval of 95 %.
     """
     if not all(hasattr(setting, name) for name in ("tries", "interval", "knob")):
         raise InvalidInputError(f"setting must be what metastable.control.tune returns, not {type(setting).__name__}")
@@ -53,7 +55,12 @@ def draw_tries(ax: Axes, tries: Sequence[Any], goal: float) -> None:
     draw_error_points(ax, values, [item.mean for item in tries], [item.error for item in tries], marker="none")
     members = np.array([item.members for item in tries], dtype=float)
     ax.scatter(
-        values, [item.mean for item in tries], s=8.0 + 0.05 * members, color=style.MEASURED, zorder=5, linewidths=0
+        values,
+        [item.mean for item in tries],
+        s=8.0 + 0.05 * np.minimum(members, LARGE),
+        color=style.MEASURED,
+        zorder=5,
+        linewidths=0,
     )
     ax.axhline(goal, color=style.INK, linewidth=0.8, label="goal")
     ax.set_xscale("log")

@@ -110,8 +110,7 @@ def _page(
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
     words = _heading(stats, members)
     if left_out:
-        words[-1] += f"; not drawn: {left_out[0]}"
-        words += left_out[1:]
+        words += [f"not drawn: {left_out[0]}", *left_out[1:]]
     page.suptitle(broken(words, max(24, int(PER_INCH * page.get_figwidth()))), x=0.01, ha="left", fontsize="medium")
     return page
 

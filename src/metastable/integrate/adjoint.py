@@ -241,7 +241,7 @@ def walk(
     The steps are those of `explicit.solve`, unless they are bounded by `max_step` or do not follow small changes (`resolved`).
     """
     assert plan.save.times is not None
-    system, _, chart = explicit.system_of(plan, start, depth)
+    system, chart = explicit.system_of(plan, start, depth)
     trail = Trail(plan.model.dim, plan.save.times, chart)
     bounds = stops(plan, depth, max_step)
     solution = resolved.solve(plan, start, system, trail, report, depth, followed=FOLLOWED, stops=bounds)

@@ -10,7 +10,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import tsit5
-from metastable.integrate.plan import Plan
+from metastable.integrate.plan import Plan, Save
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
 
@@ -30,14 +30,10 @@ def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: 
         move(t, y, out)
 
     solution = tsit5.solve(
-        forced,
-        np.concatenate([old, tokens]),
-        plan.model.dim,
-        plan.save.until,
-        first=first,
+        tsit5.System(forced, np.concatenate([old, tokens]), plan.model.dim, plan.accuracy, first, plan.tableau),
+        Save(plan.save.until),
         breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
         progress=report,
-        **vars(plan.accuracy),
     )
     states = solution.states
     for saved, t in zip(states, solution.times):

@@ -30,17 +30,7 @@ from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas, work
 from metastable.integrate.plan import Plan, size_of_value
-from metastable.integrate.solution import (
-    DEGREE,
-    Chart,
-    Dense,
-    Resume,
-    Solution,
-    Statistics,
-    out_of_steps,
-    unchart,
-)
-from metastable.model import Attention
+from metastable.integrate.solution import Dense, Resume, Solution, Statistics, in_order, out_of_steps
 
 FIRST_STRETCH = 8.0
 """Length of the first explicit stretch."""
@@ -138,12 +128,8 @@ class _Course:
         solution = rodas.solve(
             self.plan.model,
             self.state,
-            times=None if times is None else times[times > begin],
-            until=self.until,
-            rtol=self.plan.accuracy.rtol,
-            atol=self.plan.accuracy.atol,
-            max_steps=budget + done.accepted + done.rejected,
-            settled=self.plan.save.settled,
+            replace(self.plan.save, times=None if times is None else times[times > begin]),
+            replace(self.plan.accuracy, max_steps=budget + done.accepted + done.rejected),
             progress=self.report,
             origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
         )
@@ -249,6 +235,12 @@ def _saved(part: _Part, requested: FloatArray | None, first: bool) -> tuple[Floa
     return times[skip:], solution.states[skip:]
 
 
+def _polynomials(parts: list[_Part]) -> list[Dense]:
+    """The dense output of each part, in the time of the run."""
+    found = [(part.shift, part.solution.dense) for part in parts]
+    return [replace(dense, start=dense.start + shift) for shift, dense in found if isinstance(dense, Dense)]
+
+
 def _resume(parts: list[_Part]) -> Resume | None:
     """Where the run can be taken up: the clock and the work are those of all parts."""
     last = parts[-1]
@@ -273,42 +265,8 @@ def _join(course: _Course) -> Solution:
         np.concatenate([states for _, states in saved]),
         status,
         sum((part.work for part in parts), Statistics()),
-        _join_dense(course.plan.model, parts) if requested is None else None,
+        in_order(_polynomials(parts)) if requested is None else None,
         message,
         {**last.notes, "segments": _segments(parts)},
         _resume(parts),
     )
-
-
-def _join_dense(model: Attention, parts: list[_Part]) -> Dense | None:
-    """Dense output of all parts in one chart: in angles where one of them is."""
-    pieces = [
-        replace(part.solution.dense, start=part.solution.dense.start + part.shift)
-        for part in parts
-        if isinstance(part.solution.dense, Dense)
-    ]
-    if not pieces:
-        return None
-    chart = "angle" if any(piece.chart == "angle" for piece in pieces) else "ambient"
-    pieces = [in_chart(piece, chart) for piece in pieces]
-    joined = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("start", "width", "coefficients"))
-    return Dense(chart, model.dim, *joined)
-
-
-def in_chart(dense: Dense, chart: Chart) -> Dense:
-    """Dense output on the circle re-expanded in another chart: the quartic through five points of every step.
-
-    The interpolation error is of fifth order in the step, one more than that of the dense output itself.
-    """
-    if dense.chart == chart:
-        return dense
-    nodes = np.arange(DEGREE + 1) / DEGREE
-    powers = nodes[:, None] ** np.arange(DEGREE + 1)
-    values = unchart(np.einsum("up,spka->suka", powers, dense.coefficients), dense.chart, dense.dim)
-    if chart == "angle":
-        plane = values[..., 0] + 1j * values[..., 1]
-        # Angles relative to the start of the step do not wrap: a step never turns a token by half a circle.
-        angles = np.angle(plane[:, :1]) + np.angle(plane * np.conj(plane[:, :1]))
-        values = angles[..., None]
-    coefficients = np.einsum("pu,suka->spka", np.linalg.inv(powers), values)
-    return replace(dense, chart=chart, coefficients=coefficients)

@@ -4,7 +4,7 @@ Every method says where it can be taken up (`Solution.resume`): the state, the t
 just before its end first decided about a step. From there a longer integration makes the same steps:
 
 - `layers` and `sde`: the same numbers, bit for bit (the noise of a step depends on its number alone);
-- `tsit5` and `rodas`: the same sequence of steps, equal to rounding;
+- explicit methods and `rodas`: the same sequence of steps, equal to rounding;
 - a change of method (explicit steps up to here, implicit ones from here on), or an earlier solution that does not say where it can be
   taken up: a new sequence of steps from its last state, equal to the tolerance.
 """
@@ -21,11 +21,12 @@ from metastable._progress import Report
 from metastable.integrate import auto
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Dense, JoinedDense, Resume, Solution, Statistics, join
+from metastable.integrate.solution import Dense, JoinedDense, Resume, Solution, in_order, join
+from metastable.integrate.tableau import TABLEAUS
 
 FIRST_STEP = 1e-3
 """First step of an integration that does not know the last one of the earlier; step control takes it from there."""
-STEP_NAMES = {"tsit5": "step", "rodas": "h"}
+STEP_NAMES = {**dict.fromkeys(TABLEAUS, "step"), "rodas": "h"}
 """What the memory of each adaptive method calls the next step."""
 
 
@@ -56,7 +57,7 @@ def solve(plan: Plan, earlier: Solution, start: FloatArray, report: Report) -> S
     `plan.save.times` holds all times to be kept, those of the earlier solution too; None keeps every step.
     """
     resume = taken_up(earlier, plan.method, start)
-    if plan.method == "tsit5" and resume.statistics.accepted == 0:
+    if plan.method in TABLEAUS and resume.statistics.accepted == 0:
         # Nothing was done but to choose a first step that fits the end, which is another one now.
         return METHODS[plan.method].solve(replace(plan, resume=None), start, report)
     times = plan.save.times
@@ -103,15 +104,10 @@ def _joined_dense(earlier: Dense | JoinedDense, undone: int, later: Dense) -> De
         first = tokens.stop
         steps = slice(0, part.start.size - undone)
         cut = replace(part, start=part.start[steps], width=part.width[steps], coefficients=part.coefficients[steps])
-        cut = auto.in_chart(cut, later.chart)
-        parts.append(
-            replace(
-                cut,
-                start=np.concatenate([cut.start, later.start]),
-                width=np.concatenate([cut.width, later.width]),
-                coefficients=np.concatenate([cut.coefficients, later.coefficients[:, :, tokens]]),
-            )
-        )
+        further = replace(later, coefficients=later.coefficients[:, :, tokens])
+        joined = in_order([cut, further], later.chart)
+        assert joined is not None
+        parts.append(joined)
     return join(parts)
 
 
@@ -122,9 +118,7 @@ def _segments(earlier: Solution, later: Solution, resume: Resume, plan: Plan) ->
     known = earlier.notes.get("segments")
     segments = [dict(entry) for entry in known or [auto.segment(first, 0.0, resume.t, resume.statistics)]]
     end = float(later.notes.get("reached", later.times[-1] if len(later.times) else resume.t))
-    work = Statistics(
-        later.statistics.accepted - resume.statistics.accepted, later.statistics.rejected - resume.statistics.rejected
-    )
+    work = later.statistics - resume.statistics
     segments[-1]["to"] = resume.t
     if segments[-1]["method"] == plan.method:
         undone = earlier.statistics.accepted + earlier.statistics.rejected

@@ -1,5 +1,5 @@
-"""The adaptive march of Tsit5, the same for every system: one in NumPy (`tsit5`), one with compiled steps (`fused.system`), or one
-that lives on a GPU (`fused.cuda`)."""
+"""The adaptive march of an explicit method, the same for every system: one in NumPy (`tsit5`), one with compiled steps
+(`fused.system`), or one that lives on a GPU (`fused.cuda`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control
-from metastable.integrate.plan import Plan
+from metastable.integrate.plan import Accuracy, Plan
 from metastable.integrate.solution import (
     DEGREE,
     DENSE_LIMIT,
@@ -29,7 +29,7 @@ from metastable.integrate.solution import (
     out_of_steps,
     unchart,
 )
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import Tableau
 
 Polynomial = Callable[[FloatArray | None], FloatArray]
 """Makes the dense output of the step at hand, (5, tokens, width), in memory that it is given (None: in its own)."""
@@ -152,16 +152,20 @@ class Recorder:
         return Dense(self.chart, self.dim, np.array(self.start), np.array(self.width), self.pieces.array())
 
 
-def polynomial(y: FloatArray, h: float, stages: FloatArray, out: FloatArray | None = None) -> FloatArray:
+def polynomial(
+    tableau: Tableau, y: FloatArray, h: float, stages: FloatArray, out: FloatArray | None = None
+) -> FloatArray:
     """Coefficients (5, tokens, width) of the dense output of one step in powers of u = (time - t) / h, into `out` where it is given."""
     coefficients = np.empty((DEGREE + 1, *y.shape)) if out is None else out
     coefficients[0] = y
-    np.dot(h * TSIT5.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
+    np.dot(h * tableau.dense.T, stages.reshape(len(stages), -1), out=coefficients[1:].reshape(DEGREE, -1))
     return coefficients
 
 
 class System(Protocol):
     """A state with its stages. Sizes are root mean squares over tokens, in units of the tolerance."""
+
+    tableau: Tableau
 
     def state(self) -> FloatArray:
         """The state at the beginning of the step, in the recorder's chart."""
@@ -238,7 +242,7 @@ class _March:
             "after_rejection": float(self.after_rejection),
         }
         done = Statistics(self.accepted, self.rejected, self.evaluations)
-        return Resume("tsit5", self.t, recorder.packed(self.system.state()), done, memory)
+        return Resume(self.system.tableau.name, self.t, recorder.packed(self.system.state()), done, memory)
 
     def restart(self) -> None:
         """Evaluate the first stage anew (at the start, and behind a jump of the right-hand side)."""
@@ -264,7 +268,7 @@ class _March:
         if not self.t + step > self.t:
             return False  # time no longer advances, and a step that is taken nowhere would be kept as another moment
         error = self.system.advance(self.t, step, latest)
-        self.evaluations += TSIT5.stages - 1
+        self.evaluations += self.system.tableau.stages - 1
         if not error <= 1.0:
             self.rejected += 1
             self.after_rejection = True
@@ -285,33 +289,29 @@ class _March:
 
 def integrate(
     system: System,
-    start: FloatArray,
     recorder: Recorder,
     until: float,
+    accuracy: Accuracy,
     *,
-    tolerance: float,
-    max_steps: int,
     breakpoints: Sequence[float] = (),
-    fixed_step: float | None = None,
     progress: Report | None = None,
     resume: Resume | None = None,
     limit: Limit | None = None,
 ) -> Solution:
-    """March `system`, which stands at `start` (packed, or in the recorder's chart), from 0 (or from `resume`) to `until`.
+    """March `system` from where it stands, at 0 (or at `resume`, whose state it holds), to `until`.
 
-    Arguments as in `tsit5.solve`; `limit`: who may ask for a shorter step than the error control does.
+    A `step` of the accuracy switches error control off. `breakpoints`: times where the right-hand side jumps, which are stepped onto.
+    `limit`: who may ask for a shorter step than the error control does.
     """
-    begin = 0.0 if resume is None else resume.t
+    begin, start, max_steps = 0.0 if resume is None else resume.t, system.state(), accuracy.max_steps
     stops = [b for b in sorted(breakpoints) if begin < b < until] + [until]
-    march = _March(system, fixed_step is not None, until)
+    march = _March(system, accuracy.step > 0.0, until, h=accuracy.step)
     if resume is not None:
         march.take_up(resume)
     else:
         march.restart()
-        if fixed_step is None:
-            march.first_step(tolerance, stops[0])
-        else:
-            march.h = fixed_step
+        if not march.fixed:
+            march.first_step(accuracy.tolerance, stops[0])
     recorder.begin(begin, start)
     status: Status = "success"
     message = ""
@@ -340,15 +340,13 @@ def integrate(
     )
 
 
-def follow(system: System, plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """`integrate` as a plan says, for a system that stands at the packed state `start` and lives elsewhere (on a GPU, in torch)."""
+def follow(system: System, plan: Plan, report: Report | None, chart: Chart = "ambient") -> Solution:
+    """`integrate` as a plan says, for a system whose state is in `chart`."""
     return integrate(
         system,
-        start,
-        Recorder(plan.model.dim, plan.save.times),
+        Recorder(plan.model.dim, plan.save.times, chart),
         plan.save.until,
-        tolerance=plan.accuracy.tolerance,
-        max_steps=plan.accuracy.max_steps,
+        plan.accuracy,
         breakpoints=plan.model.norm.breakpoints,
         progress=report,
         resume=plan.resume,

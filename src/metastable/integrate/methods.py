@@ -16,32 +16,25 @@ from metastable._progress import Report
 from metastable.integrate import auto, explicit, layers, rodas, sde
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
+from metastable.kernels.protocol import Steps
 from metastable.model import EVERY_PART, Attention, Support, why_not
 
 
 class Method(NamedTuple):
-    """Why a method cannot do a model on so many tokens, whatever the engine (None: it can); how it solves one system; and how it
-    solves many (None: it is not for members)."""
+    """Why a method cannot do a model on so many tokens, whatever the engine (None: it can); how it solves one system; how it
+    solves many (None: it is not for members); and its steps ("fixed": of one size, which the user gives; "auto" ends in implicit ones,
+    for it is what is left of the wish when nothing simpler was found: `planning`)."""
 
     refusal: Callable[[Attention, int], str | None]
     solve: Callable[[Plan, FloatArray, Report], Solution]
     solve_members: Callable[[Plan, FloatArray, int, Report], Members] | None
+    steps: Steps = "explicit"
 
 
 def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    return rodas.solve(
-        plan.model,
-        start,
-        times=plan.save.times,
-        until=plan.save.until,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
-        settled=plan.save.settled,
-        progress=report,
-        origin=plan.resume,
-    )
+    return rodas.solve(plan.model, start, plan.save, plan.accuracy, progress=report, origin=plan.resume)
 
 
 def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
@@ -49,23 +42,9 @@ def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -
     from metastable.kernels.cpu.threads import thread_count
 
     assert plan.save.times is not None
-    accuracy = plan.accuracy
-    solve = rodas.member_solver(
-        plan.model,
-        plan.save.times,
-        rtol=accuracy.rtol,
-        atol=accuracy.atol,
-        max_steps=accuracy.max_steps,
-        settled=plan.save.settled,
-    )
-    return one_by_one(
-        starts,
-        plan.save.times.size,
-        report,
-        lambda start, _: solve(start),
-        first,
-        thread_count(plan.backend.threads),
-    )
+    solve, size = rodas.member_solver(plan.model, plan.save, plan.accuracy), plan.save.times.size
+    threads = thread_count(plan.backend.threads)
+    return one_by_one(starts, size, report, lambda start, _: solve(start), first, threads)
 
 
 def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
@@ -81,22 +60,8 @@ def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) 
 
 def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> Solution:
     """One system with the noise of a seed."""
-    model, step = plan.model, plan.accuracy.step
-    noise = sde.normals(seed, len(start), model.dim)
-    rhs = select.right_hand_side(model, len(start), plan.backend)
-    return sde.solve(
-        rhs,
-        start,
-        model.dim,
-        model.noise,
-        step,
-        plan.steps,
-        noise,
-        times=plan.save.times,
-        progress=report,
-        first=plan.steps_done,
-        breakpoints=sorted(model.norm.breakpoints),
-    )
+    rhs = select.right_hand_side(plan.model, len(start), plan.backend)
+    return sde.solve(plan, rhs, start, sde.normals(seed, len(start), plan.model.dim), report)
 
 
 def _sde(plan: Plan, start: FloatArray, report: Report) -> Solution:
@@ -129,13 +94,21 @@ def _left_to_engines(method: str, *but: str) -> Support:
     return Support(f"method={method!r}", None, None, None, None, parts, use="use method='auto'")
 
 
-TSIT5, SDE = _left_to_engines("tsit5", "noise"), _left_to_engines("sde")
+EXPLICIT = {name: _left_to_engines(name, "noise") for name in TABLEAUS}
+SDE = _left_to_engines("sde")
+
+
+def _explicit(name: str) -> Method:
+    return Method(lambda model, tokens: why_not(model, EXPLICIT[name], tokens), explicit.solve, explicit.solve_members)
+
 
 METHODS: dict[str, Method] = {
     # It chooses among the others, and refuses nothing by itself.
-    "auto": Method(lambda model, tokens: None, auto.solve, None),
-    "tsit5": Method(lambda model, tokens: why_not(model, TSIT5, tokens), explicit.solve, explicit.solve_members),
-    "rodas": Method(rodas.refusal, _rodas, _rodas_members),
-    "layers": Method(lambda model, tokens: why_not(model, layers.SUPPORT, tokens), _layers, _layers_members),
-    "sde": Method(lambda model, tokens: why_not(model, SDE, tokens), _sde, _sde_members),
+    "auto": Method(lambda model, tokens: None, auto.solve, None, "implicit"),
+    **{name: _explicit(name) for name in TABLEAUS},
+    "rodas": Method(rodas.refusal, _rodas, _rodas_members, "implicit"),
+    "layers": Method(lambda model, tokens: why_not(model, layers.SUPPORT, tokens), _layers, _layers_members, "fixed"),
+    "sde": Method(lambda model, tokens: why_not(model, SDE, tokens), _sde, _sde_members, "fixed"),
 }
+FIXED_STEP = tuple(name for name, method in METHODS.items() if method.steps == "fixed")
+"""Methods that take a step."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.solution import Resume
+from metastable.integrate.tableau import TABLEAUS, TSIT5, Tableau
 from metastable.kernels import select
-from metastable.model import Attention, Head
+from metastable.model import Attention
 
 RTOL = 1e-6
 ATOL = 1e-9
@@ -44,6 +45,10 @@ class Accuracy:
         return self.rtol + self.atol
 
 
+DEFAULT = Accuracy()
+"""As carefully as always."""
+
+
 @dataclass(frozen=True)
 class Save:
     """What is kept, and until when: the states at `times`, or every step with dense output (None)."""
@@ -62,7 +67,7 @@ class Plan:
     models: tuple[Attention, ...]
     method: str
     save: Save
-    accuracy: Accuracy = Accuracy()
+    accuracy: Accuracy = DEFAULT
     backend: select.Backend = select.Backend("reference")
     seed: int | None = None
     joints: tuple[float, ...] = ()
@@ -84,6 +89,11 @@ class Plan:
     def steps_done(self) -> int:
         """Steps that a fixed-step method has made before it is taken up."""
         return 0 if self.resume is None else self.resume.statistics.accepted
+
+    @property
+    def tableau(self) -> Tableau:
+        """The explicit method that it is or begins with."""
+        return TABLEAUS.get(self.method, TSIT5)
 
     def packed(self, start: FloatArray) -> FloatArray:
         """Tokens (..., tokens, dim) as packed states: with a column of radii, all one, where the norm has a radius."""
@@ -116,15 +126,8 @@ def size_of_value(model: Attention) -> float:
     the largest weight exp(beta |Q^T K|)."""
     if model.weighting.kind != "unnormalized":
         return sum(head.value_size for head in model.all_heads)
-    return sum(head.value_size * math.exp(min(_largest_logit(head), 700.0)) for head in model.all_heads)
-
-
-def _largest_logit(head: Head) -> float:
-    if head.is_bilinear:
-        form = head.bilinear
-        return abs(head.beta) * (1.0 if form is None else float(np.linalg.norm(form, 2)))
-    sizes = [1.0 if part is None else float(np.linalg.norm(part)) for part in (head.query, head.key)]
-    return abs(head.beta) * sizes[0] * sizes[1]
+    largest = [min(abs(head.beta) * head.bilinear_size, 700.0) for head in model.all_heads]
+    return sum(head.value_size * math.exp(logit) for head, logit in zip(model.all_heads, largest))
 
 
 def short(model: Attention, until: float) -> bool:

@@ -10,13 +10,11 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate import rodas, sde
-from metastable.integrate.methods import METHODS
+from metastable.integrate.methods import FIXED_STEP, METHODS
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes, short
 from metastable.kernels import reference, select
 from metastable.model import Attention
 
-FIXED_STEP = ("layers", "sde")
-"""Methods that take a step."""
 SETTLED_HORIZON = 1e300
 """How far `until="settled"` may go: double precision ends near here."""
 
@@ -34,6 +32,8 @@ def make(
     model = models[0]
     _checks.choice(wishes.engine, "engine", select.ENGINES)
     method = _resolve(model, tokens, save, wishes, members is not None)
+    if members is not None and METHODS[method].solve_members is None:
+        raise UnsupportedError(f"method={method!r} is for single systems, not for ensembles; use method='auto'")
     accuracy = Accuracy(
         _checks.tolerance(wishes.rtol),
         _checks.number(wishes.atol, "atol", 0.0),
@@ -53,7 +53,7 @@ def make(
         save.until,
         wishes.threads,
         members=members or 1,
-        method=method,
+        steps=METHODS[method].steps,
         dtype=wishes.dtype,
     )
     return Plan(models, method, save, accuracy, backend, None if seed is None else _checks.seed(seed))
@@ -88,8 +88,8 @@ def step_size(step: float | None, method: str, model: Attention) -> float:
         if method == "sde":
             sde.check_step(model, step)
         return step
-    if method == "layers":
-        raise InvalidInputError("method='layers' needs step=, for example step=0.1")
+    if method != "sde":
+        raise InvalidInputError(f"method={method!r} needs step=, for example step=0.1")
     return sde.default_step(model)
 
 
@@ -144,7 +144,7 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
     reason = METHODS[method].refusal(model, tokens)
     if reason is not None:
         raise UnsupportedError(reason)
-    if method in ("auto", "rodas") and engine not in ("auto", "cpu"):
+    if METHODS[method].steps == "implicit" and engine not in ("auto", "cpu"):
         raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
     if method == "rodas":
         rodas.check_range(model)

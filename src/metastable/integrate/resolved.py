@@ -93,14 +93,12 @@ def solve(
     stepped onto. Raises `ConvergenceError` where the run needs more than `max_steps` and `NumericalRangeError` where it diverges:
     a derivative of half a run is none of the run.
     """
-    probe, _, _ = explicit.system_of(plan, start, depth)
+    probe, _ = explicit.system_of(plan, start, depth)
     solution = march.integrate(
         system,
-        system.state(),
         recorder,
         plan.save.until,
-        tolerance=plan.accuracy.tolerance,
-        max_steps=plan.accuracy.max_steps,
+        plan.accuracy,
         breakpoints=stops,
         progress=report,
         limit=Rates(system, probe, followed),

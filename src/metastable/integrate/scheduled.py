@@ -15,14 +15,14 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import tsit5
-from metastable.integrate.auto import in_chart
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Dense, Solution, Statistics, diverged, out_of_steps
+from metastable.integrate.solution import Dense, Solution, Statistics, diverged, in_order, out_of_steps
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
 
-METHODS = ("auto", "tsit5", "rodas")
+METHODS = ("auto", *TABLEAUS, "rodas")
 """Adaptive methods: they can stop anywhere."""
 
 
@@ -31,7 +31,7 @@ def check(plan: Plan) -> None:
     if plan.method not in METHODS:
         why = "layers have a model each: give a list of models" if plan.method == "layers" else "leave noise out"
         raise UnsupportedError(f"method={plan.method!r} takes no Schedule; {why}")
-    if not plan.model.norm.autonomous and plan.method != "tsit5":
+    if not plan.model.norm.autonomous and plan.method not in TABLEAUS:
         raise UnsupportedError(
             f"a Schedule with {plan.model.norm!r}, which depends on depth, is for method='tsit5', not {plan.method!r}"
         )
@@ -73,18 +73,10 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     """A piece in its own time, which starts at 0; a norm that depends on depth is told the true one."""
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
-    return tsit5.solve(
-        tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm),
-        state,
-        plan.model.dim,
-        plan.save.until,
-        times=plan.save.times,
-        rtol=plan.accuracy.rtol,
-        atol=plan.accuracy.atol,
-        max_steps=plan.accuracy.max_steps,
-        breakpoints=[jump - begin for jump in plan.model.norm.breakpoints],
-        progress=report,
-    )
+    rhs = tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm)
+    system = tsit5.System(rhs, state, plan.model.dim, plan.accuracy, tableau=plan.tableau)
+    jumps = [jump - begin for jump in plan.model.norm.breakpoints]
+    return tsit5.solve(system, plan.save, breakpoints=jumps, progress=report)
 
 
 def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:
@@ -105,13 +97,7 @@ def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | Non
 def _joined(parts: list[Solution], joints: list[float]) -> Solution:
     last = parts[-1]
     statistics = sum((part.statistics for part in parts), Statistics())
-    pieces = [part.dense for part in parts if isinstance(part.dense, Dense)]
-    dense = None
-    if pieces:
-        chart = "angle" if any(piece.chart == "angle" for piece in pieces) else "ambient"
-        pieces = [in_chart(piece, chart) for piece in pieces]
-        arrays = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("start", "width", "coefficients"))
-        dense = Dense(chart, pieces[0].dim, *arrays)
+    dense = in_order([part.dense for part in parts if isinstance(part.dense, Dense)])
     segments = []
     for begin, part in zip(joints, parts):
         for segment in part.notes.get("segments", []):

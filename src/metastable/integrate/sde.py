@@ -25,7 +25,7 @@ from metastable._progress import Report
 from metastable.errors import InvalidInputError, NumericalRangeError
 from metastable.integrate import fixed
 from metastable.integrate.brownian import move
-from metastable.integrate.plan import SDE_STEP
+from metastable.integrate.plan import SDE_STEP, Plan
 from metastable.integrate.solution import Solution
 from metastable.integrate.tsit5 import retract
 from metastable.kernels.protocol import RightHandSide
@@ -143,26 +143,14 @@ def _shake(y: FloatArray, normal: FloatArray, dim: int, variance: float) -> Floa
     return np.concatenate([move(y[:, :dim], normal, variance), y[:, dim:]], axis=1)
 
 
-def solve(
-    rhs: RightHandSide,
-    start: FloatArray,
-    dim: int,
-    sigma: float,
-    step: float,
-    steps: int,
-    normals: Normals,
-    *,
-    times: FloatArray | None = None,
-    progress: Report | None = None,
-    first: int = 0,
-    breakpoints: Sequence[float] = (),
-) -> Solution:
-    """Integrate the packed state `start` (tokens, width), which has made `first` steps, to step number `steps` of size `step` with
-    the given noise.
+def solve(plan: Plan, rhs: RightHandSide, start: FloatArray, normals: Normals, progress: Report | None) -> Solution:
+    """Integrate the packed state `start` (tokens, width) to the end of the plan with the given noise.
 
-    `times` None saves after every step; else the multiples of `step` nearest to `times` are saved. `breakpoints`: depths, in order,
-    at which the right-hand side jumps; no slope is taken across one.
+    The multiples of the step nearest to the times of the plan are saved, or all of them. No slope is taken across a depth at which the
+    norm jumps.
     """
+    dim, sigma, step = plan.model.dim, plan.model.noise, plan.accuracy.step
+    breakpoints = sorted(plan.model.norm.breakpoints)
 
     def advance(number: int, y: FloatArray) -> tuple[FloatArray, str]:
         new = strang_step(rhs, number * step, y, dim, step, sigma, normals(number), breakpoints)
@@ -176,4 +164,5 @@ def solve(
             )
         return new, ""
 
-    return fixed.solve(fixed.Steps("sde", step, steps, 2), advance, start, times, progress, first)
+    steps = fixed.Steps("sde", step, plan.steps, 2)
+    return fixed.solve(steps, advance, start, plan.save.times, progress, plan.steps_done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -46,6 +46,14 @@ def dense_overflow(t: float) -> tuple[Status, str]:
 def diverged(t: float) -> tuple[Status, str]:
     """Status and message of a run that no step can continue."""
     return "diverged", f"the solution leaves double precision near t = {t:.6g}"
+
+
+def unresolved(t: float) -> tuple[Status, str]:
+    """Status and message of a run that is to go on until tokens rest, where nobody can tell."""
+    return "unresolved", (
+        f"from t = {t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from motion; "
+        "give a horizon instead of until='settled'"
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +174,36 @@ def join(parts: Sequence[Dense]) -> Dense | JoinedDense | None:
     for part in parts:
         joined = part if joined is None else JoinedDense(joined, part)
     return joined
+
+
+def in_chart(dense: Dense, chart: Chart) -> Dense:
+    """Dense output on the circle re-expanded in another chart: the quartic through five points of every step.
+
+    The interpolation error is of fifth order in the step, one more than that of the dense output itself.
+    """
+    if dense.chart == chart:
+        return dense
+    nodes = np.arange(DEGREE + 1) / DEGREE
+    powers = nodes[:, None] ** np.arange(DEGREE + 1)
+    values = unchart(np.einsum("up,spka->suka", powers, dense.coefficients), dense.chart, dense.dim)
+    if chart == "angle":
+        plane = values[..., 0] + 1j * values[..., 1]
+        # Angles relative to the start of the step do not wrap: a step never turns a token by half a circle.
+        angles = np.angle(plane[:, :1]) + np.angle(plane * np.conj(plane[:, :1]))
+        values = angles[..., None]
+    coefficients = np.einsum("pu,suka->spka", np.linalg.inv(powers), values)
+    return replace(dense, chart=chart, coefficients=coefficients)
+
+
+def in_order(pieces: Sequence[Dense], chart: Chart | None = None) -> Dense | None:
+    """Dense output one after the other in time, as one, in `chart` (None: in angles where one of them is); None without any."""
+    if not pieces:
+        return None
+    if chart is None:
+        chart = "angle" if any(piece.chart == "angle" for piece in pieces) else "ambient"
+    pieces = [in_chart(piece, chart) for piece in pieces]
+    joined = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("start", "width", "coefficients"))
+    return Dense(chart, pieces[0].dim, *joined)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from metastable._checks import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Tableau:
-    """An explicit Runge-Kutta pair with first-same-as-last and a continuous extension.
+    """An explicit Runge-Kutta pair of order five (the step control, `integrate.control`, is for these) with first-same-as-last and a
+    continuous extension of degree four.
 
     Stages `k_i = f(t + c_i h, y + h sum_j a_ij k_j)`; the last row of `a` holds the weights of the solution, so the last stage
     is the first of the next step. `error` are the weights of the embedded error estimate, and
     `y(t + u h) = y + h sum_i k_i sum_p dense[i, p] u^(p+1)`.
     """
 
-    order: int
+    name: str
     a: FloatArray
     c: FloatArray
     error: FloatArray
@@ -37,7 +38,7 @@ def _lower(rows: list[list[float]]) -> FloatArray:
 
 
 TSIT5 = Tableau(
-    order=5,
+    name="tsit5",
     a=_lower(
         [
             [],
@@ -81,3 +82,6 @@ TSIT5 = Tableau(
     ),
 )
 """Tsitouras 5(4) with its free fourth-order interpolant: C. Tsitouras, Comput. Math. Appl. 62 (2011) 770-775."""
+
+TABLEAUS = {tableau.name: tableau for tableau in (TSIT5,)}
+"""The explicit methods by name. One that stands here is a method of `simulate` and `ensemble`, on every engine."""

@@ -151,7 +151,7 @@ def carry(
     Returns the packed state there, the orthonormal vectors Q (tokens, width, count), and the factors R_0, ..., R_m, of which the
     first is that of the vectors as they are given.
     """
-    system, _, chart = explicit.system_of(plan, start, depth)
+    system, chart = explicit.system_of(plan, start, depth)
     jacobian = jacobian_of(plan.model, len(start), plan.backend, chart, depth)
     if chart == "angle":
         along = np.stack([-start[:, 1], start[:, 0]], axis=1)

@@ -1,4 +1,4 @@
-"""Adaptive explicit Runge-Kutta (Tsitouras 5(4)) on the sphere, for any engine's right-hand side.
+"""Adaptive explicit Runge-Kutta (Tsitouras 5(4), or another `Tableau`) on the sphere, for any engine's right-hand side.
 
 The state is advanced in R^d and retracted to unit rows after every accepted step. Since right-hand sides normalise first
 (`f(x) = F(x/|x|)`), retraction moves the state only along directions that f does not see: the order is kept, and the last
@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import control, march
-from metastable.integrate.plan import Accuracy
-from metastable.integrate.solution import Resume, Solution
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.plan import DEFAULT, Accuracy, Save
+from metastable.integrate.solution import Solution
+from metastable.integrate.tableau import TSIT5, Tableau
 from metastable.kernels.protocol import RightHandSide
 from metastable.model.norms import Norm
 
@@ -46,11 +46,14 @@ class System:
     rhs: RightHandSide
     y: FloatArray
     dim: int
-    first: int
-    accuracy: Accuracy
+    accuracy: Accuracy = DEFAULT
+    first: int = 0
+    """Tokens below it are not moved and not counted in the error (the right-hand side knows where they are)."""
+    tableau: Tableau = TSIT5
 
     def __post_init__(self) -> None:
-        self.stages = np.zeros((TSIT5.stages, *self.y.shape))
+        self.y = np.array(self.y)
+        self.stages = np.zeros((self.tableau.stages, *self.y.shape))
         self.new = self.y
 
     def _size(self, change: FloatArray, new: FloatArray) -> float:
@@ -78,52 +81,33 @@ class System:
         return self._size(probe - self.stages[0], self.y)
 
     def advance(self, t: float, step: float, latest: float) -> float:
-        for i in range(1, TSIT5.stages):
-            self.new = self.y + step * np.einsum("i,i...->...", TSIT5.a[i, :i], self.stages[:i])
-            self.rhs(min(t + TSIT5.c[i] * step, latest), self.new, self.stages[i])
+        for i in range(1, self.tableau.stages):
+            self.new = self.y + step * np.einsum("i,i...->...", self.tableau.a[i, :i], self.stages[:i])
+            self.rhs(min(t + self.tableau.c[i] * step, latest), self.new, self.stages[i])
         if (self.new[:, self.dim :] <= 0).any():
             return math.nan  # a radius that reaches zero has no direction: the solution ends there
         if self.accuracy.step:
             return 0.0 if np.isfinite(self.new).all() else math.nan
-        return self._size(step * np.einsum("i,i...->...", TSIT5.error, self.stages), self.new)
+        return self._size(step * np.einsum("i,i...->...", self.tableau.error, self.stages), self.new)
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         retract(self.new, self.dim)
-        recorder.step(t, step, end, self.new, lambda out: march.polynomial(self.y, step, self.stages, out))
+        polynomial = partial(march.polynomial, self.tableau, self.y, step, self.stages)
+        recorder.step(t, step, end, self.new, polynomial)
         self.y = self.new
         self.stages[0] = self.stages[-1]
 
 
 def solve(
-    rhs: RightHandSide,
-    start: FloatArray,
-    dim: int,
-    until: float,
+    system: System,
+    save: Save,
     *,
-    times: FloatArray | None = None,
-    first: int = 0,
     breakpoints: Sequence[float] = (),
     progress: Report | None = None,
-    resume: Resume | None = None,
-    **accuracy: Any,
 ) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 to `until`; or go on from `resume`, whose state is `start`.
+    """Integrate a system from 0 as far as `save` says (every step with dense output where it has no times).
 
-    `times` None: every step is saved, with dense output; else only those times. `first`: tokens below it are not moved by the
-    integrator and not counted in the error (the right-hand side knows where they are). `breakpoints`: times where the right-hand
-    side jumps, which are stepped onto. `accuracy`: rtol, atol and max_steps as in `plan.Accuracy`, where a `step` switches error
-    control off.
+    `breakpoints`: times where the right-hand side jumps, which are stepped onto.
     """
-    y, care = np.array(start), Accuracy(**accuracy)
-    return march.integrate(
-        System(rhs, y, dim, first, care),
-        y,
-        march.Recorder(dim, times),
-        until,
-        tolerance=care.tolerance,
-        max_steps=care.max_steps,
-        breakpoints=breakpoints,
-        fixed_step=care.step or None,
-        progress=progress,
-        resume=resume,
-    )
+    recorder = march.Recorder(system.dim, save.times)
+    return march.integrate(system, recorder, save.until, system.accuracy, breakpoints=breakpoints, progress=progress)

@@ -29,8 +29,8 @@ import numpy as np
 
 from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.problem import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
+from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
 SMALLEST_BETA = 1e-13
@@ -76,8 +76,8 @@ def circle_series(beta: float, tokens: int, tolerance: float, loss: float = 1.0)
 def matrix_modes(model: Attention, tokens: int, tolerance: float, loss: float = 1.0) -> int:
     """Number of modes for a general Q^T K: that of the largest `beta |M^T x|`."""
     head = model.all_heads[0]
-    scale = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
-    modes, _ = modes_for(max(abs(head.beta) * scale, SMALLEST_BETA), pair_tolerance(tokens, tolerance, loss))
+    size = max(abs(head.beta) * head.bilinear_size, SMALLEST_BETA)
+    modes, _ = modes_for(size, pair_tolerance(tokens, tolerance, loss))
     # One more: the mean position also needs the neighbours of each coefficient.
     return modes + 1
 
@@ -139,30 +139,25 @@ def circle_stretch(problem, stretch, first, out):
         j = i + 1 if i + 1 < length else i
         x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES)
         y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES)
-        twice, double = x + x, u + u
-        x_old = u_old = fill(1.0)
-        y_old = v_old = fill(0.0)
+        one, two = _start(x, y), _start(u, v)
         total_x = (earlier + (i - first + 1.0)) * weight[0]
         total_u = (earlier + (i - first + 2.0)) * weight[0]
         force_x = force_u = fill(0.0)
         for m in range(1, problem.modes + 1):
             place = 2 * LANES * (m - 1)
-            c = load(sums, place) + weight[m] * x
-            s = load(sums, place + LANES) + weight[m] * y
-            total_x = total_x + c * x
-            total_x = total_x + s * y
-            force_x = force_x + ratio[m] * (s * x - c * y)
-            c = c + weight[m] * u
-            s = s + weight[m] * v
+            c = load(sums, place) + weight[m] * one[0]
+            s = load(sums, place + LANES) + weight[m] * one[1]
+            total_x = total_x + c * one[0]
+            total_x = total_x + s * one[1]
+            force_x = force_x + ratio[m] * (s * one[0] - c * one[1])
+            c = c + weight[m] * two[0]
+            s = s + weight[m] * two[1]
             store(sums, place, c)
             store(sums, place + LANES, s)
-            total_u = total_u + c * u
-            total_u = total_u + s * v
-            force_u = force_u + ratio[m] * (s * u - c * v)
-            x, x_old = twice * x - x_old, x
-            y, y_old = twice * y - y_old, y
-            u, u_old = double * u - u_old, u
-            v, v_old = double * v - v_old, v
+            total_u = total_u + c * two[0]
+            total_u = total_u + s * two[1]
+            force_u = force_u + ratio[m] * (s * two[0] - c * two[1])
+            one, two = _next(x + x, one), _next(u + u, two)
         store(out, i * LANES, force_x / total_x)
         if j > i:
             store(out, j * LANES, force_u / total_u)
@@ -192,27 +187,22 @@ def circle_total(problem, stretch, last, out):
         j = i + 1 if i + 1 < last else i
         x, u = load(stretch.x, i * LANES), load(stretch.x, j * LANES)
         y, v = load(stretch.x, (length + i) * LANES), load(stretch.x, (length + j) * LANES)
-        twice, double = x + x, u + u
-        x_old = u_old = fill(1.0)
-        y_old = v_old = fill(0.0)
+        one, two = _start(x, y), _start(u, v)
         total_x = total_u = constant
         force_x = force_u = fill(0.0)
         for m in range(1, modes + 1):
             place = 2 * LANES * (m - 1)
             c, s = load(sums, place), load(sums, place + LANES)
-            total_x = total_x + c * x
-            total_u = total_u + c * u
-            total_x = total_x + s * y
-            total_u = total_u + s * v
+            total_x = total_x + c * one[0]
+            total_u = total_u + c * two[0]
+            total_x = total_x + s * one[1]
+            total_u = total_u + s * two[1]
             c, s = load(sums, behind + place), load(sums, behind + place + LANES)
-            force_x = force_x + s * x
-            force_u = force_u + s * u
-            force_x = force_x - c * y
-            force_u = force_u - c * v
-            x, x_old = twice * x - x_old, x
-            y, y_old = twice * y - y_old, y
-            u, u_old = double * u - u_old, u
-            v, v_old = double * v - v_old, v
+            force_x = force_x + s * one[0]
+            force_u = force_u + s * two[0]
+            force_x = force_x - c * one[1]
+            force_u = force_u - c * two[1]
+            one, two = _next(x + x, one), _next(u + u, two)
         store(out, i * LANES, force_x / divisor(problem, stretch, i, total_x))
         if j > i:
             store(out, j * LANES, force_u / divisor(problem, stretch, j, total_u))

@@ -174,65 +174,27 @@ def _add_order(gradient, order, power, m):
 
 
 @inlined
-def _finish(problem, token, gradient, divided, i, out):
-    """Velocity of token i: the tangent part of the gradient over beta Z (`divided`)."""
+def _finish(problem, stretch, token, gradient, i, out):
+    """Velocity of token i: the tangent part of the gradient over beta Z."""
     a, b, z = token
-    _, x, y, up = gradient
+    weight, x, y, up = gradient
     radial = x * a + y * b + up * z
-    scale = problem.ratio[0] / divided
+    scale = problem.ratio[0] / divisor(problem, stretch, i, weight)
     store(out, 3 * i * LANES, scale * (x - radial * a))
     store(out, (3 * i + 1) * LANES, scale * (y - radial * b))
     store(out, (3 * i + 2) * LANES, scale * (up - radial * z))
 
 
-@inner
-def sphere_stretch(problem, stretch, first, out):
-    """Velocities (three vectors per token) of the tokens of each lane from `first` on, one after the other; the sums are what
-    lies before them.
+@inlined
+def _walk(problem, stretch, first, last, grows, out):
+    """Velocities (three vectors per token) of the tokens first..last of each lane.
 
-    Two tokens at a time (1 and 2 in the names) share the loads of sums and coefficients.
-    """
-    length, sums = stretch.length, stretch.sums
-    none = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
-    for i in range(first, length, 2):
-        second = i + 1 < length
-        token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
-        power_1 = power_2 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
-        gradient_1 = gradient_2 = none
-        place = 0
-        for m in range(problem.modes + 1):
-            q1 = q2 = (fill(0.0), fill(0.0), fill(-1.0), fill(0.0))
-            order_1 = order_2 = none
-            for _ in range(m, problem.modes + 1):
-                rise, fall = spread(problem.rise, place), spread(problem.fall, place)
-                q1, q2 = _climb(q1, token_1[2], rise, fall), _climb(q2, token_2[2], rise, fall)
-                at = 2 * LANES * place
-                real = load(sums, at) + q1[0] * power_1[0]
-                imaginary = load(sums, at + LANES) + q1[0] * power_1[1]
-                order_1 = _add_degree(order_1, q1, real, imaginary)
-                real = real + q2[0] * power_2[0]
-                imaginary = imaginary + q2[0] * power_2[1]
-                store(sums, at, real)
-                store(sums, at + LANES, imaginary)
-                order_2 = _add_degree(order_2, q2, real, imaginary)
-                place += 1
-            gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
-            gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
-            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
-        _finish(problem, token_1, gradient_1, gradient_1[0], i, out)
-        if second:
-            _finish(problem, token_2, gradient_2, gradient_2[0], i + 1, out)
-
-
-@inner
-def sphere_total(problem, stretch, last, out):
-    """Velocities of the first `last` tokens of each lane, who see one another wholly; the sums are those of everybody.
-
-    Two tokens at a time, as above.
+    `grows` True: one after the other, the sums are what lies before them; None (in code of its own): they see one another wholly, the
+    sums are those of everybody. Two tokens at a time (1 and 2 in the names) share the loads of sums and coefficients.
     """
     sums = stretch.sums
     none = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
-    for i in range(0, last, 2):
+    for i in range(first, last, 2):
         second = i + 1 < last
         token_1, token_2 = _token(stretch.x, i), _token(stretch.x, i + 1 if second else i)
         power_1 = power_2 = (fill(1.0), fill(0.0), fill(0.0), fill(0.0))
@@ -244,13 +206,32 @@ def sphere_total(problem, stretch, last, out):
             for _ in range(m, problem.modes + 1):
                 rise, fall = spread(problem.rise, place), spread(problem.fall, place)
                 q1, q2 = _climb(q1, token_1[2], rise, fall), _climb(q2, token_2[2], rise, fall)
-                real, imaginary = load(sums, 2 * LANES * place), load(sums, 2 * LANES * place + LANES)
+                at = 2 * LANES * place
+                real, imaginary = load(sums, at), load(sums, at + LANES)
+                if grows is not None:
+                    real, imaginary = real + q1[0] * power_1[0], imaginary + q1[0] * power_1[1]
                 order_1 = _add_degree(order_1, q1, real, imaginary)
+                if grows is not None:
+                    real, imaginary = real + q2[0] * power_2[0], imaginary + q2[0] * power_2[1]
+                    store(sums, at, real)
+                    store(sums, at + LANES, imaginary)
                 order_2 = _add_degree(order_2, q2, real, imaginary)
                 place += 1
             gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
             gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
             power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
-        _finish(problem, token_1, gradient_1, divisor(problem, stretch, i, gradient_1[0]), i, out)
+        _finish(problem, stretch, token_1, gradient_1, i, out)
         if second:
-            _finish(problem, token_2, gradient_2, divisor(problem, stretch, i + 1, gradient_2[0]), i + 1, out)
+            _finish(problem, stretch, token_2, gradient_2, i + 1, out)
+
+
+@inner
+def sphere_stretch(problem, stretch, first, out):
+    """Velocities of the tokens of each lane from `first` on, one after the other; the sums are what lies before them."""
+    _walk(problem, stretch, first, stretch.length, True, out)
+
+
+@inner
+def sphere_total(problem, stretch, last, out):
+    """Velocities of the first `last` tokens of each lane, who see one another wholly; the sums are those of everybody."""
+    _walk(problem, stretch, 0, last, None, out)

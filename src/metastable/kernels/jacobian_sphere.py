@@ -28,10 +28,10 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
 from metastable.kernels.jacobian_circle import store_first
+from metastable.kernels.minimax import LOG2E
 
 NOTHING = -1e300
 """Smaller than any logit."""

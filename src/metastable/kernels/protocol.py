@@ -8,6 +8,8 @@ from metastable._checks import FloatArray
 
 Interaction = Literal["direct", "series"]
 """How a sum over tokens is made: pair by pair, or by an expansion."""
+Steps = Literal["explicit", "implicit", "fixed"]
+"""What a method does: adaptive steps, explicit or in the end implicit ones, or steps of one size."""
 Precision = Literal["float64", "float32"]
 
 

@@ -106,25 +106,12 @@ def with_some_weight(model: Attention) -> Attention:
 # ------------------------------------------------------------------------------------------------- heads and parameters
 
 
-def heads_from_forms(model: Attention, forms: FloatArray, values: FloatArray) -> list[dict[str, FloatArray]]:
-    """Derivatives for Q, K, V of heads with a bilinear logit beta x^T M y, M = Q^T K.
-
-    `forms` (heads, d, d) is sum l*_kj x_k x_j^T, `values` (heads, d, d) the derivative for V: Q* = beta K G^T, K* = beta Q G.
-    """
-    found = []
-    for head, form, value in zip(model.all_heads, forms, values):
-        query = head.beta * (form.T if head.key is None else head.key @ form.T)
-        key = head.beta * (form if head.query is None else head.query @ form)
-        found.append({"query": query, "key": key, "value": value})
-    return found
-
-
-def betas_from_forms(model: Attention, forms: FloatArray) -> list[float]:
-    """Derivatives for beta: `<M, G>` of each head."""
-    return [
-        float(np.trace(form) if head.bilinear is None else np.sum(head.bilinear * form))
-        for head, form in zip(model.all_heads, forms)
-    ]
+def from_form(head: Head, form: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+    """Derivatives for beta, Q and K of a head with a bilinear logit beta x^T M y, M = Q^T K, from G = sum l*_kj x_k x_j^T (d, d):
+    beta* = <M, G>, Q* = beta K G^T, K* = beta Q G."""
+    beta = float(np.trace(form) if head.bilinear is None else np.sum(head.bilinear * form))
+    query = head.beta * (form.T if head.key is None else head.key @ form.T)
+    return beta, query, head.beta * (form if head.query is None else head.query @ form)
 
 
 def _product(matrix: FloatArray | None, rows: FloatArray) -> FloatArray:
@@ -229,12 +216,12 @@ class _Reference:
             self._through_weights(number, rows, side, summed, drift, pulled)
         back = self._through_values(head, sums, x, pulled)
         if head.is_bilinear:
-            # The query is beta M^T x and the key is x: what is between Q and K only `heads_from_forms` needs to know.
+            # The query is beta M^T x and the key is x: what is between Q and K only `from_form` needs to know.
             asked = pulled.queries + pulled.plain
-            form = x.T @ asked
-            sums.beta += float(np.trace(form) if head.bilinear is None else np.sum(head.bilinear * form))
-            sums.arrays["query"] += head.beta * (form.T if head.key is None else head.key @ form.T)
-            sums.arrays["key"] += head.beta * (form if head.query is None else head.query @ form)
+            beta, query, key = from_form(head, x.T @ asked)
+            sums.beta += beta
+            sums.arrays["query"] += query
+            sums.arrays["key"] += key
             self.frozen += pulled.fixed_keys
             return back + pulled.keys + head.beta * (asked if head.bilinear is None else asked @ head.bilinear.T)
         asked, keys = pulled.queries, pulled.keys

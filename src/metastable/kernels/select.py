@@ -12,7 +12,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import reference
-from metastable.kernels.protocol import Interaction, Precision, RightHandSide
+from metastable.kernels.protocol import Interaction, Precision, RightHandSide, Steps
 from metastable.model import Attention, require, why_not
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ SINGLE = ("cuda", "torch")
 """Engines that have single precision."""
 EXPLICIT = ("reference", "cuda", "torch")
 """Engines that have nothing but explicit steps: with one of them "auto" is explicit, whatever the horizon."""
-IMPLICIT = ("auto", "rodas")
-"""Methods that end in implicit steps: their forces are far below the rounding of a series. ("auto" is what is left of the wish
-when nothing simpler was found, see `integrate.planning`.)"""
 LONG_HORIZON = 1e3
 """Beyond this time forces of metastable clusters fall below the rounding floor of a series: only direct sums are used (noise hides
 forces that small at any time)."""
@@ -83,13 +80,14 @@ def choose(
     threads: int | None = None,
     *,
     members: int = 1,
-    method: str = "tsit5",
+    steps: Steps = "explicit",
     dtype: str = "float64",
 ) -> Backend:
     """The engine and interaction for a model, or `UnsupportedError` with the reason when the named one cannot do it.
 
     `horizon` is the time to be reached; without noise a series is never chosen (and refused when asked for) beyond `LONG_HORIZON`.
-    "auto" means the GPU only where `members` and tokens are many and the work is explicit: implicit steps are made on the CPU.
+    "auto" means the GPU only where `members` and tokens are many and `steps` are explicit: others are made on the CPU. Forces of
+    implicit steps are far below the rounding of a series.
     `dtype="float32"` is for statistics on the GPU.
     """
     _checks.choice(engine, "engine", ENGINES)
@@ -98,7 +96,7 @@ def choose(
     if threads is not None:
         threads = _checks.count(threads, "threads")
     reference.check_range(model)
-    explicit = method == "tsit5" and horizon <= LONG_HORIZON
+    explicit = steps == "explicit" and horizon <= LONG_HORIZON
     chosen = _choose_engine(model, tokens, engine, members, explicit)
     if dtype == "float32":
         if chosen not in SINGLE:
@@ -108,9 +106,9 @@ def choose(
         reason = engine_module(chosen).refusal(model, tokens, dtype)
         if reason is not None:
             raise UnsupportedError(reason)
-    if method in IMPLICIT and interaction == "series":
-        raise UnsupportedError(f"method={method!r} on a long horizon sums directly; use interaction='direct' or 'auto'")
-    summed = "direct" if method in IMPLICIT else _choose_interaction(model, tokens, chosen, interaction, horizon)
+    if steps == "implicit" and interaction == "series":
+        raise UnsupportedError("implicit steps on a long horizon sum directly; use interaction='direct' or 'auto'")
+    summed = "direct" if steps == "implicit" else _choose_interaction(model, tokens, chosen, interaction, horizon)
     return Backend(chosen, summed, threads, dtype)  # type: ignore[arg-type]
 
 

@@ -263,6 +263,15 @@ class Head(ArrayFields):
             return size
         return size + float(np.linalg.norm(self.value_bias if self.output is None else self.output @ self.value_bias))
 
+    @cached_property
+    def bilinear_size(self) -> float:
+        """Spectral norm of Q^T K: logits of unit tokens reach |beta| times as much. Of factors the bound |Q| |K| (Frobenius), without
+        their biases."""
+        if self.is_bilinear:
+            return 1.0 if self.bilinear is None else _norm(self.bilinear)
+        query, key = (1.0 if part is None else float(np.linalg.norm(part)) for part in (self.query, self.key))
+        return query * key
+
     def value_matrix(self, dim: int) -> FloatArray:
         """O V as a dim x dim matrix: for spectra, never for sums."""
         factors = [matrix for matrix in (self.output, self.value) if matrix is not None]

@@ -11,9 +11,11 @@ from metastable import _checks
 from metastable._progress import progress_bar
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate import extend, rodas
+from metastable.integrate.methods import FIXED_STEP
 from metastable.integrate.plan import Plan, Save, Wishes, short
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Solution
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels.select import EXPLICIT, LONG_HORIZON
 from metastable.run import resume as memory
 
@@ -24,7 +26,7 @@ AS_BEFORE = 10.0
 """A run that tried implicit steps and went back to explicit ones goes on with these, to a horizon so many times as long."""
 SAME_END = 1e-9
 """Relative difference of two ends that are one, but for the rounding of multiples of a step."""
-METHODS = ("auto", "tsit5", "rodas")
+METHODS = ("auto", *TABLEAUS, "rodas")
 """What the method of a further part may be, where the run so far was adaptive."""
 
 
@@ -111,7 +113,7 @@ def _save(run: Run, until: float | str | None, times: Any, earlier: Solution) ->
 def _every_step(run: Run, earlier: Solution) -> bool:
     """True when a run without dense output kept every step: of fixed length, or none at all."""
     steps = earlier.statistics.accepted
-    return len(earlier.times) == steps + 1 and (steps == 0 or run.method in ("layers", "sde"))
+    return len(earlier.times) == steps + 1 and (steps == 0 or run.method in FIXED_STEP)
 
 
 def _wishes(run: Run, save: Save, method: str) -> Wishes:
@@ -119,13 +121,13 @@ def _wishes(run: Run, save: Save, method: str) -> Wishes:
     attrs, asked = run._made.attrs, memory.asked(run._made)
     chosen = _method(run, save, asked, method)
     options = {name: attrs[name] for name in ("rtol", "atol", "dtype")}
-    if chosen in ("layers", "sde"):
+    if chosen in FIXED_STEP:
         return Wishes(chosen, run.engine, run.interaction, step=attrs["step"], **options)
     if chosen not in run.method.split("+"):
         # Another method: what "auto" says of engines and interactions is asked again.
         return Wishes(chosen, asked["engine"], asked["interaction"], **options)
     interaction = run.interaction
-    if chosen == "tsit5" and asked["interaction"] == "auto" and save.until > LONG_HORIZON:
+    if chosen in TABLEAUS and asked["interaction"] == "auto" and save.until > LONG_HORIZON:
         interaction = "auto"
     return Wishes(chosen, run.engine, interaction, **options)
 
@@ -133,7 +135,7 @@ def _wishes(run: Run, save: Save, method: str) -> Wishes:
 def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
     """The method that goes on. "auto": the one that made the run; explicit steps become implicit ones where those pay."""
     used = run.method
-    if used in ("layers", "sde"):
+    if used in FIXED_STEP:
         if method != "auto":
             raise InvalidInputError(f"a run made by method={used!r} goes on as it is; leave method out")
         return used
@@ -143,9 +145,11 @@ def _method(run: Run, save: Save, asked: dict[str, str], method: str) -> str:
     last = segments[-1]["method"] if segments else used
     if last == "rodas":
         return "rodas"
-    if used != "tsit5" and not save.settled and save.until <= AS_BEFORE * run.end:
+    if used not in TABLEAUS and not save.settled and save.until <= AS_BEFORE * run.end:
         return "tsit5"  # implicit steps were tried, and lost
-    if asked["method"] == "tsit5" or asked["engine"] in EXPLICIT:
+    if asked["method"] in TABLEAUS:
+        return asked["method"]
+    if asked["engine"] in EXPLICIT:
         return "tsit5"
     refused = rodas.horizon_refusal(run.model, len(run.start), save.until, save.settled)
     explicit = not save.settled and (refused is not None or short(run.model, save.until))

@@ -18,8 +18,10 @@ from metastable._progress import progress_bar
 from metastable._words import counted
 from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
+from metastable.integrate.methods import FIXED_STEP
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
+from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
 from metastable.model import Attention, Schedule
 
@@ -286,7 +288,7 @@ class Run(Handle):
             raise UnsupportedError(
                 f"this run stopped early ({self.message}); finish it first: simulate again with a larger max_steps"
             )
-        if self.dense is None or self.method != "tsit5":
+        if self.dense is None or self.method not in TABLEAUS:
             raise UnsupportedError(
                 f"append reads the earlier tokens off the dense output of an explicit run, which this one ({self.method}"
                 f"{'' if self.dense is not None else ', without dense output'}) does not have; simulate all tokens together, the "
@@ -373,9 +375,9 @@ class Run(Handle):
         """The call of `simulate` that makes this run from other tokens."""
         attrs = self._made.attrs
         options = [
-            f"{name}={attrs[name]!r}" for name in ("rtol", "atol") if self.method.split("+")[0] in ("tsit5", "rodas")
+            f"{name}={attrs[name]!r}" for name in ("rtol", "atol") if self.method.split("+")[0] not in FIXED_STEP
         ]
-        options += [f"step={attrs['step']!r}"] if self.method in ("layers", "sde") else []
+        options += [f"step={attrs['step']!r}"] if self.method in FIXED_STEP else []
         options += [f"seed={attrs['seed']}"] if attrs["seed"] >= 0 else []
         method = "auto" if "+" in self.method else self.method
         several = "run.schedule" if "schedule" in attrs else "list(run.models)"

@@ -15,6 +15,7 @@ from metastable.analysis.clusters import link_bound
 from metastable.analysis.followers import PathFilm, groups_of, parted_by_mass, tree_of_groups
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
+from metastable.integrate.plan import Accuracy, Save
 from metastable.integrate.rodas.forces import plain_surroundings
 
 
@@ -227,7 +228,7 @@ def piecewise(state, labels, model, radius):
             roots = sorted(set(at.values()))
             mass = np.array([sum(count[a] for a in ahead if at[a] == r) for r in roots], float)
             places = state[first[roots]]
-            solved = rodas.solve(model.replace(frozen=ms.Frozen(places, mass)), y, until=until - now, settled=True)
+            solved = rodas.solve(model.replace(frozen=ms.Frozen(places, mass)), y, Save(until - now, settled=True))
             gap = sphere.distance(solved.dense.evaluate(len(solved.dense.start) - 1, 1.0), places)
             if gap.min() < radius:
                 home = roots[int(gap.argmin())]
@@ -280,7 +281,7 @@ def test_flow_of_leaders_equals_the_flow_of_their_tokens():
     x = sphere.uniform(6, dim=3, seed=1)
     around = plain_surroundings(np.tril(np.ones((6, 6))), np.eye(3), 9.0, 2, 1e-9)
     path = leaders.solve(x, around, begin=0.0, until=300.0, tolerance=1e-9, max_steps=10_000)
-    solved = rodas.solve(ms.Attention(dim=3, beta=9.0), x, until=300.0, rtol=1e-9, times=path.begin[1:])
+    solved = rodas.solve(ms.Attention(dim=3, beta=9.0), x, Save(300.0, path.begin[1:]), Accuracy(1e-9))
     places = path.pieces[1:, 0]
     assert len(path.begin) > 30
     np.testing.assert_allclose(places, solved.states, atol=1e-6)

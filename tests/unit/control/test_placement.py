@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import metastable as ms
+from metastable.analysis import cluster_radius
 from metastable.control import Apart, Together, place
-from metastable.control.placement import Trial
+from metastable.control.placement import NEVER, Trial
 from metastable.control.reduced import clusters_of, tree_of
 from metastable.errors import GoalError, MetastableError, UnsupportedError
 
@@ -75,6 +76,44 @@ def test_tokens_that_are_together_from_the_start_met_at_no_later_time():
     start = ms.sphere.from_angle([0.0, 0.01, 2.0])
     trial = Trial(MODEL, start, Together((0, 1)), 50.0, "frozen", 0.14, [0])
     assert trial.meeting(None, 0.0) == -math.inf
+
+
+def test_larger_weights_are_tried_where_the_simulation_says_no(monkeypatch):
+    """The flow of clusters is told to be wrong about all places below a weight of 50."""
+    plain, asked = Trial.simulated, []
+
+    def simulated(self, token, weight):
+        asked.append(weight)
+        return weight > 50.0 and plain(self, token, weight)
+
+    monkeypatch.setattr(Trial, "simulated", simulated)
+    monkeypatch.setattr("metastable.control.placement.FINEST", 0.05)
+    goal = {"goal": Together((1, 4)), "until": 1e5, "tries": 6}
+    found = place(MODEL, START, weight=(10.0, 1000.0), **goal)
+    assert found.met
+    assert found.weight > 50.0
+    assert min(asked) == 10.0  # where the flow of clusters says that it serves
+    assert asked.count(10.0) > 1  # at more places than the best
+    assert place(MODEL, START, weight=(10.0, 1000.0), verify=False, **goal).weight == 10.0
+    never = place(MODEL, START, weight=10.0, **goal)
+    assert not never.met
+    assert never.time <= 1e5
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e-4, 0.01])
+def test_a_token_of_little_weight_holds_nobody(weight):
+    """Tokens near it, but not on it, were taken for resting there: against full simulation."""
+    run = ms.simulate(MODEL, START, until=100.0)
+    tree = run.predict_merges()
+    child, parent = int(tree.child[0]), int(tree.parent[0])
+    goal = Apart(child, parent)
+    beside = ms.sphere.from_angle([float(np.arctan2(run.final[child, 1], run.final[child, 0])) + 0.1])[0]
+    trial = Trial(MODEL, START, goal, float(100.0 * tree.time[0]), "frozen", cluster_radius(MODEL), [0])
+    model = MODEL.replace(frozen=ms.Frozen(beside[None], np.array([weight])))
+    seen = ms.merge_tree(ms.simulate(model, START, until=trial.until), cluster_radius(MODEL))
+    assert float(ms.sphere.distance(run.final[child], beside)) < cluster_radius(MODEL)
+    falls = seen.time[seen.child == child]
+    assert trial.meeting(beside, weight) == pytest.approx(math.log10(falls[0]) if falls.size else NEVER, abs=0.01)
 
 
 def test_an_appended_token_does_nothing_under_a_causal_mask():

@@ -240,3 +240,19 @@ def test_knobs_of_ones_own_that_raise_are_named():
         tune(PLAIN, Knob("mine", lambda model, value: model, broken), **arguments)
     with pytest.raises(InvalidInputError, match="value of the knob 'mine'"):
         tune(PLAIN, Knob("mine", lambda model, value: model, lambda model: "much"), **arguments)
+
+
+@pytest.mark.parametrize(("goal", "spread"), [(3.0, 0.34), (8.0, 0.33), (10.0, 0.39)])
+def test_answers_are_known_to_a_quarter_of_what_500_members_tell(goal, spread, monkeypatch):
+    """Counts as wide as those of clusters are, `spread` sqrt(goal); within the 20,000 member-runs that may be spent."""
+
+    def counts(self, model, tokens, members, number):
+        mean = goal * (model.beta / 50.0) ** 0.52
+        return np.random.default_rng([self.seed, number]).normal(mean, spread * math.sqrt(mean), members)
+
+    monkeypatch.setattr("metastable.control.counting.Counter.counts", counts)
+    for seed in range(5):
+        found = temperature(PLAIN, 200, goal, 100.0, seed=seed)
+        assert found.error <= 0.25 * spread * math.sqrt(goal / 500.0)
+        assert abs(goal * (found.value / 50.0) ** 0.52 - goal) < 4.0 * found.error
+        assert found.members <= 20_000

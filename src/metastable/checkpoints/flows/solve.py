@@ -16,8 +16,9 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.checkpoints.flows.field import Field
 from metastable.integrate import march
+from metastable.integrate.plan import Accuracy
 from metastable.integrate.solution import Solution, Statistics, diverged, out_of_steps
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import TSIT5, Tableau
 
 AMBIENT = 0
 """Columns that the recorder of the march normalises: none, states of a model have lengths of their own."""
@@ -141,6 +142,7 @@ class _System:
     x: Any
     sphere: Sphere
     rtol: float
+    tableau: Tableau = TSIT5
 
     def __post_init__(self) -> None:
         self.stages: list[Any] = [None] * TSIT5.stages
@@ -184,7 +186,7 @@ class _System:
         if recorder.wants(end):
             stages = np.stack([to_array(stage) for stage in self.stages]).astype(np.float64)
             before, after = (to_array(state).astype(np.float64) for state in (self.x, new))
-            recorder.step(t, step, end, after, lambda out: march.polynomial(before, step, stages, out))
+            recorder.step(t, step, end, after, lambda out: march.polynomial(TSIT5, before, step, stages, out))
         self.x = new
         self.stages[0] = self.stages[-1]
 
@@ -203,11 +205,9 @@ def adaptive(
     """One looped layer by Tsitouras 5(4), error per step below `rtol` of each token's length in the root mean square."""
     solution = march.integrate(
         _System(layers, start, sphere, rtol),
-        to_array(start).astype(np.float64),
         march.Recorder(AMBIENT, times),
         until,
-        tolerance=rtol,
-        max_steps=max_steps,
+        Accuracy(rtol, 0.0, max_steps),
         progress=report,
     )
     if sphere.lengths is None:

@@ -48,6 +48,6 @@ export class Attention extends Chart {
       this.ctx.lineWidth = 2; this.ctx.strokeStyle = theme.theory;
       this.ctx.strokeRect(x + 1, Math.min(y + height - high, y + (row * height) / size) - 1, width - 2, high + 2);
     }
-    this.figure.querySelector(".key").textContent = lit >= 0 && lit < tokens ? `token ${lit}` : tokens > size ? `blocks of ${Math.ceil(tokens / size)}` : "row sees column";
+    this.figure.querySelector(".key").textContent = lit >= 0 && lit < tokens ? `token ${lit}` : tokens > size ? `blocks of ${Math.ceil(tokens / size)}` : this.size[0] < 186 ? "" : "row sees column"; // beside a narrow chart there is no room for it
   }
 }

@@ -9,6 +9,8 @@ export function drawRing(ctx, { cx, cy, R, theme }) {
   ctx.beginPath(); ctx.arc(cx, cy, R, 0, 2 * Math.PI); ctx.stroke();
 }
 
+export const HIGHEST = 1.42; // how far out the highest pile reaches, in radii
+
 // How far outside the circle each token is drawn: it sits on the tokens already there. Screen positions into `out` (x, y, 1).
 export class Pile {
   constructor(tokens) {

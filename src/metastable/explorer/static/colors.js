@@ -43,7 +43,8 @@ export const CLUSTERS = {
 
 const LASTING = 0.06, STRIDE = 6;
 
-// Who leads a cluster: the first tokens of the last clusters, then those of clusters that last, and Renyi centers.
+// Who leads a cluster: the first tokens of the last clusters, then those of clusters that last and Renyi centers, the longest ones first:
+// who is seen for long has a colour of its own as far as there are any.
 function leadersOf(run) {
   const { tokens, leaders } = run, many = run.labelled === run.frames ? Math.floor((run.frames - 1) / STRIDE) : 0;
   const ending = new Set(many ? leaders.subarray((run.frames - 1) * tokens, run.frames * tokens) : []), led = new Uint16Array(tokens), size = new Uint16Array(tokens);
@@ -53,8 +54,7 @@ function leadersOf(run) {
   }
   const others = new Set(run.facts.centers.filter((k) => k < tokens));
   led.forEach((frames, k) => { if (frames > LASTING * many) others.add(k); });
-  const ordered = (set) => [...set].sort((a, b) => a - b);
-  return [...ordered(ending), ...ordered(others).filter((k) => !ending.has(k))];
+  return [...[...ending].sort((a, b) => a - b), ...[...others].filter((k) => !ending.has(k)).sort((a, b) => led[b] - led[a] || a - b)];
 }
 
 // Token k prefers colour k (modulo ten), so that a leader keeps its colour when others come and go; one that is taken is replaced by a free

@@ -45,11 +45,13 @@ export class Editor {
     Object.assign(this, page);
     this.on = false;
     this.held = null;
+    this.fixed = Boolean(globalThis.METASTABLE?.player); // one recorded run: nothing of it can be changed
     $("#edit").addEventListener("click", () => this.toggle());
     $("#delete").addEventListener("click", () => this.remove());
   }
 
   toggle(on = !this.on) {
+    if (this.fixed) return;
     this.on = on;
     document.body.classList.toggle("editing", on);
     $("#edit").setAttribute("aria-pressed", String(on));
@@ -72,13 +74,14 @@ export class Editor {
 
   // Take hold of a token: `from` is where it is on the picture, or its start itself.
   grab(panel, token, from) {
+    if (this.fixed) return;
     const run = this.panels.runs[panel], c = run.components;
     this.held = { panel, token, from, start: Array.from(run.positions.subarray(token * c, (token + 1) * c)), index: indexOf(run.setting.start, token), begun: false };
   }
 
   drag(direction) {
-    const held = this.held, run = this.panels.runs[held.panel], setting = store.state.panels[held.panel];
-    if (run.dim > 3) return;
+    const { held } = this, run = this.panels.runs[held?.panel], setting = store.state.panels[held?.panel];
+    if (!run || run.dim > 3) return;
     if (!held.begun) { this.begin(held.panel); held.begun = true; }
     const position = rounded(turned(held.from, direction, held.start), run.dim);
     this.stages[held.panel].handle = { token: held.token, position };
@@ -100,7 +103,7 @@ export class Editor {
   // With the keyboard: from where its start is now.
   nudge(panel, token, direction) {
     const run = this.panels.runs[panel];
-    if (run.dim > 3) return;
+    if (this.fixed || run.dim > 3) return;
     this.begin(panel);
     this.stages[panel].handle = { token, position: rounded(direction, run.dim) };
     this.place(panel, indexOf(run.setting.start, token), rounded(direction, run.dim));
@@ -121,6 +124,7 @@ export class Editor {
   // With the keyboard the token goes to the middle of the picture (or to a new angle); with a pointer one shows where.
   startAppend(byKeyboard) {
     const panel = active(), setting = activeSetting(), stage = this.stages[panel];
+    if (this.fixed) return;
     if (setting.model.dim > 3) { this.append(panel, null); return; }
     if (byKeyboard) {
       const angle = 2.4 * (1 + (setting.start.appended?.length ?? 0));
@@ -135,8 +139,11 @@ export class Editor {
   // Take the chosen token out.
   remove() {
     const panel = active(), stage = this.stages[panel], run = this.panels.runs[panel], token = stage.selected;
-    if (token < 0 || !run || run.tokens < 2) { this.notice("Choose a token first: click it.", "", 3); return; }
+    if (this.fixed) return;
+    if (token < 0 || !run) { this.notice("Choose a token first: click it.", "", 3); return; }
     const { start } = store.state.panels[panel], index = indexOf(run.setting.start, token);
+    if (start.removed?.includes(index)) return; // it is still on show, and was taken out a moment ago
+    if (start.tokens + (start.appended?.length ?? 0) - (start.removed?.length ?? 0) < 2) { this.notice("The last token stays: a picture of none is empty.", "", 4); return; }
     if ((start.removed?.length ?? 0) >= MOST) { this.notice(`Up to ${MOST} tokens can be taken out by hand.`, "bad", 4); return; }
     this.begin(panel);
     this.change(panel, (now) => {

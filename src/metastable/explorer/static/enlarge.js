@@ -149,7 +149,7 @@ export function startEnlarge(scene, notice) {
   dialog.addEventListener("close", () => { place.replaceChildren(); delete place.dataset.drawn; place.classList.remove("square"); order = null; });
   for (const figure of document.querySelectorAll(".chart")) {
     const name = figure.querySelector("figcaption span").textContent;
-    const button = el("button", { type: "button", class: "enlarge", "aria-label": `Enlarge: ${name}`, title: "Large and interactive: zoom, hover, save" }, "⤢");
+    const button = el("button", { type: "button", class: "enlarge", "aria-label": `Enlarge: ${name}`, title: globalThis.METASTABLE ? "Larger" : "Large and interactive: zoom, hover, save" }, "⤢");
     button.addEventListener("click", () => open(figure));
     figure.querySelector("figcaption").append(button);
   }

@@ -8,6 +8,7 @@ export const TERMS = {
   sphere: ["Sphere, circle", "All points at distance one from the middle. Only directions count; in two dimensions the sphere is a circle."],
   time: ["Time t, depth", "How many layers a token has gone through. One unit of time is about one layer, and here it flows without steps."],
   attention: ["Attention", "Each token looks at others and is pulled towards a weighted average of them. Similar tokens get the larger weights."],
+  matrix: ["Attention matrix", "Each row is a token, coloured where it looks: the stronger, the more. The first row and column belong to the first token; of many tokens, several share a row."],
   causal: ["Causal mask", "A token sees itself and the tokens before it, never those that follow. The first token sees only itself."],
   beta: ["β, inverse temperature", "How picky attention is. Small: a token listens to everybody. Large: only to the nearest ones."],
   cluster: ["Cluster", "Tokens that have come so close that they move as one. The page links tokens that are closer than r."],
@@ -23,7 +24,7 @@ export const TERMS = {
   spectrum: ["Eigenvalues of V", "How strongly V pulls along its own directions. Positive: it pulls. Negative: it pushes away. A complex pair: it turns."],
   leading: ["Leading directions L", "The directions that V amplifies most: those of the eigenvalue with the largest real part. Tokens end there."],
   frozen: ["Frozen token", "A token that pulls others and never moves."],
-  first: ["First token", "It sees only itself. With V = I it never moves, and all the others end where it stands."],
+  first: ["First token", "Under the causal mask it sees only itself: with V = I it never moves, and all the others end where it stands."],
   energy: ["Energy", "A number that full attention can only raise. Where it is flat nothing seems to happen: a metastable state."],
   lines: ["World lines", "The path of every token through time. Where lines join, tokens have met."],
   norm: ["Norm", "The step in a layer that keeps tokens from growing without bound. It sets how fast they turn."],
@@ -38,7 +39,7 @@ export const TERMS = {
   counts: ["Clusters, law N(t)", "How many clusters there are: tokens linked closer than r. Orange: the law N(t), how many theory expects at time t. Dotted: the expected numbers of centers."],
   start: ["Start", "How the first places are drawn: evenly over the sphere, around one direction or several, or each near the one before it."],
   seed: ["Seed", "The number that random draws begin with. The same seed draws the same tokens again."],
-  horizon: ["Horizon", "The time up to which the run is computed. With log t every decade takes as long to play as the one before."],
+  horizon: ["Horizon", "The time up to which the run is computed. With log t every decade has the same room on the slider."],
   color: ["Colour", "By cluster: tokens that are one now. By order: from the first token to the last. By origin: where a token began."],
   projection: ["Projection", "More than three dimensions cannot be drawn: the picture shows three directions of them."],
   trails: ["Trails", "Where tokens were a little earlier: a tail on the sphere, a line towards the middle on the circle."],
@@ -49,9 +50,9 @@ export const TERMS = {
 
 // Words that the page has already: selector -> name.
 const MARKS = {
-  "#legend li:nth-child(1)": "renyi", "#legend li:nth-child(2)": "strong", "#legend li:nth-child(3)": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading",
+  "#legend-renyi": "renyi", "#legend-strong": "strong", "#legend-first": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading",
   "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "counts", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
-  "#attention figcaption > span:first-child": "attention", "#spectrum figcaption > span:first-child": "spectrum",
+  "#attention figcaption > span:first-child": "matrix", "#spectrum figcaption > span:first-child": "spectrum",
   "#clusters .key": "radius", "#capture .key": "delta", ".until > span": "horizon",
 };
 // A field of the form is explained by the longest beginning of its name that is here.
@@ -90,7 +91,7 @@ function show(node) {
   if (open && open !== node) open.removeAttribute("aria-describedby");
   open = node;
   tip.replaceChildren(el("b", {}, title), text);
-  (node.closest("dialog") ?? document.body).append(tip); // a dialog covers everything that is not in it
+  (node.closest("dialog, :fullscreen") ?? document.body).append(tip); // a dialog, or the full screen, covers everything that is not in it
   tip.hidden = false;
   node.setAttribute("aria-describedby", "gloss");
   const word = node.getBoundingClientRect(), box = tip.getBoundingClientRect(), room = 8;

@@ -47,11 +47,9 @@ function general(event, actions) {
     Home: () => clock.seek(0),
     End: () => clock.seek(1),
   }[event.key] ?? (event.ctrlKey ? null : {
-    t: actions.toggleLog,
-    c: () => actions.setCompare(store.state.panels.length < 2),
+    // What has no button while the story is told has no key either.
+    ...(view.story === null || store.state.panels.length > 1 ? { t: actions.toggleLog, c: () => actions.setCompare(store.state.panels.length < 2), a: () => actions.editor.startAppend(true), e: () => actions.editor.toggle() } : {}),
     l: () => $("#theme").click(),
-    a: () => actions.editor.startAppend(true),
-    e: () => actions.editor.toggle(),
     f: () => $("#fullscreen").click(),
     Delete: () => actions.editor.remove(),
     Backspace: () => actions.editor.remove(),

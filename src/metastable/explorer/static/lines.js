@@ -108,7 +108,7 @@ export class Lines extends Chart {
       const leader = own ? token : run.leader(f, token), value = heightOf(this.kind, run, f, token), py = this.y(value), px = x + f * step;
       const wraps = this.kind === "angle" && Math.abs(value - lastValue) > Math.PI;
       if (leader !== owner || wraps) {
-        if (owner >= 0) { if (!wraps) ctx.lineTo(px, py); else { ctx.lineTo(px - step, lastY); ctx.lineTo(px, this.y(lastValue > 0 ? Math.PI : -Math.PI)); } ctx.stroke(); }
+        if (owner >= 0) { ctx.lineTo(px - step, lastY); ctx.lineTo(px, wraps ? this.y(lastValue > 0 ? Math.PI : -Math.PI) : py); ctx.stroke(); } // first to where it rested
         ctx.strokeStyle = paletteOf(leader);
         ctx.beginPath();
         if (owner >= 0 && wraps) { ctx.moveTo(px, this.y(lastValue > 0 ? -Math.PI : Math.PI)); ctx.lineTo(px, py); } else ctx.moveTo(px, py);

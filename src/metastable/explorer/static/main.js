@@ -1,13 +1,13 @@
 // The page: wires state, connection, pictures and charts together, and runs the clock.
 
+import { describeStage, drawLegend, drawMarks, drawTip, showProblem } from "./around.js";
 import { Attention } from "./attention.js";
 import { Camera } from "./camera.js";
 import { theme as readTheme } from "./colors.js";
-import { fractionOf } from "./chart.js";
 import { Clock } from "./clock.js";
 import { buildForm } from "./controls.js";
 import { Capture, Clusters, Energy } from "./curves.js";
-import { $, el, options, reducedMotion } from "./dom.js";
+import { $, options, reducedMotion } from "./dom.js";
 import { Editor } from "./edit.js";
 import { startEnlarge } from "./enlarge.js";
 import { enter } from "./fields.js";
@@ -17,7 +17,7 @@ import { startKeys } from "./keys.js";
 import { HEIGHTS, Lines, heightsFor } from "./lines.js";
 import { Panels } from "./panels.js";
 import { startPictures } from "./picture.js";
-import { Connection } from "./socket.js";
+import { Connection, hasServer } from "./socket.js";
 import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { followStory, startStory, syncStory } from "./story.js";
@@ -27,7 +27,6 @@ import { fillPresets, notice, startTools } from "./tools.js";
 import { letGo, show } from "./typing.js";
 import { drawVerdict } from "./verdict.js";
 
-const LATE = 24; // merges that are marked under the slider
 const DRIFT = 0.045; // radians per second, while playing
 
 const page = { presets: [], syncForm: () => {}, theme: null, dirty: true, stale: new Set(), firstDrawn: false, drawn: 0, drawnSince: performance.now(), tip: null };
@@ -47,14 +46,14 @@ const panels = new Panels({
   shown: (panel, run, old) => { clock.shown(run, old); stageOf(panel).handle = null; stale(...ALL); },
   shorten,
   arrived: (panel, what, run) => {
-    if (what === "error") { showProblem(panel); delete stageOf(panel).figure.dataset.busy; }
-    if (what === "begin") { showProblem(panel); page.syncForm(); }
+    if (what === "error") { showProblem(stageOf(panel), panels.problems[panel]); delete stageOf(panel).figure.dataset.busy; }
+    if (what === "begin") { showProblem(stageOf(panel), panels.problems[panel]); page.syncForm(); }
     if (what === "facts" && page.warming && !run.facts.browser) { page.warming = false; notice(""); }
     if (run && run !== panels.runs[panel]) return;
     if (what === "facts") stale("lines", "curves", "spectrum", "verdict");
     if (what === "curves") stale("curves");
     if (what === "positions") { clock.arrived(); if (run.have < run.frames && run.have > 1) stale("lines"); }
-    if (what === "end") { clock.arrived(); stale(...ALL); if (!panels.wishes[panel]) stageOf(panel).figure.dataset.done = run.id; describeStage(panel); if (!store.state.view.playing) announce(`Reached: ${run.end.reached.text}`); }
+    if (what === "end") { clock.arrived(); stale(...ALL); if (!panels.wishes[panel]) stageOf(panel).figure.dataset.done = run.id; describeStage(stageOf(panel), panels.runs[panel]); if (!store.state.view.playing) announce(`Reached: ${run.end.reached.text}`); }
     redraw();
   },
   attention: (message) => { if (message.panel === active()) charts.attention.show(message, page.theme, lit(message.panel)); },
@@ -92,32 +91,7 @@ const stages = [...document.querySelectorAll(".stage")].map((figure, panel) => n
 const stageOf = (panel) => stages[panel];
 const editor = new Editor({ panels, stages, notice, redraw, pause: () => clock.pause() });
 
-function showProblem(panel) {
-  const node = stageOf(panel).figure.querySelector(".problem"), text = panels.problems[panel];
-  node.hidden = !text;
-  node.replaceChildren(...(text ? [el("b", {}, "This cannot be shown"), text] : []));
-}
-
-// The tip stays with its token, and goes when the token does.
-function drawTip() {
-  const tip = $("#tip"), { panel, token } = page.tip ?? {}, stage = page.tip && stageOf(panel), run = stage?.run;
-  const shown = Boolean(run && token < run.tokens && !stage.held?.moved && stage.screen[3 * token + 2] >= 0);
-  tip.hidden = !shown;
-  if (!shown) return;
-  const { nearest } = clock.placeOf(run), leader = run.leader(nearest, token);
-  let size = 0;
-  for (let k = 0; k < run.tokens; k++) if (run.leader(nearest, k) === leader) size++;
-  tip.textContent = (run.facts?.words ? `“${run.facts.words[token].trim()}”, token ${token + 1} of the text` : `token ${token}`) + (size > 1 ? `, in a cluster of ${size}${leader === token ? ", its first" : ` led by token ${leader}`}` : "");
-  tip.style.left = `${stage.figure.offsetLeft + stage.screen[3 * token]}px`;
-  tip.style.top = `${stage.figure.offsetTop + stage.screen[3 * token + 1]}px`;
-}
 function hideTip() { page.tip = null; stages.forEach((stage) => { stage.hover = -1; }); redraw(); }
-
-function describeStage(panel) {
-  const run = panels.runs[panel], canvas = stageOf(panel).canvas;
-  if (!run?.curves) return;
-  canvas.setAttribute("aria-label", `${plural(run.tokens, "token")} on the ${run.components === 2 ? "circle" : "sphere"}, ${plural(run.curves.clusters.at(-1), "cluster")} at the end. ${run.end.reached.text}`);
-}
 
 function moveEigenvalues(list, final) {
   change("panel", (state) => {
@@ -187,7 +161,7 @@ function draw() {
   });
   drawClock(runs[0], view);
   drawCharts(runs.filter(Boolean).length ? runs : [], view, theme);
-  drawTip();
+  drawTip(page.tip, stages, clock);
   if (drawn) { page.drawn++; firstPicture(); }
 }
 
@@ -219,7 +193,7 @@ function drawCharts(runs, view, theme) {
   if (names.has("curves")) for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.draw(runs, now, theme, view.story !== null);
   if (names.has("attention")) charts.attention.draw(theme, lit(active()));
   if (names.has("spectrum")) drawSpectrum(runs[active()], theme);
-  if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs); drawMarks(runs[0], theme); }
+  if (names.has("verdict")) { drawVerdict($("#verdict"), panels, store.state.panels); drawLegend(runs, panels.ghosts, stages, view); drawMarks(runs[0], theme); }
   const at = Math.min(view.at, clock.furthest);
   charts.lines.forEach((chart, panel) => { if (runs[panel]) { chart.cursor(at, theme, complete); chart.light(runs[panel], lit(panel), theme); } });
   for (const chart of [charts.clusters, charts.capture, charts.energy]) chart.cursor(at, theme, false);
@@ -231,27 +205,6 @@ function drawSpectrum(run, theme) {
   const of = [store.state.panels.length > 1 ? (active() ? "right" : "left") : "", !movable && heads > 1 ? `sum of ${heads} heads` : ""].filter(Boolean).join(": ");
   charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme, of);
   $("#spectrum .key").textContent = movable ? "drag" : "";
-}
-
-function drawLegend(runs) {
-  $("#legend-frozen").hidden = !runs.some((run) => run?.view?.frozen);
-  $("#legend-ghost").hidden = !panels.ghosts.some(Boolean);
-  const leading = runs.find((run) => run?.view?.leading?.length && run.view.leading.length < run.components)?.view.leading;
-  $("#legend-leading").hidden = !leading;
-  if (leading) $("#legend-leading span").textContent = leading.length === 1 ? "leading eigenvector ±ξ" : "leading plane L";
-  // What is on show, which is not always what was asked for.
-  runs.forEach((run, panel) => {
-    if (run) stageOf(panel).figure.querySelector(".what").textContent = describe(run.setting) + (run.dim > 3 && run.view ? ` · shown: ${run.view.name}` : "");
-  });
-}
-
-// Under the slider: a mark for each of the last merges.
-function drawMarks(run, theme) {
-  const canvas = $("#marks"), box = canvas.getBoundingClientRect(), ctx = canvas.getContext("2d");
-  canvas.width = Math.round(2 * box.width); canvas.height = Math.round(2 * box.height);
-  ctx.scale(2, 2);
-  ctx.fillStyle = theme.muted;
-  for (const { time } of (run?.curves?.merges ?? []).slice(-LATE)) ctx.fillRect(8 + (box.width - 16) * fractionOf(run.times, time, run.clock.log) - 0.75, 0, 1.5, 5);
 }
 
 // ------------------------------------------------------------------------------------------------------------ wiring
@@ -294,7 +247,7 @@ watch((what, details) => {
     if (!details.hand && !details.amend) { panels.ghosts = [null, null]; panels.before = [null, null]; }
     if (details.panel === undefined) panels.requestAll(details.final ?? true); else panels.request(details.panel, details.final ?? true);
     stale("spectrum");
-  } else stale("lines", "spectrum", "curves");
+  } else stale("lines", "spectrum", "curves", "verdict");
   syncAll();
   queueMicrotask(syncEdit); // the history has its entry by then
 });
@@ -302,7 +255,8 @@ watch((what, details) => {
 // Nothing of what was on show stays.
 function showAnew(state) {
   letGo();
-  [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(panel); });
+  if (state.view.story !== null) editor.toggle(false);
+  [0, 1].forEach((panel) => { panels.drop(panel); stageOf(panel).selected = -1; stageOf(panel).handle = null; showProblem(stageOf(panel), panels.problems[panel]); });
   camera.reset(state.view.camera ?? undefined);
   clock.time = 0;
   clock.fresh = state.view.at === 0;
@@ -354,7 +308,7 @@ function start() {
   $("#speed").addEventListener("change", (event) => change("view", (state) => { state.view.speed = Number(event.target.value); }));
   $("#log").addEventListener("click", toggleLog);
   $("#height").addEventListener("change", (event) => change("view", (state) => { state.view.height = event.target.value; }));
-  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; if (value > 2000) state.clock.log = true; })));
+  $("#until").addEventListener("change", (event) => enter(event.target, () => store.state.clock.until, (value) => change("panel", (state) => { state.clock.until = value; state.view.preset = null; if (value > 2000) state.clock.log = true; })));
   for (const tab of document.querySelectorAll("#which button")) tab.addEventListener("click", () => change("view", (state) => { state.view.active = Number(tab.dataset.panel); }));
   watchHistory(restore, follow);
   new ResizeObserver(() => stale("verdict")).observe($("#marks"));
@@ -391,6 +345,7 @@ function welcome(message) {
   for (const node of document.querySelectorAll(".where")) node.textContent = message.where;
   if (page.presets.length) { panels.restart(); return; }
   declare(message.variants);
+  for (const node of document.querySelectorAll(".served")) node.hidden = !hasServer();
   page.presets = message.presets.items;
   fillPresets($("#preset"), page.presets);
   const auto = (name) => () => { const value = panels.newest(active())?.[name]; return value === undefined ? undefined : Number(plain(value, 3)); };

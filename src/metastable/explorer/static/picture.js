@@ -67,6 +67,7 @@ async function gif(page) {
   for (const part of [0, 0.3, 0.6, 1]) counts = count(draw(part * clock.furthest), counts);
   const film = new Gif(canvas.width, canvas.height, palette(counts));
   for (const [k, at] of moments.entries()) {
+    if (clock.runs.length !== runs.length || clock.runs.some((run, i) => run !== runs[i])) { notice("The run has changed, so its film was not finished.", "", 6); return null; }
     film.add(draw(at), k === moments.length - 1 ? FILM.pause : FILM.hundredths);
     if (k % 6 === 0) { notice(`Drawing the film: ${Math.round((100 * k) / moments.length)} % …`); await breathe(); }
   }
@@ -95,13 +96,17 @@ function embed() {
 }
 
 export function startPictures(page) {
-  const offer = (name, make) => { makers[name] = async () => { if (page.clock.runs.length) saveFile(await make(page), `metastable.${name}`); }; };
+  const offer = (name, make) => { makers[name] = async () => { const made = page.clock.runs.length ? await make(page) : null; if (made) saveFile(made, `metastable.${name}`); }; };
   offer("png", png); offer("svg", svg); offer("gif", gif);
   makers.embed = embed;
   const button = $("#fullscreen"), look = $("#look");
   button.hidden = !document.fullscreenEnabled;
   button.addEventListener("click", () => { if (document.fullscreenElement) document.exitFullscreen(); else look.requestFullscreen().catch(() => {}); });
-  document.addEventListener("fullscreenchange", () => button.setAttribute("aria-pressed", String(Boolean(document.fullscreenElement))));
+  document.addEventListener("fullscreenchange", () => {
+    const alone = Boolean(document.fullscreenElement), said = $("#notice");
+    button.setAttribute("aria-pressed", String(alone));
+    if (alone) look.prepend(said); else $("main").before(said); // what is said is seen there too
+  });
 }
 
 const NUDGE = 0.06;

@@ -63,7 +63,7 @@ export class Spectrum extends Chart {
     ctx.beginPath(); ctx.moveTo(x, oy + 0.5); ctx.lineTo(x + width, oy + 0.5); ctx.moveTo(ox + 0.5, y); ctx.lineTo(ox + 0.5, y + height); ctx.stroke();
     ctx.fillStyle = theme.muted; ctx.textBaseline = "top"; ctx.textAlign = "center";
     const unit = this.reach > 4 ? Math.round(this.reach / 2) : 1;
-    for (const v of [-unit, unit]) { const [px] = this.place([v, 0]); ctx.fillText(String(v).replace("-", "−"), px, oy + 9); ctx.fillRect(px, oy - 2, 1, 5); }
+    for (const v of [-unit, unit]) { const [px] = this.place([v, 0]); ctx.fillText(String(v).replace("-", "−"), px, oy + this.clearOf(px, oy, [9, 18, -20, 27])); ctx.fillRect(px, oy - 2, 1, 5); }
     ctx.textAlign = "left"; ctx.fillText("push", x + 6, y + 5); ctx.textAlign = "right"; ctx.fillText("pull", x + width - 6, y + 5);
     const seen = new Map();
     this.list.forEach((pair, index) => {
@@ -90,6 +90,12 @@ export class Spectrum extends Chart {
     const text = this.chosen >= 0 && this.list[this.chosen] ? this.name(this.list[this.chosen]) : this.leading ? `λ max = ${plain(this.leading[0], 3)}${this.leading[1] ? ` ± ${plain(Math.abs(this.leading[1]), 3)}i` : ""}` : "";
     ctx.fillStyle = theme.soft; ctx.textAlign = "right"; ctx.textBaseline = "bottom"; ctx.fillText(text, x + width - 6, y + height - 5);
     if (this.figure.dataset.of) ctx.fillText(this.figure.dataset.of, x + width - 6, y + height - 20);
+  }
+
+  // The first of these distances below a place on the axis where a number is not covered by an eigenvalue.
+  clearOf(px, oy, distances) {
+    const dots = this.list.flatMap(([re, im]) => [this.place([re, im]), this.place([re, -im])]), level = this.list.length > 1 ? 14 : 7;
+    return distances.find((dy) => dots.every(([x, y]) => Math.abs(x - px) > level + 6 || Math.abs(y - oy - dy - 5) > level + 3)) ?? distances[0];
   }
 
   name([re, im]) { return im ? `${plain(re, 3)} ± ${plain(im, 3)}i` : plain(re, 3); }

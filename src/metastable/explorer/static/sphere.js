@@ -86,33 +86,37 @@ export function project(points, tokens, { cx, cy, R, camera }, out) {
 
 const GROUPS = 3;
 
-// Trails over the last `memory` frames, older parts paler; only one side of the ball at a time.
+// Trails over the last `memory` frames, older parts paler; only what lies on one side of the ball at a time.
 export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, front) {
   const { cx, cy, R, camera: { matrix: m } } = geometry;
   const { tokens, components: c, positions } = run;
   const first = Math.max(0, place.frame - memory);
   if (first >= place.frame) return;
   ctx.lineWidth = Math.max(1, R * 0.0052); ctx.lineJoin = "round"; ctx.lineCap = "butt";
+  let down = false;
+  const go = (x, y, z) => {
+    if (m[6] * x + m[7] * y + m[8] * z >= 0 !== front) { down = false; return; }
+    const px = cx + R * (m[0] * x + m[1] * y + m[2] * z), py = cy - R * (m[3] * x + m[4] * y + m[5] * z);
+    if (down) ctx.lineTo(px, py); else ctx.moveTo(px, py);
+    down = true;
+  };
   for (let k = 0; k < tokens; k++) {
-    if (screen[3 * k + 2] >= 0 !== front) continue;
     const i = (first * tokens + k) * c, j = (place.frame * tokens + k) * c;
     if (Math.abs(positions[i] - positions[j]) + Math.abs(positions[i + 1] - positions[j + 1]) + (c > 2 ? Math.abs(positions[i + 2] - positions[j + 2]) : 0) < 0.006) continue;
     ctx.strokeStyle = colorOf(k);
-    let x = 0, y = 0, started = false, last = [0, 0, 0];
+    let last = null;
     for (let group = 0; group < GROUPS; group++) {
       const from = first + Math.round(((place.frame - first) * group) / GROUPS), to = first + Math.round(((place.frame - first) * (group + 1)) / GROUPS);
       ctx.globalAlpha = (front ? 1 : 0.35) * [0.18, 0.4, 0.75][group];
       ctx.beginPath();
-      if (started) ctx.moveTo(x, y);
+      down = false;
       for (let f = from; f <= to; f++) {
-        const o = (f * tokens + k) * c, px = positions[o], py = positions[o + 1], pz = c > 2 ? positions[o + 2] : 0;
-        if (started && run.dim === 3) arc(ctx, geometry, ...last, px, py, pz);
-        x = cx + R * (m[0] * px + m[1] * py + m[2] * pz); y = cy - R * (m[3] * px + m[4] * py + m[5] * pz);
-        if (started) ctx.lineTo(x, y); else ctx.moveTo(x, y);
-        started = true;
-        last = [px, py, pz];
+        const o = (f * tokens + k) * c, here = [positions[o], positions[o + 1], c > 2 ? positions[o + 2] : 0];
+        if (last && run.dim === 3) arc(last, here, go);
+        go(...here);
+        last = here;
       }
-      if (group === GROUPS - 1) ctx.lineTo(screen[3 * k], screen[3 * k + 1]);
+      if (group === GROUPS - 1 && down && screen[3 * k + 2] >= 0 === front) ctx.lineTo(screen[3 * k], screen[3 * k + 1]);
       ctx.stroke();
     }
   }
@@ -120,29 +124,30 @@ export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, f
 }
 
 // Between two moments that are far apart the trail stays on the sphere.
-function arc(ctx, { cx, cy, R, camera: { matrix: m } }, ax, ay, az, bx, by, bz) {
+function arc([ax, ay, az], [bx, by, bz], go) {
   const pieces = Math.floor(Math.hypot(bx - ax, by - ay, bz - az) / 0.12);
   for (let s = 1; s <= pieces; s++) {
-    const u = s / (pieces + 1);
-    let x = ax + u * (bx - ax), y = ay + u * (by - ay), z = az + u * (bz - az);
-    const scale = 1 / (Math.hypot(x, y, z) || 1);
-    x *= scale; y *= scale; z *= scale;
-    ctx.lineTo(cx + R * (m[0] * x + m[1] * y + m[2] * z), cy - R * (m[3] * x + m[4] * y + m[5] * z));
+    const u = s / (pieces + 1), x = ax + u * (bx - ax), y = ay + u * (by - ay), z = az + u * (bz - az), scale = 1 / (Math.hypot(x, y, z) || 1);
+    go(x * scale, y * scale, z * scale);
   }
 }
 
-// Tokens of one side, far ones first; a cluster's first token grows with the tokens it has gathered.
-export function drawTokens(ctx, { R, theme }, order, screen, sizes, colorOf, radius, front) {
+// How large a token is drawn: a cluster's first token grows with the tokens it has gathered.
+export const discOf = (R, radius, size, depth) => Math.min(0.085 * R, radius * Math.sqrt(size)) * (0.86 + 0.14 * depth);
+
+// Tokens of one side, far ones first. `leaderOf`: who lies on the disc of its first token has no edge of its own.
+export function drawTokens(ctx, { R, theme }, order, screen, sizes, colorOf, leaderOf, radius, front) {
   ctx.strokeStyle = theme.dark ? "#10141a" : "#ffffff";
   ctx.lineWidth = 1;
   for (const k of order) {
     const depth = screen[3 * k + 2];
     if (depth >= 0 !== front) continue;
-    const r = Math.min(0.085 * R, radius * Math.sqrt(sizes[k])) * (0.86 + 0.14 * depth);
+    const r = discOf(R, radius, sizes[k], depth), first = leaderOf(k);
+    const inside = first !== k && Math.hypot(screen[3 * k] - screen[3 * first], screen[3 * k + 1] - screen[3 * first + 1]) + r < discOf(R, radius, sizes[first], screen[3 * first + 2]);
     ctx.globalAlpha = front ? 1 : 0.34 + 0.12 * depth;
     ctx.fillStyle = colorOf(k);
     ctx.beginPath(); ctx.arc(screen[3 * k], screen[3 * k + 1], r, 0, 2 * Math.PI); ctx.fill();
-    if (front && r > 2.4) ctx.stroke();
+    if (front && r > 2.4 && !inside) ctx.stroke();
   }
   ctx.globalAlpha = 1;
 }

@@ -1,8 +1,8 @@
 // One moving picture: draws a run at a moment, and turns pointer movements into rotations, chosen tokens and, where one edits, moved ones.
 
 import { tokenColors } from "./colors.js";
-import { Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
-import { drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
+import { HIGHEST, Pile, drawDots, drawLeadingMarks, drawPast, drawRing } from "./circle.js";
+import { discOf, drawBall, drawLeading, drawTokens, drawTrails, project } from "./sphere.js";
 import { drawCluster, drawGhosts, drawHandle, drawNumbers, drawWords } from "./marks.js";
 
 const PICK = 15; // pixels around a token that mean it
@@ -22,6 +22,7 @@ export class Stage {
     this.selected = -1;
     this.hover = -1;
     this.editing = false;
+    this.fixed = Boolean(globalThis.METASTABLE?.player); // one recorded run: its tokens can be chosen, not moved
     this.placing = false;
     this.held = null;
     this.size = [0, 0];
@@ -46,7 +47,7 @@ export class Stage {
   geometry(theme) {
     const [width, height] = this.size;
     // A small picture leaves room for the line above it and the one below.
-    const R = Math.max(20, Math.min(Math.min(width, height) * (this.flat ? 0.345 : 0.45), height / 2 - CAPTION));
+    const room = height / 2 - CAPTION, R = Math.max(20, this.flat ? Math.min(0.345 * Math.min(width, height), room / HIGHEST) : Math.min(0.45 * Math.min(width, height), room));
     return { cx: width / 2, cy: height / 2, R, theme, camera: this.camera };
   }
 
@@ -119,7 +120,7 @@ export class Stage {
     this.drawAnchors(geometry, false);
     for (const front of [false, true]) {
       if (view.trails) drawTrails(ctx, geometry, run, place, screen, colorOf, memory, front);
-      drawTokens(ctx, geometry, this.order, screen, this.sizes, colorOf, radius, front);
+      drawTokens(ctx, geometry, this.order, screen, this.sizes, colorOf, this.leaderOf, radius, front);
     }
     this.radius = radius;
     this.drawAnchors(geometry, true);
@@ -145,13 +146,15 @@ export class Stage {
       const strong = new Set(run.facts.strong);
       for (const k of run.facts.centers) this.mark(k, Math.max(3, Math.min(0.016 * R, radius * 1.25)), strong.has(k) ? theme.strong : "#16191d");
     }
-    if (!run.facts?.words) this.ring(0, theme.ink, radius + 5.5);
+    if (!run.facts?.words) this.ring(0, theme.ink, Math.max(radius + 5.5, this.disc(0, R) + 3));
     if (run.facts?.words) drawWords(this, geometry);
     else if (view.numbers) drawNumbers(this, geometry);
-    if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, radius + 4); }
-    if (this.selected >= 0) { this.ring(this.selected, theme.accent, radius + 7); drawHandle(this, geometry); }
+    if (this.hover >= 0) { drawCluster(this, geometry, this.hover); this.ring(this.hover, theme.muted, Math.max(radius + 4, this.disc(this.hover, R) + 2)); }
+    if (this.selected >= 0) { this.ring(this.selected, theme.accent, Math.max(radius + 7, this.disc(this.selected, R) + 5)); if (!this.fixed) drawHandle(this, geometry); }
     this.ctx.globalAlpha = 1;
   }
+
+  disc(k, R) { return this.flat ? this.radius : discOf(R, this.radius, this.sizes[k], this.screen[3 * k + 2]); }
 
   mark(k, r, color) {
     const { ctx, screen } = this;
@@ -227,7 +230,7 @@ export class Stage {
   // What a drag from here would move: { token, from }, or null where it rotates. A token has to be chosen first, or one edits; then it or the
   // handle at its start can be taken.
   grip(x, y, picked) {
-    if (!this.run || this.run.dim > 3) return null;
+    if (!this.run || this.run.dim > 3 || this.fixed) return null;
     const { selected, screen } = this;
     if (selected >= 0) {
       const start = this.startOf(selected), [hx, hy, front] = this.onScreen(start);
@@ -249,7 +252,7 @@ export class Stage {
       canvas.setPointerCapture(event.pointerId);
       if (this.placing) { this.events.placed(this.direction(x, y)); return; }
       const picked = this.pick(x, y);
-      this.held = { picked, grip: this.grip(x, y, picked), x, y, startX: x, startY: y, time: event.timeStamp, moved: false };
+      this.held = { picked, grip: this.grip(x, y, picked), x, y, startX: x, startY: y, time: event.timeStamp, moved: false, touch: event.pointerType === "touch" };
       this.camera.spin = [0, 0];
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -278,9 +281,11 @@ export class Stage {
     canvas.addEventListener("pointerleave", () => { if (!this.held) this.pointAt(-99, -99); });
   }
 
-  click({ picked, startX, startY }) {
+  click({ picked, startX, startY, touch }) {
     if (picked < 0 && this.editing && this.run?.dim <= 3 && this.onFigure(startX, startY)) { this.events.placed(this.direction(startX, startY)); return; }
-    this.events.selected(picked >= 0 && picked !== this.selected ? picked : -1);
+    const token = picked >= 0 && picked !== this.selected ? picked : -1;
+    this.events.selected(token);
+    if (touch) this.events.hovered(token); // a finger does not hover: whom it chooses says who it is
   }
 
   drag(x, y, time) {

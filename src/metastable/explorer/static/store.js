@@ -114,7 +114,7 @@ export function fromPreset(preset) {
 
 let timer = 0;
 let committed = null; // the settings of the present entry
-let place = 0, top = 0; // of the present entry and of the last one
+let place = Number.isInteger(history.state?.place) ? history.state.place : 0, top = place; // of the present entry and of the last one; a reload is at the same one
 const settings = () => JSON.stringify([store.state.panels, store.state.clock]);
 
 export function saveSoon() {
@@ -150,11 +150,18 @@ export const redo = () => { if (canRedo()) { saveNow(); history.forward(); } };
 // Back and forward: `restore(state)` for an entry of ours, `follow(hash)` for an address that somebody typed.
 export function watchHistory(restore, follow) {
   window.addEventListener("popstate", (event) => {
-    if (event.state?.place === undefined) { follow(location.hash); return; }
+    const { state } = event.state?.place === undefined ? { state: null } : decode(location.hash, []);
+    if (!state) {
+      // An address that somebody typed: the next entry if it can be read. If not, what is on show stays, and the address says so again.
+      committed = null;
+      place += 1;
+      follow(location.hash);
+      if (committed === null) { committed = settings(); place -= 1; } else top = place;
+      saveNow();
+      return;
+    }
     place = event.state.place;
     top = Math.max(top, place);
-    const { state } = decode(location.hash, []);
-    if (!state) { follow(location.hash); return; }
     committed = JSON.stringify([state.panels, state.clock]);
     restore(state);
   });

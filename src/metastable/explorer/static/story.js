@@ -38,7 +38,7 @@ function button(label, act) {
 
 // ---------------------------------------------------------------------------------------------------------- steps
 
-// `state(page)`: what is shown. `view`: how. `charts`: what is shown beside it. `control(page)`: the one control.
+// `state(page)`: what is shown. `view`: how. `charts`: what is shown beside it, and how to read it. `control(page)`: the one control.
 const STEPS = [
   {
     title: "Attention pulls",
@@ -49,7 +49,7 @@ const STEPS = [
     invite: "Add tokens. Those that were there keep their paths, because [[causal|nobody looks ahead]]. The ringed one is the [[first|first token]]; it sees only itself and stays.",
     state: own(() => setting(3, 2, 8), 12, false),
     view: { centers: false, numbers: false },
-    charts: ["attention"],
+    charts: { attention: "Each row is a token, coloured where it looks. Nobody looks ahead, so the upper half is empty." },
     control: () => slider("Tokens", { low: 2, high: 40, step: 1, show: String }, () => here().start.tokens, (value, final) => edit((panel) => { panel.start.tokens = value; }, final)),
   },
   {
@@ -57,10 +57,10 @@ const STEPS = [
     text: [
       "Four hundred tokens now. Each follows its nearest forerunners, so crowds draw together until a crowd is almost a point: a [[cluster]]. Tokens of one cluster wear one colour; [[numbers|the number]] is that of its first token.",
     ],
-    invite: "[[beta|β]] says how picky attention is. Raise it: tokens hear only close neighbours, and more, smaller clusters form. Lower it: fewer.",
+    invite: "[[beta|The number β]] says how picky attention is. Raise it: tokens hear only close neighbours, and more, smaller clusters form. Lower it: fewer.",
     state: own(() => setting(3, 36, 400), 1000, true),
     view: { centers: false },
-    charts: ["clusters"],
+    charts: { clusters: "How many clusters there are, through time. Equal steps to the right are equal factors of time." },
     control: () => slider("β", { low: 0, high: 1, step: 0.01, show: () => plain(here().model.beta, 3) }, () => Math.log(here().model.beta / 4) / Math.log(25), (u, final) => edit((panel) => { panel.model.beta = pick(u); }, final)),
   },
   {
@@ -73,7 +73,7 @@ const STEPS = [
     invite: "Draw new starts. Other places, the same pattern: red holds, the rest gathers.",
     state: own(() => setting(2, 64, 200), 200, false),
     view: {},
-    charts: ["lines"],
+    charts: { lines: "Every token's place on the circle, through time. Where lines join, tokens have met." },
     control: () => button("Draw new starts", () => edit((panel) => { panel.start.seed = (panel.start.seed ?? 0) + 1; }, true)),
   },
   {
@@ -81,12 +81,12 @@ const STEPS = [
     text: [
       "Now it looks finished, and it is not. Clusters still pull on later ones, but so faintly that it takes enormous times until they [[merge]].",
       "**A [[metastable]] cluster is a crowd of tokens that stands still for so long that it looks final, and yet will merge one day.**",
-      "This clock runs over fifty [[decade|decades]], from 0.01 to 10⁴⁸: every tick is many times as long as all before it together. (The universe is 4·10¹⁷ seconds old.)",
+      "This clock runs over fifty [[decade|decades]], from 0.01 to 10⁴⁸; the universe is 4·10¹⁷ seconds old. A model has a few dozen layers, so what it could ever see of all this are the metastable clusters.",
     ],
     invite: "Move through time. Long rests, sudden merges; the last two clusters meet only at about 10⁴⁴.",
     state: own(() => setting(2, 52, 120), 1e48, true),
     view: {},
-    charts: ["clusters", "lines"],
+    charts: { lines: "Every token's place on the circle. Flat: a rest. Joined: a merge.", clusters: "Each flat stretch is a metastable state, each step down a merge." },
     control: (page) => slider("Time", { low: 0, high: 1, step: 0.002, show: () => page.moment() }, () => store.state.view.at, (at) => page.seek(at)),
     follows: true,
   },
@@ -99,25 +99,25 @@ const STEPS = [
     invite: "Choose a V and watch the end change.",
     state: (page) => page.preset("figure-1a"),
     view: { centers: false, numbers: false },
-    charts: ["spectrum"],
+    charts: { spectrum: "Each dot is a direction of V. Right of the middle it pulls, left it pushes, off the line it turns." },
     control: (page) => choices("The value matrix", [
       ["figure-1a", "pulls alike everywhere: one point"],
       ["figure-1c", "one direction wins: two opposite points"],
       ["figure-1d", "pushes everywhere: a spread-out cloud"],
       ["figure-1f", "turns: a rotation that never ends"],
-    ], () => store.state.view.origin, (name) => page.show(page.preset(name), name)),
+    ], () => store.state.view.preset, (name) => page.show(page.preset(name), name)),
   },
   {
     title: "A real sentence in a real model",
     text: [
-      `SmolLM2, a small real language model, reads: “${sentence}” You see its own 30 layers, recorded; of 576 directions the main three. (The first word, a [[sink]], is left out.)`,
-      "With attention alone all words fall into one cluster within two layers: the pull of this story. In the whole model the [[feedforward|feed-forward parts]] hold them apart, and equal words part as they take on their context.",
+      `SmolLM2, a small real language model, reads: “${sentence}” You see its own 30 layers, recorded, in the three main ones of 576 directions (without the first word, a [[sink]]).`,
+      "Attention alone pulls all words into one cluster within two layers. In the whole model the [[feedforward|feed-forward parts]] hold them apart, and equal words part as they take on their context.",
       "So theory shows one force in a model, not all of it: long-lived clusters as in step 4 have not been seen in this one.",
     ],
     invite: "Switch the other parts on and off.",
     state: () => recordedState("attention"),
     view: { centers: false, numbers: false, camera: [1, 0, 0, 0], speed: 0.5, trails: false },
-    charts: ["clusters"],
+    charts: { clusters: "How many groups of words there are after each layer." },
     control: (page) => choices("The layers", [["attention", "attention alone"], ["all", "the whole model"]], () => here().parts, (parts) => page.show(recordedState(parts))),
   },
 ];
@@ -166,9 +166,13 @@ function render() {
     el("div", { class: "row" },
       el("button", { type: "button", id: "story-back", disabled: told === 0, onclick: () => go(told - 1) }, "Back"),
       el("ol", { "aria-label": "Steps" }, ...STEPS.map((item, k) => el("li", {}, el("button", { type: "button", class: "step", "aria-label": `Step ${k + 1}: ${item.title}`, "aria-current": k === told ? "step" : null, onclick: () => go(k) }, String(k + 1))))),
-      el("button", { type: "button", id: "story-next", class: "main", onclick: () => (last ? leave() : go(told + 1)) }, last ? "Play freely" : "Next")),
+      el("button", { type: "button", id: "story-next", class: "main", onclick: () => (last ? leave() : go(told + 1)) }, last ? "Explore" : "Next")),
   );
-  for (const chart of document.querySelectorAll("#charts .chart")) chart.classList.toggle("told", step.charts.includes(chart.id));
+  for (const chart of document.querySelectorAll("#charts .chart")) {
+    chart.classList.toggle("told", chart.id in step.charts);
+    chart.querySelector(".note")?.remove();
+    if (chart.id in step.charts) chart.append(el("p", { class: "note" }, step.charts[chart.id]));
+  }
   document.body.dataset.step = told + 1;
   if (byHand) { heading.focus({ preventScroll: true }); scrollTo(0, 0); byHand = false; }
 }

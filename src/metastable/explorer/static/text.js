@@ -49,7 +49,7 @@ const isDefault = (model, family) => kindOf(model, family) === families[family][
 export const momentOf = (run, time) => (run.facts?.words ? `layer ${Math.round(time)} of ${run.frames - 1}` : `t = ${scientific(time)}`);
 
 export function describe(setting) {
-  if (setting.recorded) return setting.parts === "all" ? "SmolLM2, its layers" : "SmolLM2, the attention of its layers";
+  if (setting.recorded) return `SmolLM2, ${setting.parts === "all" ? "whole layers" : "attention alone"}`;
   const { model, start } = setting;
   const tokens = start.tokens + (start.appended?.length ?? 0) - (start.removed?.length ?? 0);
   const parts = [`n = ${tokens}`, `d = ${model.dim}`, model.heads ? plural(model.heads.length, "head") : `β = ${plain(model.beta)}`];

@@ -23,9 +23,9 @@ async function showPython() {
   } catch (reason) { notice(reason.message, "bad", 6); }
 }
 
-async function copy(text, button) {
+async function copy(text, button, otherwise = "Select and copy") {
   try { await navigator.clipboard.writeText(text); flash(button, "Copied"); }
-  catch { flash(button, "Select and copy"); }
+  catch { flash(button, otherwise); } // not every address may write there
 }
 function flash(button, text) {
   const before = button.dataset.label ?? button.textContent;
@@ -83,7 +83,7 @@ export function startTools({ redraw }) {
   $("#python").addEventListener("click", showPython);
   for (const button of document.querySelectorAll("dialog .copy")) button.addEventListener("click", () => copy(button.closest("dialog").querySelector("code").textContent, button));
   $("#help").addEventListener("click", () => $("#about").showModal());
-  $("#link").addEventListener("click", (event) => { saveNow(); copy(location.href, event.target); });
+  $("#link").addEventListener("click", (event) => { saveNow(); copy(location.href, event.target, "See the address"); });
   for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
 }
 

@@ -1,4 +1,4 @@
-"""Tsit5 on the GPU: whole ensembles, one thread block per member, and single systems whose state stays on the device.
+"""Explicit methods on the GPU: whole ensembles, one thread block per member, and single systems whose state stays on the device.
 
 The semantics are those of `integrate.tsit5`: the same first step, error norm, controller, dense output and status. Ensembles of
 models that do not fit into a thread block (see `kernels.cuda.support.fused_refusal`) are integrated member by member.
@@ -17,7 +17,7 @@ from metastable.errors import UnsupportedError
 from metastable.integrate import control, march
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Members, Solution, one_by_one
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import Tableau
 from metastable.kernels.cuda import support
 from metastable.model import require
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from metastable.kernels.cuda.observables import Capture, Components
 
 
-def tsit5_scheme() -> Scheme:
-    """The method and its step control as the kernels want them."""
+def scheme_of(tableau: Tableau) -> Scheme:
+    """A method and its step control as the kernels want them."""
     from metastable.kernels.cuda.members import Scheme
 
-    return Scheme(TSIT5, control)
+    return Scheme(tableau, control)
 
 
 def _check(plan: Plan, tokens: int) -> None:
@@ -53,7 +53,7 @@ def _batches(plan: Plan, starts: FloatArray) -> Iterator[tuple[slice, MemberBatc
     limits = Limits(plan.accuracy.tolerance, plan.accuracy.max_steps)
     for begin in range(0, count, size):
         part = slice(begin, min(begin + size, count))
-        batch = MemberBatch(model, starts[part], times, limits, tsit5_scheme(), dtype)
+        batch = MemberBatch(model, starts[part], times, limits, scheme_of(plan.tableau), dtype)
         batch.launch()
         yield part, batch
 
@@ -108,4 +108,4 @@ def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     from metastable.kernels.cuda.device_system import DeviceSystem
 
     velocity = engine.make(plan.model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
-    return march.follow(DeviceSystem(velocity, start, TSIT5, plan.accuracy, march.polynomial), plan, start, report)
+    return march.follow(DeviceSystem(velocity, start, plan.tableau, plan.accuracy, march.polynomial), plan, report)

@@ -1,4 +1,4 @@
-"""Tsit5 for many members in compiled code: one per lane of the vectors, each with its own step size.
+"""An explicit method for many members in compiled code: one per lane of the vectors, each with its own step size.
 
 A worker keeps members in the lanes of its vectors. All lanes take a step together, each of its own length; then each
 accepts or rejects for itself, writes what is due, and a lane that has arrived takes the next member from a common queue. A
@@ -20,7 +20,7 @@ from metastable.integrate import control
 from metastable.integrate.fused.stages import Method, Step, make_step, method_of, square_sum, stage_state
 from metastable.integrate.plan import Accuracy
 from metastable.integrate.solution import STATUSES, UNFINISHED
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import Tableau
 from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.members import Scratch, make_scratch
@@ -97,12 +97,12 @@ class Lanes(NamedTuple):
     """One number per stage."""
 
 
-def make_batch(problem: Problem, accuracy: Accuracy, starts: FloatArray, times: FloatArray) -> Batch:
+def make_batch(problem: Problem, tableau: Tableau, accuracy: Accuracy, starts: FloatArray, times: FloatArray) -> Batch:
     """Nothing done yet. (States are left empty: the workers touch this memory first, each its own part.)"""
     count = len(starts)
     return Batch(
         problem=problem,
-        method=method_of(TSIT5),
+        method=method_of(tableau),
         tolerance=accuracy.tolerance,
         max_steps=accuracy.max_steps,
         starts=starts,
@@ -119,7 +119,7 @@ def make_batch(problem: Problem, accuracy: Accuracy, starts: FloatArray, times: 
 def make_lanes(batch: Batch) -> Lanes:
     """Empty lanes. Idle ones need a state that the kernel can digest: the first start."""
     entries = batch.problem.tokens * batch.problem.components
-    step = make_step(TSIT5, entries * LANES)
+    step = make_step(batch.method.c.size, entries * LANES)
     step.y[:] = np.repeat(batch.starts[0], LANES)
     clock = Clock(*(np.zeros(LANES) for _ in Clock._fields))
     ledger = Ledger(*(np.zeros(LANES, dtype=np.int64) for _ in Ledger._fields))
@@ -134,7 +134,7 @@ def make_lanes(batch: Batch) -> Lanes:
         change=aligned_array(LANES),
         accepted=aligned_array(LANES),
         state=np.zeros(entries),
-        weights=np.zeros(TSIT5.stages),
+        weights=np.zeros(batch.method.c.size),
     )
 
 

@@ -1,4 +1,4 @@
-"""Tsit5 on the CPU: one system, with compiled steps that Python strings together; or thousands of members, compiled as a whole.
+"""Explicit methods on the CPU: one system, compiled steps strung together by Python; or thousands of members, compiled as a whole.
 
 The workers of an ensemble run beside the interpreter (they do not hold its lock) and are watched from Python: progress is
 reported, and Ctrl-C stops them.
@@ -17,22 +17,12 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.integrate import march
-from metastable.integrate.plan import Accuracy
-from metastable.integrate.solution import UNFINISHED, Chart, Resume, Solution
-from metastable.kernels import cpu
-from metastable.kernels.cpu.support import FUSED
-from metastable.kernels.protocol import Interaction
-from metastable.model import Attention, why_not
+from metastable.integrate.plan import Plan
+from metastable.integrate.solution import UNFINISHED, Chart, Members
+from metastable.model import Attention
 
 WATCH_INTERVAL = 0.1
 """Seconds between looks at a running computation."""
-
-
-def supports(model: Attention, tokens: int, interaction: str = "direct") -> bool:
-    """True when `solve` and `solve_members` can integrate the model."""
-    if why_not(model, FUSED, tokens) is not None:
-        return False
-    return interaction == "direct" or cpu.series_refusal(model, tokens) is None
 
 
 def _chart(model: Attention) -> Chart:
@@ -73,22 +63,11 @@ def _watch(work: Callable[[], Any], stop: Callable[[], None], look: Callable[[],
     return outcome[0]
 
 
-def solve_members(
-    model: Attention,
-    starts: FloatArray,
-    times: FloatArray,
-    *,
-    interaction: Interaction = "direct",
-    threads: int | None = None,
-    progress: Report | None = None,
-    **accuracy: Any,
-) -> tuple[FloatArray, np.ndarray, np.ndarray]:
-    """Integrate many members from 0 to `times[-1]`, each with its own step size (rtol, atol, max_steps: `plan.Accuracy`).
+def solve_members(plan: Plan, starts: FloatArray, progress: Report | None = None) -> Members:
+    """Integrate many members from 0 to the last time of the plan, each with its own step size.
 
-    `starts` (members, tokens, dim) unit tokens; `times` increasing. Returns states (members, times, tokens, dim), statistics
-    (members, 3: accepted, rejected, evaluations) and status (members,), places in `MEMBER_STATUSES`, unfinished
-    (after Ctrl-C, which is not raised here). States that were not reached are NaN. `progress` is called with the number of
-    members finished. A member's numbers do not depend on the other members, nor on the number of threads.
+    `starts` (members, tokens, dim) unit tokens. `progress` is called with the number of members finished; after Ctrl-C, which is not
+    raised here, the others are unfinished. A member's numbers do not depend on the other members, nor on the number of threads.
     """
     from metastable.integrate.fused import queue as loop
     from metastable.kernels.cpu import members as kernels
@@ -96,11 +75,12 @@ def solve_members(
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count
 
-    count, tokens, _ = starts.shape
-    problem = prepare(model, tokens, interaction=interaction, chart=_chart(model))
-    batch = loop.make_batch(problem, Accuracy(**accuracy), _to_chart(np.asarray(starts, dtype=float)), times)
+    (count, tokens, _), times, backend = starts.shape, plan.save.times, plan.backend
+    assert times is not None
+    problem = prepare(plan.model, tokens, interaction=backend.interaction, chart=_chart(plan.model))
+    batch = loop.make_batch(problem, plan.tableau, plan.accuracy, _to_chart(np.asarray(starts, dtype=float)), times)
     # A lane for every member: more workers than full vectors would have nothing to do.
-    workers = max(1, min(thread_count(threads), -(-count // loop.LANES)))
+    workers = max(1, min(thread_count(backend.threads), -(-count // loop.LANES)))
     shared, lanes = Reference(batch), [Reference(loop.make_lanes(batch)) for _ in range(workers)]
     kernel = kernels.kernel(problem.kind, shared.field("problem"), lanes[0].field("scratch"))
 
@@ -117,50 +97,17 @@ def solve_members(
     batch.states[batch.status == UNFINISHED] = np.nan
     if progress is not None:
         progress(float(batch.queue[loop.FINISHED]))
-    return batch.states, batch.statistics, batch.status
+    return Members(batch.states, batch.statistics, batch.status)
 
 
-def system_of(
-    model: Attention, start: FloatArray, care: Accuracy, interaction: Interaction = "direct", threads: int | None = None
-) -> tuple[march.Movable, FloatArray, Chart]:
-    """The system that stands at the tokens `start` (tokens, dim), its state and the chart that it is in."""
+def system_of(plan: Plan, start: FloatArray) -> tuple[march.Movable, Chart]:
+    """The system that stands at the tokens `start` (tokens, dim), and the chart that its state is in: angles on the circle, ambient
+    else. Its numbers do not depend on threads."""
     from metastable.integrate.fused.system import System
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count
 
-    chart, tokens = _chart(model), len(start)
-    problem = prepare(model, tokens, interaction=interaction, chart=chart)
+    chart, tokens = _chart(plan.model), len(start)
+    problem = prepare(plan.model, tokens, interaction=plan.backend.interaction, chart=chart)
     begin = _to_chart(np.asarray(start, dtype=float)).reshape(tokens, -1)
-    return System(problem, begin, care.tolerance, thread_count(threads)), begin, chart
-
-
-def solve(
-    model: Attention,
-    start: FloatArray,
-    times: FloatArray | None,
-    until: float,
-    *,
-    interaction: Interaction = "direct",
-    threads: int | None = None,
-    progress: Report | None = None,
-    resume: Resume | None = None,
-    **accuracy: Any,
-) -> Solution:
-    """Integrate one system (tokens, dim) from 0 (or from `resume`) to `until`: outputs at `times`, or every step with dense output
-    for None.
-
-    Dense output is in angles on the circle and ambient else. The result does not depend on `threads` (None: all). rtol, atol,
-    max_steps: `plan.Accuracy`.
-    """
-    care = Accuracy(**accuracy)
-    system, begin, chart = system_of(model, start, care, interaction, threads)
-    return march.integrate(
-        system,
-        begin,
-        march.Recorder(model.dim, None if times is None else np.asarray(times, dtype=float), chart),
-        float(until),
-        tolerance=care.tolerance,
-        max_steps=care.max_steps,
-        progress=progress,
-        resume=resume,
-    )
+    return System(problem, begin, plan.accuracy.tolerance, thread_count(plan.backend.threads), plan.tableau), chart

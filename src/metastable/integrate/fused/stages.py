@@ -40,11 +40,10 @@ def method_of(tableau: Tableau) -> Method:
     return Method(*(np.ascontiguousarray(part) for part in (tableau.a, tableau.c, tableau.error, tableau.dense)))
 
 
-def make_step(tableau: Tableau, entries: int) -> Step:
-    """Memory for a state of so many numbers, zeros behind them up to a whole vector."""
+def make_step(stages: int, entries: int) -> Step:
+    """Memory for so many stages of a state of so many numbers, zeros behind them up to a whole vector."""
     size = -(-entries // LANES) * LANES
-    stages = aligned_array(tableau.stages * size).reshape(tableau.stages, size)
-    return Step(aligned_array(size), aligned_array(size), stages, aligned_array(LANES))
+    return Step(aligned_array(size), aligned_array(size), aligned_array(stages, size), aligned_array(LANES))
 
 
 @inlined

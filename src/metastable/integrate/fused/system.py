@@ -16,7 +16,7 @@ from metastable._checks import FloatArray
 from metastable.integrate import march
 from metastable.integrate.fused.stages import Method, Step, make_step, method_of, square_sum, stage_state
 from metastable.integrate.solution import DEGREE
-from metastable.integrate.tableau import TSIT5
+from metastable.integrate.tableau import Tableau
 from metastable.kernels.cpu import system as kernels
 from metastable.kernels.cpu.compiled import compiled, inner, parallel, vectors
 from metastable.kernels.cpu.memory import Reference
@@ -31,9 +31,8 @@ CHUNKS = 64
 LONG = 65536
 """Entries from which threads pay for sums of arrays."""
 
-METHOD = method_of(TSIT5)
-EULER = METHOD._replace(a=np.array([[0.0, 0.0], [1.0, 0.0]]), c=np.array([0.0, 1.0]))
-"""The method, and the step that measures how fast the velocity changes at the start."""
+EULER = {"a": np.array([[0.0, 0.0], [1.0, 0.0]]), "c": np.array([0.0, 1.0])}
+"""Of the step that measures how fast the velocity changes at the start."""
 
 SPEED, BEND = np.array([1.0]), np.array([-1.0, 1.0])
 """Weights of the stages whose size is the speed, and of those whose size is the change of velocity."""
@@ -121,13 +120,14 @@ class System:
     start: FloatArray
     tolerance: float
     threads: int
+    tableau: Tableau
 
     def __post_init__(self) -> None:
-        self.step = make_step(TSIT5, self.start.size)
+        self.step, self.method = make_step(self.tableau.stages, self.start.size), method_of(self.tableau)
         self.step.y[: self.start.size] = self.start.reshape(-1)
         system = kernels.make(self.problem).memory
-        memory = Memory(system, self.step, METHOD, vectors(1), vectors(CHUNKS))
-        self.memory, self.euler = Reference(memory), Reference(memory._replace(method=EULER))
+        memory = Memory(system, self.step, self.method, vectors(1), vectors(CHUNKS))
+        self.memory, self.euler = Reference(memory), Reference(memory._replace(method=self.method._replace(**EULER)))
         self.parallel = True if self.threads > 1 and kernels.pays(self.problem) else None
 
     def _advance(
@@ -140,7 +140,7 @@ class System:
     ) -> float:
         """`advance`, as a root mean square over tokens in units of the tolerance."""
         self.step.h[:] = step
-        chunks = CHUNKS if weights is METHOD.error else 1
+        chunks = CHUNKS if weights is self.method.error else 1
         with using(self.threads if self.parallel else None):
             square = advance(memory or self.memory, span, stages, weights, chunks, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
@@ -165,7 +165,7 @@ class System:
         return self._advance((0.0, 0.0), (0, 0), 1.0, BEND)
 
     def advance(self, t: float, step: float, latest: float) -> float:
-        return self._advance((t, latest), (1, TSIT5.stages), step, METHOD.error)
+        return self._advance((t, latest), (1, self.tableau.stages), step, self.method.error)
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         if recorder.wants(end):

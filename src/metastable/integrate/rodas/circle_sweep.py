@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 
-import numpy as np
-
 from metastable.integrate.rodas.control import CAP, ENOUGH, ERROR, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
 from metastable.kernels.cpu.compiled import aligned_array, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.vector import LANES, fill, load, sincos, store
 from metastable.kernels.jacobian_circle import (
     ROWS,
@@ -25,6 +22,7 @@ from metastable.kernels.jacobian_circle import (
     pull_block,
     pull_row,
 )
+from metastable.kernels.minimax import LOG2E
 
 Rows = namedtuple("Rows", ["size", "own", "velocity", "diagonal", "pivot"])
 """For each row (n,): tokens it stands for, its own weight, velocity, J_kk, inverse of 1/(h gamma) - J_kk."""
@@ -47,11 +45,7 @@ def sweep_memory(columns: int) -> Sweep:
     A block may begin at the last column and is written in whole vectors, so `width` leaves room behind the columns. All
     lines begin at a whole number of vectors: none straddles two cache lines.
     """
-
-    def zeros(*shape: int) -> np.ndarray:
-        return aligned_array(math.prod(shape)).reshape(shape)
-
-    width = padded(columns)
+    width, zeros = padded(columns), aligned_array
     vectors = -(-ROWS // LANES) * LANES
     return Sweep(
         stages=Columns(*(zeros(STAGES, width) for _ in Columns._fields)),

@@ -22,9 +22,10 @@ from metastable.integrate.rodas.circle_sweep import Rows, attempt, sweep_memory
 from metastable.integrate.rodas.control import AT_REST, ENOUGH, HIDDEN, MOVING, RESULT_SIZE, STATE, Calls, with_calls
 from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E, sincos
+from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, maximum, total
 from metastable.kernels.jacobian_circle import at_stage
+from metastable.kernels.minimax import LOG2E
 
 CircleSystem = namedtuple(
     "CircleSystem",

@@ -18,7 +18,8 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cpu.compiled import inner, summing
-from metastable.kernels.cpu.fastmath import LOG2E, exp2
+from metastable.kernels.cpu.fastmath import exp2
+from metastable.kernels.minimax import LOG2E
 
 
 class Surroundings(NamedTuple):

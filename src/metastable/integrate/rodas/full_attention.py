@@ -11,6 +11,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
+from metastable.integrate.plan import Save
 from metastable.integrate.rodas import clusters, control
 from metastable.integrate.rodas.prepare import DENSE_HORIZON, Departure
 from metastable.integrate.solution import (
@@ -25,21 +26,22 @@ from metastable.integrate.solution import (
     horner,
     out_of_steps,
     unchart,
+    unresolved,
 )
 from metastable.model import Attention
 
 FIRST_STRETCH = 64.0
 """Length of the first stretch with a dense block, while there are many points."""
 
-Stretch = Callable[..., Solution]
-"""`rodas.solve` with a dense block: (model, start, times=..., until=..., origin=..., max_steps=...)."""
+Stretch = Callable[[FloatArray, Save, Departure, int], Solution]
+"""`rodas.solve` with a dense block: (start, save, departure, max_steps)."""
 
 
 class Record:
-    """What is kept of a run: the states at `times`, or (None) every step, with its polynomial where `keep_dense`."""
+    """What is kept of a run: the states at `times`, or (None) every step with its polynomial."""
 
-    def __init__(self, start: FloatArray, begin: float, times: FloatArray | None, keep_dense: bool) -> None:
-        self.requested, self.keep_dense, self.dim = times, keep_dense and times is None, start.shape[1]
+    def __init__(self, start: FloatArray, begin: float, times: FloatArray | None) -> None:
+        self.requested, self.dim = times, start.shape[1]
         self.nothing = np.empty((0, *start.shape))
         self.times: list[FloatArray] = []
         self.states: list[FloatArray] = []
@@ -59,9 +61,8 @@ class Record:
         if self.requested is None:
             self.times.append(ends)
             self.states.append(unchart(pieces.sum(axis=1), "ambient", self.dim))
-            if self.keep_dense:
-                self.pieces.append((begins, widths, pieces))
-                self.bytes += pieces.nbytes
+            self.pieces.append((begins, widths, pieces))
+            self.bytes += pieces.nbytes
             return
         for begin, width, piece, stop in zip(begins, widths, pieces, ends):
             due = self.requested[(self.requested > begin) & (self.requested <= stop)]
@@ -75,7 +76,7 @@ class Record:
         skip = 1 if self.requested is None else 0
         self.times.append(part.times[skip:])
         self.states.append(part.states[skip:])
-        if self.keep_dense and isinstance(part.dense, Dense):
+        if isinstance(part.dense, Dense):
             self.pieces.append((part.dense.start, part.dense.width, part.dense.coefficients))
             self.bytes += part.dense.coefficients.nbytes
 
@@ -107,7 +108,6 @@ def solve(
     goal: control.Goal,
     record: Record,
     step: float,
-    *,
     stretch: Stretch,
     progress: Report | None,
     resume: Resume | None,
@@ -121,7 +121,7 @@ def solve(
         if flow.leading * (model.dim - 1) <= clusters.SMALL or t >= min(DENSE_HORIZON, goal.until):
             break
         end = min(DENSE_HORIZON, goal.until, max(2.0 * t, t + FIRST_STRETCH))
-        part = _stretch(model, state, stretch, record, t, end, step, flow.tries)
+        part = _stretch(state, stretch, record, Departure(t, step), end, flow.tries)
         record.take_over(part)
         done = done + part.statistics
         if part.status != "success" or part.resume is None:
@@ -141,20 +141,13 @@ def _work(statistics: Statistics) -> int:
 
 
 def _stretch(
-    model: Attention,
-    state: FloatArray,
-    stretch: Stretch,
-    record: Record,
-    begin: float,
-    end: float,
-    step: float,
-    tries: int,
+    state: FloatArray, stretch: Stretch, record: Record, departure: Departure, end: float, tries: int
 ) -> Solution:
     """A stretch with a dense block; with output times its end is one of them, so that the next one can start there."""
     output = record.requested
     if output is not None:
-        output = np.append(output[(output > begin) & (output < end)], end)
-    part = stretch(model, state, times=output, until=end, origin=Departure(begin, step), max_steps=max(1, tries))
+        output = np.append(output[(output > departure.begin) & (output < end)], end)
+    part = stretch(state, Save(end, output), departure, max(1, tries))
     if output is None or part.status != "success" or record.requested is None or end in record.requested:
         return part
     # The end is where the next stretch starts, and nobody asked for it.
@@ -228,10 +221,7 @@ def _verdict(code: int, flow: clusters.Flow, goal: control.Goal, record: Record)
     if code == clusters.REACHED:
         return "max_steps", f"the tokens had not settled at t = {flow.t:.6g}, the last of the output times"
     if code in (clusters.MET, clusters.FILLED):
-        return "unresolved", (
-            f"from t = {flow.t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from "
-            "motion; give a horizon instead of until='settled'"
-        )
+        return unresolved(flow.t)
     if code == clusters.LOST:
         return diverged(flow.t)
     if record.bytes > DENSE_LIMIT:

@@ -20,6 +20,7 @@ from metastable.integrate.solution import (
     Status,
     dense_overflow,
     unchart,
+    unresolved,
 )
 from metastable.model import Attention
 
@@ -39,10 +40,8 @@ class Integration:
         times: FloatArray,
         begin: float,
         goal: control.Goal,
-        keep_dense: bool,
     ) -> None:
         self.prepared, self.start, self.begin, self.goal = prepared, start, begin, goal
-        self.keep_dense = keep_dense and goal.keep_pieces
         shape = (len(start), prepared.components)
         piece = 5 * 8 * math.prod(shape)
         self.room = DENSE_LIMIT // piece
@@ -103,7 +102,7 @@ class Integration:
                 progress(self.goal.until * min(1.0, math.log1p(self.t) / math.log1p(self.goal.until)))
             if code != control.FULL:
                 return code
-            if self.keep_dense and kept > self.room:
+            if kept > self.room:
                 return NO_ROOM
 
     def _keep(self, count: int) -> None:
@@ -111,7 +110,7 @@ class Integration:
         journal = self.journal
         pieces = self.prepared.back(journal.pieces[:count])
         self.ends.append(unchart(pieces.sum(axis=1), self.prepared.chart, self.start.shape[1]))
-        self.steps.append((journal.starts[:count], journal.widths[:count], pieces if self.keep_dense else np.empty(0)))
+        self.steps.append((journal.starts[:count], journal.widths[:count], pieces))
         fresh = {name: np.empty_like(getattr(journal, name)) for name in ("starts", "widths", "pieces")}
         self.journal = journal._replace(**fresh)
 
@@ -147,7 +146,7 @@ class Integration:
         if code == control.SETTLED:
             notes["settled"] = self.t
         dense = None
-        if self.keep_dense and self.steps:
+        if self.steps:
             dense = Dense(self.prepared.chart, model.dim, *(np.concatenate(part) for part in zip(*self.steps)))
         status, message = _verdict(model, code, self.t, self.goal)
         # The counters begin with what a solution counts.
@@ -162,10 +161,7 @@ def _verdict(model: Attention, code: int, t: float, goal: control.Goal) -> tuple
     if code == control.REACHED:
         return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
     if code == control.UNRESOLVED:
-        return "unresolved", (
-            f"from t = {t:.6g} on rounding errors hide whether tokens still move, so that rest cannot be told from motion; "
-            "give a horizon instead of until='settled'"
-        )
+        return unresolved(t)
     if code == control.LOST:
         return "diverged", f"no step was short enough near t = {t:.6g}"
     if code == NO_ROOM:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
-from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL
+from metastable.integrate.plan import DEFAULT, Accuracy, Save
 from metastable.integrate.rodas.prepare import (
     DENSE_HORIZON,
     Departure,
@@ -42,6 +42,9 @@ from metastable.integrate.rodas.prepare import (
 )
 from metastable.integrate.solution import Resume, Solution
 from metastable.model import Attention, Rule, Support, require, why_not
+
+if TYPE_CHECKING:
+    from metastable.integrate.rodas.control import Goal
 
 SETTLED = 1e-12
 """`settled`: how far (radians) any token may still have to go."""
@@ -134,7 +137,7 @@ def refusal(model: Attention, tokens: int | None = None) -> str | None:
 def check_range(model: Attention) -> None:
     """Raise `NumericalRangeError` when logits differ by more than double precision can exponentiate."""
     for head in model.all_heads:
-        strength = 1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2))
+        strength = head.bilinear_size
         if 2.0 * head.beta * strength > LOGIT_SPREAD:
             limit = LOGIT_SPREAD / (2.0 * strength)
             form = "" if head.bilinear is None else f" (Q^T K has norm {strength:.4g})"
@@ -183,86 +186,75 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 def solve(
     model: Attention,
     start: FloatArray,
+    save: Save,
+    accuracy: Accuracy = DEFAULT,
     *,
-    times: FloatArray | None = None,
-    until: float,
-    rtol: float = RTOL,
-    atol: float = ATOL,
-    max_steps: int = MAX_STEPS,
-    settled: bool = False,
-    keep_dense: bool = True,
     progress: Report | None = None,
     origin: Departure | Resume | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) to `until`, from time 0, from a `Departure`, or on from where `start` was left.
+    """Integrate the tokens `start` (tokens, dim) as far as `save` says, from time 0, from a `Departure`, or on from where `start` was
+    left. `accuracy.max_steps` counts accepted and rejected steps.
 
-    `times` None: every step is saved, with dense output unless `keep_dense` is False; else only those times are saved.
-    `max_steps` counts accepted and rejected steps.
-
-    `settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
+    `save.settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
     stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
     the rest that a Newton step predicts. Where rounding errors are larger than what would tell, the status is "unresolved".
     `notes["settled"]` then holds the time, and later output times hold the state at rest.
     """
     require(model, SUPPORT, len(start))
     check_range(model)
-    from metastable.integrate.rodas.control import Goal
-
-    horizon = float(until)
     resume = origin if isinstance(origin, Resume) else None
     departure = origin if isinstance(origin, Departure) else Departure(0.0 if resume is None else float(resume.t))
     first_step = default_step(model) if departure.first_step is None else departure.first_step
-    goal = Goal(horizon, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), times is None)
+    goal = _goal(save, accuracy)
     if dense_tokens(model, len(start)):
-        obstacle = why_not(model, RESTING if settled else JOINED, len(start))
-        if obstacle is None and (settled or horizon > POINTS_FROM):
+        obstacle = why_not(model, RESTING if save.settled else JOINED, len(start))
+        if obstacle is None and (save.settled or goal.until > POINTS_FROM):
             from metastable.integrate.rodas import full_attention
 
-            return full_attention.solve(
-                model,
-                start,
-                goal,
-                full_attention.Record(start, departure.begin, times, keep_dense),
-                first_step,
-                stretch=partial(solve, rtol=rtol, atol=atol, keep_dense=keep_dense),
-                progress=progress,
-                resume=resume,
-            )
-        if not settled and horizon > DENSE_HORIZON:
+            def stretch(state: FloatArray, save: Save, origin: Departure, max_steps: int) -> Solution:
+                return solve(model, state, save, replace(accuracy, max_steps=max_steps), origin=origin)
+
+            record = full_attention.Record(start, departure.begin, save.times)
+            return full_attention.solve(model, start, goal, record, first_step, stretch, progress, resume)
+        if not save.settled and goal.until > DENSE_HORIZON:
             raise NumericalRangeError(
-                f"until = {horizon:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
+                f"until = {goal.until:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
                 f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go ({obstacle}); "
                 f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
             )
-        goal = goal._replace(until=min(horizon, DENSE_HORIZON))
+        goal = goal._replace(until=min(goal.until, DENSE_HORIZON))
     from metastable.integrate.rodas.output import Integration
 
     prepared = replace(prepare(model, start), first_step=first_step)
-    output = np.empty(0) if times is None else times
-    integration = Integration(prepared, start, output, departure.begin, goal, keep_dense)
+    output = np.empty(0) if save.times is None else save.times
+    integration = Integration(prepared, start, output, departure.begin, goal)
     if resume is not None:
         integration.take_up(resume)
     return integration.solution(model, integration.run(progress))
 
 
-def member_solver(
-    model: Attention, times: FloatArray, *, rtol: float, atol: float, max_steps: int, settled: bool = False
-) -> Callable[[FloatArray], Solution]:
-    """`solve` for one start after the other, on any thread, to the last of `times`.
+def _goal(save: Save, accuracy: Accuracy) -> Goal:
+    """What a march is asked for."""
+    from metastable.integrate.rodas.control import Goal
+
+    settle = SETTLED if save.settled else 0.0
+    return Goal(float(save.until), float(accuracy.tolerance), settle, int(accuracy.max_steps), save.times is None)
+
+
+def member_solver(model: Attention, save: Save, accuracy: Accuracy) -> Callable[[FloatArray], Solution]:
+    """`solve` for one start after the other, on any thread; `save` has times.
 
     On the circle a member takes a few milliseconds, and Python, which one thread at a time can run, must not take long to set it up:
     what a thread prepared for one member serves its next ones.
     """
-    from metastable.integrate.rodas.control import Goal
     from metastable.integrate.rodas.output import Integration
 
-    own, until = threading.local(), float(times[-1])
-    accuracy = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
-    goal = Goal(until, float(atol + rtol), SETTLED if settled else 0.0, int(max_steps), False)
+    own, goal, times = threading.local(), _goal(save, accuracy), save.times
+    assert times is not None
 
     def solve_one(start: FloatArray) -> Solution:
         if not on_circle(model, len(start)):
-            return solve(model, start, times=times, until=until, settled=settled, **accuracy)
+            return solve(model, start, save, accuracy)
         if getattr(own, "tokens", None) != len(start):
             require(model, SUPPORT, len(start))
             check_range(model)
@@ -270,7 +262,7 @@ def member_solver(
             own.renew = renewal(own.prepared.system)
         else:
             own.renew(start)
-        integration = Integration(own.prepared, start, times, 0.0, goal, False)
+        integration = Integration(own.prepared, start, times, 0.0, goal)
         return integration.solution(model, integration.run(None))
 
     return solve_one

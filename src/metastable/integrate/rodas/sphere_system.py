@@ -30,7 +30,7 @@ from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
 from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E, intrinsic
+from metastable.kernels.cpu.fastmath import intrinsic
 from metastable.kernels.jacobian_sphere import (
     Columns,
     Model,
@@ -43,6 +43,7 @@ from metastable.kernels.jacobian_sphere import (
     padded_columns,
     padded_dimension,
 )
+from metastable.kernels.minimax import LOG2E
 
 LOOK = 0.05
 """Eigenvalues of a diagonal block are computed when a bound on h * Re lambda exceeds this, or on h * Im lambda where one may grow."""
@@ -100,14 +101,8 @@ def _columns(anchors, tokens: int, slopes) -> Columns:
     frozen_tokens, frozen_weights = anchors
     frozen, dim = frozen_tokens.shape
     width, padded, heads = padded_columns(frozen + tokens), padded_dimension(dim), len(slopes)
-
-    def zeros(*shape: int) -> np.ndarray:
-        return aligned_array(math.prod(shape)).reshape(shape)
-
-    moving = (STAGES, padded, width)
-    columns = Columns(
-        zeros(*moving), zeros(*moving), zeros(heads, width), zeros(heads, width), zeros(width), zeros(width)
-    )
+    shapes = [(STAGES, padded, width)] * 2 + [(heads, width)] * 2 + [(width,)] * 2
+    columns = Columns(*(aligned_array(*shape) for shape in shapes))
     columns.position[:, :dim, :frozen] = frozen_tokens.T
     columns.bias[:, :frozen] = np.log2(frozen_weights)
     columns.bias[:, frozen : frozen + tokens] = slopes[:, None] * np.arange(tokens)

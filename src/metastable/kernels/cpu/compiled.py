@@ -6,6 +6,7 @@ integrators are compiled once for all kernels.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -97,17 +98,18 @@ def call_piece(typing_context, address, phase, piece, system, pace, y, out):
     return types.none(*kinds), generate_call
 
 
-def aligned_array(size: int) -> np.ndarray:
-    """`size` zeros that start on a cache line: a vector then never straddles two lines, which would halve the bandwidth."""
+def aligned_array(*shape: int) -> np.ndarray:
+    """Zeros that start on a cache line: a vector then never straddles two lines, which would halve the bandwidth."""
+    size = math.prod(shape)
     buffer = np.zeros(size + LANES)
     offset = (-buffer.ctypes.data // 8) % LANES
-    return buffer[offset : offset + size]
+    return buffer[offset : offset + size].reshape(shape)
 
 
 def vectors(count: int, lines: int | None = None) -> np.ndarray:
     """So many vectors of zeros, at least one; with `lines` as many lines of them."""
     size = max(1, count) * LANES
-    return aligned_array(size) if lines is None else aligned_array(lines * size).reshape(lines, size)
+    return aligned_array(size) if lines is None else aligned_array(lines, size)
 
 
 @intrinsic

@@ -17,6 +17,7 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global
 
 from metastable._jit import part
+from metastable.kernels.minimax import COS, EXP2, HALF_PI, MAGIC, SIN, TWO_OVER_PI
 
 
 def intrinsic(definition: Any) -> Any:
@@ -38,52 +39,8 @@ def intrinsic(definition: Any) -> Any:
     return definition
 
 
-LOG2E = 1.4426950408889634
-"""log2(e): exp(x) = exp2(LOG2E * x)."""
-
-MAGIC = 6755399441055744.0
-"""1.5 * 2^52: adding it rounds to the nearest integer, which then sits in the low bits of the mantissa."""
-
 LOWEST_EXPONENT = -1021.0
 """Smallest exponent that `exp2` distinguishes; below it the result stays at 2^-1021 (about 4e-308)."""
-
-# Minimax polynomials (Remez exchange in 50 digits). 2^f = 1 + f * sum_i EXP2[i] f^i on [-1/2, 1/2], relative error 3.0e-16;
-# the constant term is exactly 1, so that exp2(0) = 1 and a token weighs itself exactly.
-EXP2 = (
-    0.69314718055995161607,
-    0.24022650695910472143,
-    0.0555041086643465926,
-    0.0096181291073807209627,
-    0.0013333558246479465083,
-    0.00015403530800809789214,
-    0.000015252647748364982741,
-    1.3215235638319614064e-6,
-    1.0210506341142341417e-7,
-    7.1117582158443209683e-9,
-)
-# sin(r) = r + r z (sum_i SIN[i] z^i) and cos(r) = 1 - z/2 + z^2 (sum_i COS[i] z^i) with z = r^2 on |r| <= pi/4;
-# errors 3.4e-18 and 4.7e-20.
-SIN = (
-    -0.16666666666666632067,
-    0.0083333333333224242749,
-    -0.00019841269829816773605,
-    2.7557313695173797478e-6,
-    -2.5050758646146465849e-8,
-    1.5896827566397798952e-10,
-)
-COS = (
-    0.041666666666666599555,
-    -0.0013888888888874138527,
-    0.000024801587289491759005,
-    -2.7557314355221535258e-7,
-    2.0875723681563456833e-9,
-    -1.1359669712495382506e-11,
-)
-
-TWO_OVER_PI = 0.63661977236758134308
-# pi/2 in three parts of 33 bits (Cody and Waite): k * part is exact for |k| < 2^20, so angles up to about 1e6 are reduced
-# to full accuracy.
-HALF_PI = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
 
 E0, E1, E2, E3, E4, E5, E6, E7, E8, E9 = EXP2
 S0, S1, S2, S3, S4, S5 = SIN

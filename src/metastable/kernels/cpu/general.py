@@ -179,12 +179,6 @@ def make_row(problem: Problem, lines: int) -> Row:
 
 
 @inlined
-def row_of(rows, line):
-    """One line."""
-    return Row(rows.own[line], rows.query[line], rows.drift[line], rows.difference[line], rows.sums[line])
-
-
-@inlined
 def _row_logit(x, stride, j, query, dim):
     """q . x_j for the tokens of one vector, from j on."""
     result = load(x, j) * spread(query, 0)

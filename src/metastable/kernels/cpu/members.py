@@ -15,7 +15,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general, series
-from metastable.kernels.cpu.compiled import address_of, inlined, inner, vectors
+from metastable.kernels.cpu.compiled import address_of, inner, vectors
 from metastable.kernels.cpu.problem import (
     CIRCLE,
     CIRCLE_SERIES,
@@ -62,61 +62,51 @@ def _general(problem, pace, y, scratch, out):
 
 
 @inner
+def _series(walk, planes, problem, pace, y, stretch, out):
+    """Series under a causal mask: the walk along the tokens begins with the sums of the frozen ones."""
+    directions(problem, problem.tokens, y, planes, stretch.x)
+    series.start_sums(problem, stretch)
+    walk(problem, load(pace, 0), stretch, 0, out)
+
+
+@inner
+def _total(add_stretch, walk, planes, problem, pace, y, stretch, out):
+    """The same where some see one another wholly: they are summed first, and count as lying before everybody."""
+    directions(problem, problem.tokens, y, planes, stretch.x)
+    series.start_sums(problem, stretch)
+    store(stretch.before, 0, load(stretch.before, 0) + problem.whole_mass)
+    add_stretch(problem, stretch, problem.whole)
+    walk(problem, load(pace, 0), stretch, problem.whole, out)
+
+
+@inner
 def _circle_series(problem, pace, y, scratch, out):
-    directions(problem, problem.tokens, y, True, scratch.stretch.x)
-    series.start_sums(problem, scratch.stretch)
-    series.circle_walk(problem, load(pace, 0), scratch.stretch, out)
+    _series(series.circle_walk, True, problem, pace, y, scratch.stretch, out)
 
 
 @inner
 def _matrix_series(problem, pace, y, scratch, out):
-    directions(problem, problem.tokens, y, True, scratch.stretch.x)
-    series.start_sums(problem, scratch.stretch)
-    series.matrix_walk(problem, load(pace, 0), scratch.stretch, 0, out)
+    _series(series.matrix_walk, True, problem, pace, y, scratch.stretch, out)
 
 
 @inner
 def _sphere_series(problem, pace, y, scratch, out):
-    directions(problem, problem.tokens, y, False, scratch.stretch.x)
-    series.start_sums(problem, scratch.stretch)
-    series.sphere_walk(problem, load(pace, 0), scratch.stretch, out)
-
-
-@inlined
-def _know_everybody(problem, stretch):
-    """Those who see one another wholly count as lying before everybody."""
-    store(stretch.before, 0, load(stretch.before, 0) + problem.whole_mass)
-
-
-@inner
-def _fourier_total(problem, y, stretch):
-    """Sums over all who see one another wholly, on the circle."""
-    directions(problem, problem.tokens, y, True, stretch.x)
-    series.start_sums(problem, stretch)
-    _know_everybody(problem, stretch)
-    fourier.add_stretch(problem, stretch, problem.whole)
+    _series(series.sphere_walk, False, problem, pace, y, scratch.stretch, out)
 
 
 @inner
 def _circle_total(problem, pace, y, scratch, out):
-    _fourier_total(problem, y, scratch.stretch)
-    series.circle_total_walk(problem, load(pace, 0), scratch.stretch, problem.whole, out)
+    _total(fourier.add_stretch, series.circle_total_walk, True, problem, pace, y, scratch.stretch, out)
 
 
 @inner
 def _matrix_total(problem, pace, y, scratch, out):
-    _fourier_total(problem, y, scratch.stretch)
-    series.matrix_walk(problem, load(pace, 0), scratch.stretch, problem.whole, out)
+    _total(fourier.add_stretch, series.matrix_walk, True, problem, pace, y, scratch.stretch, out)
 
 
 @inner
 def _sphere_total(problem, pace, y, scratch, out):
-    stretch = scratch.stretch
-    directions(problem, problem.tokens, y, False, stretch.x)
-    series.start_sums(problem, stretch)
-    _know_everybody(problem, stretch)
-    harmonics.add_stretch(problem, stretch, problem.whole)
-    series.sphere_total_walk(problem, load(pace, 0), stretch, problem.whole, out)
+    _total(harmonics.add_stretch, series.sphere_total_walk, False, problem, pace, y, scratch.stretch, out)
 
 
 _KERNELS = {

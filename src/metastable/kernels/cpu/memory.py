@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import typeof, types
+from numba.core import cgutils
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import NativeValue, models, register_model, unbox
 from numba.np.arrayobj import populate_array
 
 from metastable.kernels.cpu.compiled import compiled
+from metastable.kernels.cpu.fastmath import intrinsic
 
 WORD = ir.IntType(64)
 _NUMBER, _BITS = struct.Struct("d"), struct.Struct("q")
@@ -114,33 +116,62 @@ class ReferenceAttributes(AttributeTemplate):
         return reference.field(name) if name in reference.target.fields else None
 
 
+def _word(builder, value, offset, wanted=WORD):
+    """One of the words at an address."""
+    place = builder.gep(value, [ir.Constant(WORD, offset)], inbounds=True)
+    loaded = builder.load(builder.bitcast(place, wanted.as_pointer()), typ=wanted)
+    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return loaded
+
+
+def _array(context, builder, kind, data, shape):
+    """A contiguous array without an owner."""
+    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    strides = [size]
+    for length in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], length))
+    array = context.make_array(kind)(context, builder)
+    populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+    return array._getvalue()
+
+
 @lower_getattr_generic(ReferenceType)
 def _read(context, builder, reference, value, name):
     position = reference.target.fields.index(name)
     kinds = reference.target.types
     kind = kinds[position]
     first = sum(_size(item) for item in kinds[:position])
-    never_changes = builder.module.add_metadata([])
-
-    def word(offset, wanted=WORD):
-        place = builder.gep(value, [ir.Constant(WORD, first + offset)], inbounds=True)
-        loaded = builder.load(builder.bitcast(place, wanted.as_pointer()), typ=wanted)
-        loaded.set_metadata("invariant.load", never_changes)
-        return loaded
-
     if isinstance(kind, types.BaseTuple):
         return builder.gep(value, [ir.Constant(WORD, first)], inbounds=True)
     if not isinstance(kind, types.Array):
-        return word(0, context.get_value_type(kind))
-    array = context.make_array(kind)(context, builder)
-    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-    shape = [word(1 + axis) for axis in range(kind.ndim)]
-    strides = [size]
-    for length in reversed(shape[1:]):
-        strides.insert(0, builder.mul(strides[0], length))
-    data = word(0, context.get_data_type(kind.dtype).as_pointer())
-    populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
-    return array._getvalue()
+        return _word(builder, value, first, context.get_value_type(kind))
+    shape = [_word(builder, value, first + 1 + axis) for axis in range(kind.ndim)]
+    data = _word(builder, value, first, context.get_data_type(kind.dtype).as_pointer())
+    return _array(context, builder, kind, data, shape)
+
+
+@intrinsic
+def line_of(typing_context, lines, i):
+    """Line i of a named tuple in memory, as a tuple of the same name: the i-th entry of every array, and numbers as they are."""
+    target = lines.target
+    entries = [kind.copy(ndim=kind.ndim - 1) if isinstance(kind, types.Array) else kind for kind in target.types]
+
+    def generate(context, builder, signature, arguments):
+        found = []
+        for name, kind, entry in zip(target.fields, target.types, entries):
+            value = _read(context, builder, lines, arguments[0], name)
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder, value)
+                shape = cgutils.unpack_tuple(builder, array.shape)[1:]
+                place = arguments[1]
+                for length in shape:
+                    place = builder.mul(place, length)
+                value = _array(context, builder, entry, builder.gep(array.data, [place], inbounds=True), shape)
+            found.append(value)
+        return context.make_tuple(builder, signature.return_type, found)
+
+    line: Any = types.BaseTuple.from_types(tuple(entries), target.instance_class)
+    return line(lines, types.intp), generate
 
 
 @unbox(ReferenceType)

@@ -9,11 +9,12 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.errors import UnsupportedError
 from metastable.kernels import reference
-from metastable.kernels.cpu.fastmath import LOG2E
 from metastable.kernels.cpu.support import prefix_loss, refusal, series_refusal, total_error
 from metastable.kernels.cpu.vector import LANES
+from metastable.kernels.expansion import whole
+from metastable.kernels.minimax import LOG2E
 from metastable.kernels.protocol import Interaction
-from metastable.model import Attention, Full, Prefix
+from metastable.model import Attention, Full
 
 SMALL_DIMENSION = 4
 """Up to this dimension one system is summed row by row; above it, in tiles of rows (see `tiles`)."""
@@ -100,7 +101,7 @@ def _kind(model: Attention, tokens: int, interaction: str) -> int:
     plain = model.is_identity and model.norm.law(0.0).length_power == 0.0
     if interaction == "series":
         series = SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES if plain else MATRIX_SERIES
-        return TOTAL[series] if _whole(model, tokens) else series
+        return TOTAL[series] if whole(model, tokens) else series
     if (
         model.dim == 2
         and plain
@@ -110,13 +111,6 @@ def _kind(model: Attention, tokens: int, interaction: str) -> int:
     ):
         return CIRCLE
     return GENERAL if model.dim <= SMALL_DIMENSION else TILES
-
-
-def _whole(model: Attention, tokens: int) -> int:
-    """How many tokens, from the first on, see one another wholly (but perhaps themselves)."""
-    if isinstance(model.mask, Full):
-        return tokens
-    return min(model.mask.length, tokens) if isinstance(model.mask, Prefix) else 0
 
 
 def _own_logit_will_do(model: Attention, tokens: int) -> bool:
@@ -164,12 +158,12 @@ def _totals(model: Attention, kind: int, tokens: int, masses: FloatArray) -> dic
     """What a series needs to know about tokens that see one another wholly (placeholders for others)."""
     if kind not in TOTAL.values():
         return {"whole": 0, "whole_mass": 0.0, "masses": masses, "own": 0.0, "shrink": 1.0, "mirror": 1.0}
-    beta, whole = model.all_heads[0].beta, _whole(model, tokens)
+    beta, count = model.all_heads[0].beta, whole(model, tokens)
     shrink = float(np.exp(-abs(beta))) if model.weights == "unnormalized" else 1.0
     weight = shrink if model.weights == "unnormalized" else float(np.exp(beta - abs(beta)))
     return {
-        "whole": whole,
-        "whole_mass": float(masses[:whole].sum()),
+        "whole": count,
+        "whole_mass": float(masses[:count].sum()),
         "masses": masses,
         "own": 0.0 if model.mask.sees_self(tokens) else weight,
         "shrink": shrink,

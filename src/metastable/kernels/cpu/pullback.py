@@ -23,8 +23,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import general
 from metastable.kernels.cpu.compiled import compiled, inlined, inner
-from metastable.kernels.cpu.fastmath import LOG2E
-from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor
 from metastable.kernels.cpu.scatter import (
@@ -34,7 +33,6 @@ from metastable.kernels.cpu.scatter import (
     chunk_of,
     clear,
     dot,
-    line_of,
     logit_of,
     moments,
     scatter,
@@ -46,7 +44,8 @@ from metastable.kernels.cpu.scatter import (
 from metastable.kernels.cpu.threads import thread_count
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, sincos, store, total, where
 from metastable.kernels.jacobian_circle import store_first
-from metastable.kernels.pullback import Parameters, betas_from_forms, heads_from_forms, with_some_weight
+from metastable.kernels.minimax import LOG2E
+from metastable.kernels.pullback import Parameters, from_form, with_some_weight
 from metastable.model import Attention
 
 LN2 = 1.0 / LOG2E
@@ -313,6 +312,6 @@ class Compiled:
             given = np.asarray(model.frozen.weights)
             frozen = lines.frozen.sum(axis=0)[: model.dim * width].reshape(model.dim, width)[:, : len(given)].T
             weights = lines.frozen_weights.sum(axis=0)[: len(given)] / given - losses[tokens + 1]
-        return Parameters(
-            tuple(betas_from_forms(model, forms)), tuple(heads_from_forms(model, forms, values)), frozen, weights, sent
-        )
+        betas, queries, keys = zip(*(from_form(head, form) for head, form in zip(model.all_heads, forms)))
+        heads = tuple({"query": q, "key": k, "value": v} for q, k, v in zip(queries, keys, values))
+        return Parameters(betas, heads, frozen, weights, sent)

@@ -118,33 +118,6 @@ def allocate(problem: Problem) -> Memory:
     )
 
 
-@inlined
-def line_of(lines, i):
-    """The memory of piece i."""
-    return Line(
-        lines.weights[i],
-        lines.fixed[i],
-        lines.query[i],
-        lines.difference[i],
-        lines.weight_sum[i],
-        lines.logits[i],
-        lines.own[i],
-        lines.covector[i],
-        lines.drift[i],
-        lines.gain[i],
-        lines.target[i],
-        lines.keyed[i],
-        lines.sums[i],
-        lines.back[i],
-        lines.frozen[i],
-        lines.frozen_weights[i],
-        lines.masses[i],
-        lines.losses[i],
-        lines.forms[i],
-        lines.values[i],
-    )
-
-
 # ----------------------------------------------------------------------------------------------------- sums over columns
 
 

@@ -90,9 +90,9 @@ def scale(problem, pace, count, out):
 
 
 @inner
-def circle_walk(problem, pace, stretch, out):
-    """Angular velocities of the tokens of each lane, for Q = K = V = I."""
-    fourier.circle_stretch(problem, stretch, 0, out)
+def circle_walk(problem, pace, stretch, whole, out):
+    """Angular velocities of the tokens of each lane, for Q = K = V = I; `whole` is zero."""
+    fourier.circle_stretch(problem, stretch, whole, out)
     scale(problem, pace, stretch.length, out)
 
 
@@ -125,9 +125,9 @@ def matrix_walk(problem, pace, stretch, whole, out):
 
 
 @inner
-def sphere_walk(problem, pace, stretch, out):
-    """Velocities of the tokens of each lane on the sphere."""
-    harmonics.sphere_stretch(problem, stretch, 0, out)
+def sphere_walk(problem, pace, stretch, whole, out):
+    """Velocities of the tokens of each lane on the sphere; `whole` is zero."""
+    harmonics.sphere_stretch(problem, stretch, whole, out)
     scale(problem, pace, 3 * stretch.length, out)
 
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
-from metastable.kernels.cpu.compiled import FIRST, SECOND, inlined, inner
+from metastable.kernels.cpu import series
+from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
+from metastable.kernels.cpu.memory import line_of
 from metastable.kernels.cpu.problem import (
     CIRCLE_SERIES,
     CIRCLE_TOTAL,
@@ -21,17 +23,6 @@ from metastable.kernels.cpu.problem import (
     Problem,
 )
 from metastable.kernels.cpu.rules import write_spin
-from metastable.kernels.cpu.series import (
-    Stretch,
-    circle_total_walk,
-    circle_walk,
-    clear_sums,
-    directions,
-    matrix_walk,
-    sphere_total_walk,
-    sphere_walk,
-    start_sums,
-)
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
 
 STRETCH = 256
@@ -51,21 +42,6 @@ def cut(problem: Problem) -> tuple[int, int, FloatArray]:
     masses[:whole] = problem.masses[:whole]
     masses[heads * room : heads * room + tokens - whole] = problem.masses[whole:]
     return heads + tails, heads, masses.reshape(-1, LANES, length).transpose(0, 2, 1)
-
-
-@inner
-def _stretch(buffers, group):
-    """The memory of a group of stretches."""
-    all_ = buffers.stretch
-    return Stretch(
-        all_.length,
-        all_.x[group],
-        all_.mass[group],
-        all_.before[group],
-        all_.sums[group],
-        all_.table[group],
-        all_.mean[group],
-    )
 
 
 @inlined
@@ -88,8 +64,8 @@ def _gather(problem, buffers, y, group, stretch):
             for a in range(components):
                 value = y[k * components + a] if k < end else (1.0 if a == 0 else 0.0)
                 stretch.mean[(i * components + a) * LANES + lane] = value
-    directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
-    clear_sums(problem, stretch.sums)
+    series.directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
+    series.clear_sums(problem, stretch.sums)
 
 
 @inner
@@ -98,12 +74,12 @@ def _share_total(problem, buffers, start):
     if buffers.heads == 0:
         return
     for group in range(buffers.heads):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         for i in range(problem.sums):
             start.sums[i * LANES] += total(load(stretch.sums, i * LANES))
     store(start.before, 0, load(start.before, 0) + problem.whole_mass)
     for group in range(buffers.heads):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         store(stretch.before, 0, load(start.before, 0))
         for i in range(problem.sums):
             store(stretch.sums, i * LANES, fill(start.sums[i * LANES]))
@@ -112,12 +88,12 @@ def _share_total(problem, buffers, start):
 @inner
 def _accumulate(problem, buffers):
     """Turn the sums of each stretch into the sums of all before it (frozen tokens first)."""
-    start = _stretch(buffers, buffers.pieces)
-    start_sums(problem, start)
+    start = line_of(buffers.stretch, buffers.pieces)
+    series.start_sums(problem, start)
     _share_total(problem, buffers, start)
     mass = start.before[0]
     for group in range(buffers.heads, buffers.pieces):
-        stretch = _stretch(buffers, group)
+        stretch = line_of(buffers.stretch, group)
         for lane in range(LANES):
             stretch.before[lane] = mass + ((group - buffers.heads) * LANES + lane) * stretch.length
             for i in range(problem.sums):
@@ -144,88 +120,58 @@ def _scatter(problem, buffers, group, stretch, out):
                         out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
 
 
-@inlined
-def _whole(buffers, piece):
-    """Tokens of each lane that see one another wholly: all or none."""
-    return buffers.stretch.length if piece < buffers.heads else 0
-
-
 @inner
-def _sums(add_stretch, phase, piece, system, y, stretch):
-    """What comes before the velocities: sums over the stretches of a group, then over those before each one."""
+def _do_piece(add_stretch, walk, phase, piece, system, pace, y, out):
+    """What all series have in common: sums over the stretches of a group, sums over those before each one, then the walk along them."""
+    problem, buffers = system.problem, system.buffers
+    stretch = line_of(buffers.stretch, piece)
     if phase == FIRST:
-        _gather(system.problem, system.buffers, y, piece, stretch)
-        add_stretch(system.problem, stretch, stretch.length)
+        _gather(problem, buffers, y, piece, stretch)
+        add_stretch(problem, stretch, stretch.length)
+    elif phase == BETWEEN:
+        _accumulate(problem, buffers)
     else:
-        _accumulate(system.problem, system.buffers)
+        # Tokens of a lane see one another wholly: all or none.
+        whole = stretch.length if piece < buffers.heads else 0
+        walk(problem, fill(pace), stretch, whole, stretch.mean)
+        _scatter(problem, buffers, piece, stretch, out)
+
+
+# One function for each kind: one that is made by a function would be a new type in every process, which Numba's cache on disk would
+# never find again. (Nor does it keep code that hands on a function by a global name; by that of its module it may be.)
 
 
 @inner
 def _circle_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        circle_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(fourier.add_stretch, series.circle_walk, phase, piece, system, pace, y, out)
 
 
 @inner
-def _matrix_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        matrix_walk(problem, fill(pace), stretch, 0, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+def _matrix_piece(phase, piece, system, pace, y, out):
+    _do_piece(fourier.add_stretch, series.matrix_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_series_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
-    else:
-        sphere_walk(problem, fill(pace), stretch, stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(harmonics.add_stretch, series.sphere_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _circle_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        circle_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
-
-
-@inner
-def _matrix_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(fourier.add_stretch, phase, piece, system, y, stretch)
-    else:
-        matrix_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(fourier.add_stretch, series.circle_total_walk, phase, piece, system, pace, y, out)
 
 
 @inner
 def _sphere_total_piece(phase, piece, system, pace, y, out):
-    problem, stretch = system.problem, _stretch(system.buffers, piece)
-    if phase != SECOND:
-        _sums(harmonics.add_stretch, phase, piece, system, y, stretch)
-    else:
-        sphere_total_walk(problem, fill(pace), stretch, _whole(system.buffers, piece), stretch.mean)
-        _scatter(problem, system.buffers, piece, stretch, out)
+    _do_piece(harmonics.add_stretch, series.sphere_total_walk, phase, piece, system, pace, y, out)
 
 
 KERNELS = {
     CIRCLE_SERIES: _circle_series_piece,
-    MATRIX_SERIES: _matrix_series_piece,
+    MATRIX_SERIES: _matrix_piece,
     SPHERE_SERIES: _sphere_series_piece,
     CIRCLE_TOTAL: _circle_total_piece,
-    MATRIX_TOTAL: _matrix_total_piece,
+    MATRIX_TOTAL: _matrix_piece,
     SPHERE_TOTAL: _sphere_total_piece,
 }
 """Kind of problem -> kernel."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from metastable.kernels.rounding import EPSILON, frozen_share, too_much
-from metastable.model import Attention, Full, Head, Prefix, Rule, Support, why_not
+from metastable.kernels.expansion import EPSILON, expected_modes, frozen_share, too_much, whole
+from metastable.model import Attention, Full, Head, Rule, Support, why_not
 from metastable.model.refusals import PROBE
 
 LOG_MAX = 700.0
@@ -40,7 +40,7 @@ def _unnormalized_rule(model: Attention, tokens: int | None) -> str | None:
 
 def logit_scale(head: Head) -> float:
     """|beta| |Q^T K|, the largest logit of a head."""
-    return abs(head.beta) * (1.0 if head.bilinear is None else float(np.linalg.norm(head.bilinear, 2)))
+    return abs(head.beta) * head.bilinear_size
 
 
 DIRECT = Support(
@@ -56,9 +56,6 @@ DIRECT = Support(
     rules=(Rule("range", _unnormalized_rule, "use engine='reference' or lower beta"),),
 )
 """Direct sums."""
-
-FUSED = replace(DIRECT, who="the compiled integration")
-"""Whole integrations in compiled code: a list of its own, the same today."""
 
 
 def _divisor_rule(model: Attention, tokens: int | None) -> str | None:
@@ -201,31 +198,19 @@ def series_refusal(model: Attention, tokens: int) -> str | None:
     return why_not(model, SERIES[3 if model.dim == 3 else 2, isinstance(model.mask, Full)], tokens)
 
 
-def expected_modes(beta: float) -> float:
-    """Modes that a series needs on the circle (degrees, on the sphere) for the default tolerance, to about ten percent."""
-    return 8.0 + 7.4 * math.sqrt(beta)
-
-
 def series_wins(model: Attention, tokens: int) -> bool:
     """True when a series is possible and, by the cost model, faster than direct sums."""
     if series_refusal(model, tokens) is not None:
         return False
     head = model.all_heads[0]
-    modes = expected_modes(abs(head.beta))
+    modes = expected_modes(head.beta)
     if modes > LARGEST_SERIES[model.dim]:
         return False
     # Pairs that direct sums make, in terms of those under a causal mask.
-    whole = _whole_share(model, tokens)
-    effective = tokens * (1.0 + whole * whole)
+    share = whole(model, tokens) / tokens
+    effective = tokens * (1.0 + share * share)
     if model.dim == 3:
         return effective > SPHERE_CROSSOVER * 0.5 * modes * modes
     if head.bilinear is None:
         return effective > CIRCLE_CROSSOVER * modes
     return effective > 2.0 * CIRCLE_CROSSOVER * expected_modes(logit_scale(head))
-
-
-def _whole_share(model: Attention, tokens: int) -> float:
-    """The share of the tokens that see one another wholly."""
-    if isinstance(model.mask, Prefix):
-        return min(1.0, model.mask.length / tokens)
-    return 1.0 if isinstance(model.mask, Full) else 0.0

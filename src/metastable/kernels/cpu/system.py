@@ -30,7 +30,7 @@ from metastable.kernels.cpu.compiled import (
     vectors,
 )
 from metastable.kernels.cpu.fastmath import sincos
-from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
 from metastable.kernels.cpu.rules import inverse_length, pace, write_spin
 from metastable.kernels.cpu.series import Stretch, make_stretch
@@ -149,7 +149,7 @@ def _general_piece(phase, piece, system, pace, y, out):
     if phase == FIRST:
         _normalise(problem, piece, y, buffers)
         return
-    memory = general.row_of(buffers.row, piece)
+    memory = line_of(buffers.row, piece)
     for half in range(2):
         first, last = _rows(problem, buffers, piece, half)
         for k in range(first, last):
@@ -162,7 +162,7 @@ def _tile_piece(phase, piece, system, pace, y, out):
     if phase == FIRST:
         _normalise(problem, piece, y, buffers)
         return
-    memory = tiles.tile_of(buffers.tile, piece)
+    memory = line_of(buffers.tile, piece)
     for half in range(2):
         first, last = _rows(problem, buffers, piece, half)
         tiles.rows(problem, pace, buffers, memory, first, last, out)

@@ -63,23 +63,6 @@ def make_tile(problem: Problem, lines: int) -> Tile:
 
 
 @inlined
-def tile_of(tiles, line):
-    """One line."""
-    return Tile(
-        tiles.logits[line],
-        tiles.query[line],
-        tiles.sums[line],
-        tiles.drift[line],
-        tiles.tops[line],
-        tiles.others[line],
-        tiles.itself[line],
-        tiles.along[line],
-        tiles.own[line],
-        tiles.own_query[line],
-    )
-
-
-@inlined
 def set_token(problem, buffers, k, a, value):
     """Coordinate a of token k into both layouts."""
     buffers.x[(k // LANES * problem.dim + a) * LANES + k % LANES] = value

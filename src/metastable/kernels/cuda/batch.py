@@ -10,6 +10,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cuda import circle, device, members, sphere, support
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
+from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
 BLOCK_SIZES = (64, 128, 256, 512, 1024)
@@ -86,7 +87,7 @@ class MemberBatch:
                 cuda.device_array((self.count, len(members.STATISTICS)), np.int32),
             )
             matrices = cuda.to_device(support.matrices(model).astype(real))
-        self.field = members.Field(np.int32(tokens), real(support.LOG2E * model.all_heads[0].beta), matrices)
+        self.field = members.Field(np.int32(tokens), real(LOG2E * model.all_heads[0].beta), matrices)
 
     @property
     def out(self) -> Any:

@@ -90,7 +90,7 @@ class DeviceSystem:
     """A state `y` that stays on the device, with its trial state `new` and the slopes of the stages (an `integrate.march.System`).
 
     `velocity` is a right-hand side of `engine`, `tableau` the method (`integrate.tableau.Tableau`), `accuracy` has rtol and atol, and
-    `polynomial(y, step, slopes, out)` makes dense output on the host.
+    `polynomial(tableau, y, step, slopes, out)` makes dense output on the host.
     """
 
     def __init__(
@@ -144,6 +144,6 @@ class DeviceSystem:
         self._retract[blocks(len(self.y)), THREADS](self.new, np.int32(self.velocity.model.dim))
         if recorder.wants(end):
             y, new, slopes = self.y.copy_to_host(), self.new.copy_to_host(), self.slopes.copy_to_host()
-            recorder.step(t, step, end, new, lambda out: self.polynomial(y, step, slopes, out))
+            recorder.step(t, step, end, new, lambda out: self.polynomial(self.tableau, y, step, slopes, out))
         self.y, self.new = self.new, self.y
         self._slope[0].copy_to_device(self._slope[-1])

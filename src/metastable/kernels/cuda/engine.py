@@ -15,6 +15,8 @@ from metastable.kernels.cuda.device import THREADS, blocks
 from metastable.kernels.cuda.harmonics import Harmonics
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, cuda
 from metastable.kernels.cuda.series import Fourier
+from metastable.kernels.expansion import whole
+from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
 PAIR_THREADS = 8 if device.SIMULATED else 128
@@ -123,7 +125,7 @@ class DirectSums(_Launcher):
             counts = np.exp(reference.log_divisors(model, tokens))
         self.frozen = cuda.to_device(frozen.astype(self.real))
         self.counts = [cuda.to_device(count.astype(self.real)) for count in counts]
-        self.slopes = [self.real(support.LOG2E * slope) for slope in model.slopes]
+        self.slopes = [self.real(LOG2E * slope) for slope in model.slopes]
         self.exact = [
             model.weights != "unnormalized" and support.weight_gap(head) > support.LARGEST_GAP[dtype]
             for head in model.all_heads
@@ -169,7 +171,7 @@ class SeriesSums(_Launcher):
         self.series = series_of(model, dtype)
         super().__init__(model, tokens, first, dtype, self.series.pad)
         self.scan, self.collect = tables.make_scan(ARITHMETIC[dtype]), tables.make_collect(ARITHMETIC[dtype])
-        self.whole = np.int32(support.whole(model, tokens))
+        self.whole = np.int32(whole(model, tokens))
         columns = self.series.columns
         if self.whole < tokens:
             lines = -(-tokens // self.series.chunk)
@@ -220,8 +222,8 @@ def series_of(model: Attention, dtype: str) -> Fourier | Harmonics:
 def table_bytes(model: Attention, tokens: int, dtype: str) -> int:
     """Device memory for the sums of a series (at most: a prefix has two tables, each for its part)."""
     series = series_of(model, dtype)
-    whole = support.whole(model, tokens)
-    lines = (-(-tokens // series.chunk) if whole < tokens else 0) + -(-whole // series.block)
+    count = whole(model, tokens)
+    lines = (-(-tokens // series.chunk) if count < tokens else 0) + -(-count // series.block)
     return lines * series.columns * np.dtype(dtype).itemsize
 
 

@@ -24,9 +24,10 @@ from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError
 from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import ALIGNMENT, ARITHMETIC, Arithmetic, cuda, inlined, load_four, load_two
-from metastable.kernels.cuda.support import LARGEST_DEGREE, LOG2E
+from metastable.kernels.cuda.support import LARGEST_DEGREE
 from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
 from metastable.kernels.harmonics import SMALLEST_BETA, harmonic_sums, sphere_series
+from metastable.kernels.minimax import LOG2E
 
 PAD = 4
 """Numbers per token in device memory."""

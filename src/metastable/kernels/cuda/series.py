@@ -24,9 +24,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels.cuda.device import SIMULATED
 from metastable.kernels.cuda.intrinsics import ARITHMETIC, Arithmetic, cuda
-from metastable.kernels.cuda.support import LOG2E
 from metastable.kernels.cuda.tables import BATCH, CHUNK, LINE, QUARTERS, STORAGE, VALUES, make_fold
 from metastable.kernels.fourier import mode_sums, modes_for
+from metastable.kernels.minimax import LOG2E
 
 ROWS = 2 if SIMULATED else 4
 """Tokens per thread where all see the same total."""
@@ -52,36 +52,49 @@ def coefficients(beta: float) -> FloatArray:
 
 
 @lru_cache(maxsize=8)
-def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
-    """The kernels before and after the scan; x holds (cos, sin) pairs, `table` (chunks, 2 modes) sums of z_m.
-
-    - `sums(x, modes, table)`: over each chunk.
-    - `evaluate(x, table, series, shift, first, drift)`: the attention sum (tokens, 2), without its part along the token unless
-      `lengths`. `series` (3, modes + 1) are the coefficients, `shift` is beta log2(e).
-    """
-    real, number, exp2 = arithmetic.real, arithmetic.number, arithmetic.exp2
-    fold, pairs = make_fold(arithmetic), 2 * CHUNK
+def make_gather(arithmetic: Arithmetic, rows: int) -> Any:
+    """Kernel `gather(x, last, modes, table)`: sums of z_m over blocks of `rows * CHUNK` of the first `last` tokens; x holds (cos, sin)
+    pairs, `table` (blocks, 2 modes). A thread adds up its `rows` tokens before anything is written to shared memory."""
+    real, number = arithmetic.real, arithmetic.number
+    fold = make_fold(arithmetic)
 
     @cuda.jit
-    def sums(x, modes, table):
+    def gather(x, last, modes, table):
         shared = cuda.shared.array(STORAGE, number)
         pieces = cuda.shared.array((VALUES, QUARTERS), number)
-        thread = np.int32(cuda.threadIdx.x)
-        chunk = np.int32(cuda.blockIdx.x)
-        token = np.int32(chunk * np.int32(CHUNK) + thread)
-        c1, s1, present = real(0), real(0), real(0)
-        if token < x.shape[0] // 2:
-            c1, s1, present = x[2 * token], x[2 * token + 1], real(1)
-        c, s = present, real(0)
+        c1, s1 = cuda.local.array(rows, number), cuda.local.array(rows, number)
+        c, s = cuda.local.array(rows, number), cuda.local.array(rows, number)
+        thread, block = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
+        for r in range(rows):
+            token = np.int32(block * np.int32(rows * CHUNK) + r * CHUNK + thread)
+            c1[r], s1[r], c[r], s[r] = real(0), real(0), real(0), real(0)
+            if token < last:
+                c1[r], s1[r], c[r] = x[2 * token], x[2 * token + 1], real(1)
         mode = np.int32(0)
         while mode < modes:
             for b in range(BATCH):
-                c, s = c * c1 - s * s1, s * c1 + c * s1
-                shared[np.int32(2 * b * LINE) + thread] = c
-                shared[np.int32((2 * b + 1) * LINE) + thread] = s
+                cosines, sines = real(0), real(0)
+                for r in range(rows):
+                    turned = c[r] * c1[r] - s[r] * s1[r]
+                    s[r] = s[r] * c1[r] + c[r] * s1[r]
+                    c[r] = turned
+                    cosines += c[r]
+                    sines += s[r]
+                shared[np.int32(2 * b * LINE) + thread] = cosines
+                shared[np.int32((2 * b + 1) * LINE) + thread] = sines
             cuda.syncthreads()
-            fold(shared, pieces, thread, mode, modes, table[chunk])
+            fold(shared, pieces, thread, mode, modes, table[block])
             mode = np.int32(mode + np.int32(BATCH))
+
+    return gather
+
+
+@lru_cache(maxsize=8)
+def make_causal(arithmetic: Arithmetic, lengths: bool = False) -> Any:
+    """Kernel `evaluate(x, table, series, shift, first, drift)`: the attention sum (tokens, 2) under a causal mask, without its part
+    along the token unless `lengths`. `table` (chunks, 2 modes) holds sums of z_m over the chunks before each, `series`
+    (3, modes + 1) the coefficients, `shift` is beta log2(e)."""
+    real, number, exp2, pairs = arithmetic.real, arithmetic.number, arithmetic.exp2, 2 * CHUNK
 
     @cuda.jit
     def evaluate(x, table, series, shift, first, drift):
@@ -125,48 +138,15 @@ def make_kernels(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ..
             drift[token, 0] += along * c1
             drift[token, 1] += along * s1
 
-    return sums, evaluate
+    return evaluate
 
 
 @lru_cache(maxsize=8)
-def make_total(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]:
-    """The kernels before and after the total of tokens that see one another wholly. A thread holds `ROWS` tokens: they share
-    loads, and are added up before anything is written to shared memory.
-
-    - `gather(x, last, modes, table)`: sums of z_m over blocks of `BLOCK` of the first `last` tokens; x and table as above.
-    - `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1; `count` is the number of
-      tokens in the total (with the weights of the frozen ones), `fixed` what to divide by, or 0: the sum of weights.
-    """
+def make_total(arithmetic: Arithmetic, lengths: bool = False) -> Any:
+    """Kernel `evaluate(x, total, series, count, fixed, first, last, drift)`: as above, for the tokens first..last-1, who see one
+    another wholly and share the `total`; `count` is the number of tokens in it (with the weights of the frozen ones), `fixed` what to
+    divide by, or 0: the sum of weights. A thread holds `ROWS` tokens, which share loads."""
     real, number = arithmetic.real, arithmetic.number
-    fold = make_fold(arithmetic)
-
-    @cuda.jit
-    def gather(x, last, modes, table):
-        shared = cuda.shared.array(STORAGE, number)
-        pieces = cuda.shared.array((VALUES, QUARTERS), number)
-        c1, s1 = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
-        c, s = cuda.local.array(ROWS, number), cuda.local.array(ROWS, number)
-        thread, block = np.int32(cuda.threadIdx.x), np.int32(cuda.blockIdx.x)
-        for r in range(ROWS):
-            token = np.int32(block * np.int32(BLOCK) + r * CHUNK + thread)
-            c1[r], s1[r], c[r], s[r] = real(0), real(0), real(0), real(0)
-            if token < last:
-                c1[r], s1[r], c[r] = x[2 * token], x[2 * token + 1], real(1)
-        mode = np.int32(0)
-        while mode < modes:
-            for b in range(BATCH):
-                cosines, sines = real(0), real(0)
-                for r in range(ROWS):
-                    turned = c[r] * c1[r] - s[r] * s1[r]
-                    s[r] = s[r] * c1[r] + c[r] * s1[r]
-                    c[r] = turned
-                    cosines += c[r]
-                    sines += s[r]
-                shared[np.int32(2 * b * LINE) + thread] = cosines
-                shared[np.int32((2 * b + 1) * LINE) + thread] = sines
-            cuda.syncthreads()
-            fold(shared, pieces, thread, mode, modes, table[block])
-            mode = np.int32(mode + np.int32(BATCH))
 
     @cuda.jit
     def evaluate(x, total, series, count, fixed, first, last, drift):
@@ -205,7 +185,7 @@ def make_total(arithmetic: Arithmetic, lengths: bool = False) -> tuple[Any, ...]
                     drift[token, 0] += along[r] / divisor * c1[r]
                     drift[token, 1] += along[r] / divisor * s1[r]
 
-    return gather, evaluate
+    return evaluate
 
 
 class Fourier:
@@ -227,18 +207,17 @@ class Fourier:
 
     def sums(self, x: Any, table: Any) -> None:
         """Sums over the chunks."""
-        make_kernels(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, self.modes, table)
+        make_gather(self.arithmetic, 1)[len(table), CHUNK](x, np.int32(len(x) // 2), self.modes, table)
 
     def evaluate(self, x: Any, table: Any, first: np.int32, drift: Any) -> None:
         """Attention sums of the tokens from `first` on, from sums over the chunks before each one."""
-        kernel = make_kernels(self.arithmetic, self.lengths)[1]
-        kernel[len(table), CHUNK](x, table, self.terms, self.shift, first, drift)
+        make_causal(self.arithmetic, self.lengths)[len(table), CHUNK](x, table, self.terms, self.shift, first, drift)
 
     def gather(self, x: Any, last: np.int32, table: Any) -> None:
         """Sums over blocks of the first `last` tokens."""
-        make_total(self.arithmetic, self.lengths)[0][len(table), CHUNK](x, last, self.modes, table)
+        make_gather(self.arithmetic, ROWS)[len(table), CHUNK](x, last, self.modes, table)
 
     def evaluate_total(self, x: Any, total: Any, count: Any, fixed: Any, rows: tuple[Any, Any], drift: Any) -> None:
         """Attention sums of the tokens rows[0]..rows[1]-1, who all see the total."""
-        kernel, (first, last) = make_total(self.arithmetic, self.lengths)[1], rows
+        kernel, (first, last) = make_total(self.arithmetic, self.lengths), rows
         kernel[-(-int(last - first) // BLOCK), CHUNK](x, total, self.terms, count, fixed, first, last, drift)

@@ -7,14 +7,12 @@ the largest logit (`support.weight_gap` says when it may). V is applied once per
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from metastable.kernels.cuda.device import LANES
 from metastable.kernels.cuda.intrinsics import Arithmetic, cuda, inlined, load_four
-from metastable.kernels.cuda.members import Geometry
-from metastable.kernels.cuda.sums import make_inverse_length
+from metastable.kernels.cuda.members import Geometry, deal
+from metastable.kernels.cuda.sums import make_ask, make_inverse_length
 from metastable.kernels.cuda.support import padded
 
 
@@ -61,33 +59,19 @@ def _make_gather(arithmetic: Arithmetic, dim: int):
 
 def make_velocity(arithmetic: Arithmetic, dim: int):
     """The device function `velocity` of `Geometry` for tokens in R^dim."""
-    real, number, lanes = arithmetic.real, arithmetic.number, LANES
+    real, number = arithmetic.real, arithmetic.number
     pad, width = padded(dim), 2 * dim
     zero, unit = real(0), real(1)
     both, one = _make_gather(arithmetic, dim)
+    ask, inverse_length = make_ask(arithmetic, dim), make_inverse_length(dim)
 
     @inlined
     def place(z, x, shared, at, position):
         """Normalise a row and publish it."""
-        square = 0.0
-        for i in range(dim):
-            square += z[at * dim + i] * z[at * dim + i]
-        inverse = 1.0 / math.sqrt(square)
+        inverse = inverse_length(z, at * dim)
         for i in range(dim):
             x[at * dim + i] = real(z[at * dim + i] * inverse)
             shared[np.int32(pad * position + i)] = x[at * dim + i]
-
-    @inlined
-    def ask(x, matrices, head, query, bound, at):
-        """q = M^T x and its length."""
-        square = zero
-        for i in range(dim):
-            value = zero
-            for j in range(dim):
-                value += matrices[head, 0, j, i] * x[at * dim + j]
-            query[at * dim + i] = value
-            square += value * value
-        bound[at] = real(math.sqrt(square))
 
     @inlined
     def answer(total, weight, matrices, head, f, at):
@@ -113,12 +97,7 @@ def make_velocity(arithmetic: Arithmetic, dim: int):
         query = cuda.local.array(width, number)
         total = cuda.local.array(width, number)
         bound, weight = cuda.local.array(2, number), cuda.local.array(2, number)
-        tiles = np.int32((tokens + np.int32(lanes - 1)) // np.int32(lanes))
-        thread = np.int32(cuda.threadIdx.x)
-        warp = np.int32(thread // np.int32(lanes))
-        lane = np.int32(thread - warp * np.int32(lanes))
-        high_start = np.int32(tokens - np.int32(lanes) * np.int32(warp + np.int32(1)))
-        low_start = np.int32(tokens - np.int32(lanes) * np.int32(tiles - warp + np.int32(tiles & np.int32(1))))
+        low_start, high_start, lane = deal(tokens)
         low, high = np.int32(low_start + lane), np.int32(high_start + lane)
         for i in range(width):
             x[i] = zero
@@ -129,10 +108,10 @@ def make_velocity(arithmetic: Arithmetic, dim: int):
         if high >= np.int32(0):
             place(z, x, shared, 1, high)
         cuda.syncthreads()
-        low_end, high_end = np.int32(low_start + np.int32(lanes)), np.int32(high_start + np.int32(lanes))
+        low_end, high_end = np.int32(low_start + np.int32(LANES)), np.int32(high_start + np.int32(LANES))
         for head in range(matrices.shape[0]):
-            ask(x, matrices, head, query, bound, 0)
-            ask(x, matrices, head, query, bound, 1)
+            bound[0] = ask(x, 0, matrices, head, query)
+            bound[1] = ask(x, dim, matrices, head, query)
             for i in range(width):
                 total[i] = zero
             weight[0], weight[1] = zero, zero

@@ -10,11 +10,10 @@ import numpy as np
 
 from metastable.kernels import single
 from metastable.kernels.cuda import device
-from metastable.kernels.rounding import EPSILON, frozen_share, too_much
-from metastable.model import Attention, Causal, Full, Head, Prefix, Rule, Support, why_not
+from metastable.kernels.expansion import EPSILON, expected_modes, frozen_share, too_much
+from metastable.kernels.minimax import LOG2E
+from metastable.model import Attention, Causal, Full, Head, Rule, Support, why_not
 from metastable.model.refusals import PROBE
-
-LOG2E = math.log2(math.e)
 
 LARGEST_GAP = {"float64": 900.0, "float32": 90.0}
 """How far (in powers of two) the Cauchy-Schwarz bound may lie above a token's own logit before row maxima are computed first."""
@@ -55,9 +54,7 @@ def _range_rule(dtype: str) -> Rule:
     def broken(model: Attention, tokens: int | None) -> str | None:
         if model.weighting.kind != "unnormalized":
             return None
-        forms = [head.bilinear for head in model.all_heads]
-        norms = [1.0 if form is None else float(np.linalg.norm(form, 2)) for form in forms]
-        size = max(head.beta * norm for head, norm in zip(model.all_heads, norms))
+        size = max(head.beta * head.bilinear_size for head in model.all_heads)
         if size <= LOG_MAX[dtype]:
             return None
         return f"keeps unnormalized weights below exp({LOG_MAX[dtype]:.0f}) in {dtype}, but beta |Q^T K| is {size:.4g}"
@@ -119,13 +116,6 @@ TOTAL = replace(
 def series_support(model: Attention) -> Support:
     """The list that a series for the model is held against."""
     return TOTAL if isinstance(model.mask, Full) else SERIES
-
-
-def whole(model: Attention, tokens: int) -> int:
-    """How many tokens, from the first on, see one another wholly."""
-    if isinstance(model.mask, Full):
-        return tokens
-    return min(model.mask.length, tokens) if isinstance(model.mask, Prefix) else 0
 
 
 def weight_gap(head: Head) -> float:
@@ -242,7 +232,7 @@ SERIES_HARMONICS = 900
 
 def expected_terms(model: Attention) -> float:
     """Modes, or harmonics on the sphere, that a series of the model has, to about ten percent."""
-    degree = 8.0 + 7.4 * math.sqrt(model.all_heads[0].beta)
+    degree = expected_modes(model.all_heads[0].beta)
     return degree if model.dim == 2 else 0.5 * degree * degree
 
 

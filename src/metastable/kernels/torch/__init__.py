@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metastable.kernels.torch.limits import SUPPORT, installed, library, refusal, series_refusal, series_wins
+from metastable.kernels.torch.limits import SUPPORT, installed, library, refusal
 from metastable.model import Attention, require
 
 if TYPE_CHECKING:
     from metastable.kernels.protocol import Interaction, Precision, RightHandSide
 
-__all__ = ["SUPPORT", "installed", "library", "refusal", "right_hand_side", "series_refusal", "series_wins"]
+__all__ = ["SUPPORT", "installed", "library", "refusal", "right_hand_side"]
 
 
 def right_hand_side(

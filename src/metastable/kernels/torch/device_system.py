@@ -16,7 +16,7 @@ class DeviceSystem:
     """A state `y` that stays on the device, with its trial state `new` and the slopes of the stages (an `integrate.march.System`).
 
     All in double precision, whatever the sums are made in. `tableau` is the method (`integrate.tableau.Tableau`), `accuracy` has rtol
-    and atol, and `polynomial(y, step, slopes, out)` makes dense output on the host.
+    and atol, and `polynomial(tableau, y, step, slopes, out)` makes dense output on the host.
     """
 
     def __init__(
@@ -71,6 +71,6 @@ class DeviceSystem:
         if recorder.wants(end):
             # Nobody writes to y and new, and the slopes are read within: what is on the CPU need not be copied.
             y, new, slopes = (item.cpu().numpy() for item in (self.y, self.new, self.slopes))
-            recorder.step(t, step, end, new, lambda out: self.polynomial(y, step, slopes, out))
+            recorder.step(t, step, end, new, lambda out: self.polynomial(self.tableau, y, step, slopes, out))
         self.y = self.new
         self.slopes[0] = self.slopes[-1]

@@ -36,16 +36,6 @@ def refusal(model: Attention, tokens: int | None = None, dtype: str = "float64")
     return why_not(model, SUPPORT[dtype], tokens)
 
 
-def series_refusal(model: Attention, tokens: int) -> str:
-    """It has none."""
-    return "engine='torch' has no series interaction; use engine='cpu'"
-
-
-def series_wins(model: Attention, tokens: int) -> bool:
-    """Never."""
-    return False
-
-
 def installed() -> bool:
     """True when torch can be imported, without doing so (it takes seconds)."""
     try:

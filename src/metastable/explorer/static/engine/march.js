@@ -173,7 +173,7 @@ function* march(setting, times, record) {
   for (const stop of stops) {
     const latest = stop === until || goesOn ? stop : stop * (1 - 2 ** -53);
     while (t < stop) {
-      if (record.accepted + record.rejected >= most) { halt(record, "max_steps", refusal ? `stopped after ${most} steps at t = ${Number(t.toPrecision(6))}; raise max_steps; or go implicitly, which is refused here: ${refusal}` : `stopped at t = ${Number(t.toPrecision(3))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
+      if (record.accepted + record.rejected >= most) { halt(record, "max_steps", refusal ? `stopped after ${most} steps at t = ${Number(t.toPrecision(6))}; raise max_steps; or go implicitly, which is refused here: ${refusal}` : `stopped at t = ${Number(t.toPrecision(4))}: the browser takes explicit steps, and not more than ${most}; \`metastable explore\` goes on with implicit ones`); break; }
       const lands = t + 1.0001 * h >= stop, step = lands ? stop - t : h, error = system.advance(t, step, latest);
       if (!(error <= 1)) {
         record.rejected++;

@@ -1,15 +1,30 @@
-"""What series lose to rounding: their terms can be larger than what they add up to. No Numba here: asking costs nothing."""
+"""What both engines know of a series before they sum one: how many terms it has, who is summed at once, and what is lost to rounding
+where its terms are larger than what they add up to. No Numba here: asking costs nothing."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from metastable.model import Attention
+from metastable.model import Attention, Full, Prefix
 
 EPSILON = 2.0**-52
 
 SERIES_TOLERANCE = 1e-12
 """Error of the velocity that a series must be able to reach where its terms cancel."""
+
+
+def expected_modes(beta: float) -> float:
+    """Modes that a series needs on the circle (degrees, on the sphere) for the default tolerance, to about ten percent."""
+    return 8.0 + 7.4 * math.sqrt(abs(beta))
+
+
+def whole(model: Attention, tokens: int) -> int:
+    """How many tokens, from the first on, see one another wholly (but perhaps themselves): they are summed at once."""
+    if isinstance(model.mask, Full):
+        return tokens
+    return min(model.mask.length, tokens) if isinstance(model.mask, Prefix) else 0
 
 
 def frozen_share(model: Attention, tokens: int) -> float:
