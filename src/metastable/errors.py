@@ -115,6 +115,10 @@ class StandstillWarning(UserWarning):
     """A model in which nothing can move was asked to."""
 
 
+class PassingMergeWarning(UserWarning):
+    """The merge tree of a run with noise, in which tokens that meet part again: its merges are not for good."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a missing optional dependency, with the command that installs it."""
     return MissingExtraError(

@@ -190,7 +190,7 @@ class Handle(ABC):
             found.values,
             dims=("time", *found.dims),
             coords={"time": self.times, **found.coordinates},
-            attrs={"observable": found.text},
+            attrs=found.attributes,
             name=found.name or None,
         )
 

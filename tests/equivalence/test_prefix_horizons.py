@@ -108,7 +108,9 @@ def test_the_last_output_time_is_there_under_causal_attention_too(dim):
     """t + (until - t) was less than until, and the last state was missing from a success."""
     x = ms.sphere.uniform(20, dim, 2)
     for until in (1e37, 1e40):
-        follow(ms.Attention(dim=dim, beta=24.0 if dim == 2 else 8.0), x[5:], np.geomspace(1, until, 30))
+        states = follow(ms.Attention(dim=dim, beta=24.0 if dim == 2 else 8.0), x[5:], np.geomspace(1, until, 30))
+        assert states.shape == (30, 15, dim)
+        np.testing.assert_allclose(np.linalg.norm(states[-1], axis=1), 1.0, atol=1e-12)
 
 
 def settled(model, x, rtol):

@@ -153,12 +153,15 @@ def test_runs_are_extended(norm, every):
     model = ms.Attention(dim=3, beta=6.0, norm=norm)
     half, end = test_extend.HALF, test_extend.END
     options = {"method": "tsit5", "engine": "torch", "n": 8, **test_extend.kept(every)}
-    test_extend.agree(*test_extend.pair(model, half, end, **options), test_extend.ROUNDING)
+    further, whole = test_extend.pair(model, half, end, **options)
+    assert (further.engine, whole.engine, further.end) == ("torch", "torch", end)
+    test_extend.agree(further, whole, test_extend.ROUNDING)
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
 def test_stored_runs_are_extended(tmp_path, every):
-    stored_and_extended(tmp_path, "torch", every)
+    kept = stored_and_extended(tmp_path, "torch", every)
+    assert (kept.engine, kept.end) == ("torch", 0.25)
 
 
 def test_ends_early_as_the_readable_march_does():

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 from typer.testing import CliRunner
 
 import metastable as ms
@@ -63,6 +64,34 @@ def test_an_ensemble_says_which_lengths_it_used():
     )
     for name in observe:
         np.testing.assert_array_equal(stats[name].values, told[name].values)
+
+
+def test_results_say_with_which_lengths_they_were_measured(tmp_path):
+    """Runs and ensembles alike, as numbers; an ensemble had them in a text only, and where each member has a model not even there."""
+    measures = {
+        "clusters": ms.observe.clusters(),
+        "near": ms.observe.consumed(radius=0.2),
+        "c": ms.observe.mean_cosine(),
+    }
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "seed": 0, "engine": "reference", "observe": measures}
+    stats = ms.ensemble(ms.Attention(dim=2, beta=16.0), **options)
+    run = ms.simulate(ms.Attention(dim=2, beta=16.0), ms.sphere.uniform(5, 2, 0), times=[0.0, 1.0], engine="reference")
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    for name, lengths in (("clusters", {"radius": 0.125}), ("near", {"delta": 1.0, "radius": 0.2}), ("c", {})):
+        for found in (stats[name], run.observe(measures[name]), ms.load_ensemble(tmp_path / "stats.zarr")[name]):
+            assert {key: found.attrs[key] for key in ("delta", "radius") if key in found.attrs} == lengths
+            assert found.attrs["observable"] == run.observe(measures[name]).attrs["observable"]
+    assert "clusters_radius" not in stats
+
+    drawn = ms.ensemble(lambda generator: ms.Attention(dim=2, beta=float(generator.uniform(4, 25))), **options)
+    beta = json.loads(drawn.attrs["model"])["first"]["beta"]
+    assert float(drawn.clusters_radius[0]) == pytest.approx(0.5 * beta**-0.5, rel=1e-14)
+    assert len(np.unique(drawn.clusters_radius)) == 3
+    np.testing.assert_allclose(drawn.near_delta, 8 * drawn.clusters_radius, rtol=1e-15)
+    assert "near_radius" not in drawn  # one for all
+    assert drawn.near.attrs["radius"] == 0.2
+    assert "radius" not in drawn.clusters.attrs
+    xr.Dataset({"one": stats.clusters, "drawn": drawn.clusters})  # nothing goes along that would not fit together
 
 
 def test_a_sweep_needs_no_radius():

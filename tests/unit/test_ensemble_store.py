@@ -80,6 +80,50 @@ def test_selected_and_joined_members_are_described_as_they_are(stats, tmp_path):
         assert np.array_equal(loaded.member, given.member)
 
 
+CHANGES = {
+    "one number": lambda data: data.cosine.values.__setitem__((1, 0), 0.5),
+    "the last bit": lambda data: data.x.values.__setitem__((1, 1, 0, 0), np.nextafter(data.x.values[1, 1, 0, 0], 2.0)),
+    "two exchanged": lambda data: data.own.values.__setitem__(1, data.own.values[1, ::-1]),
+    "another variable": lambda data: data.update({"cosine": data.cosine.where(data.member != 1, 2 * data.cosine)}),
+    "made empty": lambda data: data.cosine.values.__setitem__((1, 1), np.nan),
+    "single precision": lambda data: data.update({"x": data.x.astype("float32").where(data.member == 1, data.x)}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_values_that_were_changed_are_not_saved_as_computed(stats, tmp_path, change):
+    """They were stored with the model, the seed and the statistics of a computation that never gave them."""
+    edited = stats.copy(deep=True)
+    CHANGES[change](edited)
+    for data in (edited, edited.isel(member=[2, 1]), xr.concat([edited, stats.isel(member=[0])], "member")):
+        with pytest.raises(InvalidInputError, match=r"1 member of stats \(1\) are not what was computed any more"):
+            ms.save_ensemble(data, tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+    ms.save_ensemble(edited.isel(member=[0, 2]), tmp_path / "stats.zarr")  # nothing was done to those
+
+
+def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
+    turned = stats.transpose("time", "coord", "token", "own_0", "member", missing_dims="ignore")
+    for number, (given, known) in enumerate(
+        (
+            (stats, True),
+            (turned, True),
+            (stats.assign(mine=2 * stats.cosine), True),
+            (stats.where(stats.member != 1, drop=True), True),
+            (xr.concat([stats.isel(member=[2]), stats.isel(member=[0])], "member"), True),
+            (stats.isel(time=[1]), False),
+            (stats.isel(time=-1), False),
+            (stats.drop_vars("own"), False),
+            (stats.drop_vars("member_digest"), False),
+        )
+    ):
+        ms.save_ensemble(given, tmp_path / f"{number}")
+        loaded = ms.load_ensemble(tmp_path / f"{number}")
+        assert (loaded.attrs["values"] == "as computed") == known
+        ms.save_ensemble(loaded, tmp_path / f"{number} again")  # what comes back from disk has the same digests
+        assert ms.load_ensemble(tmp_path / f"{number} again").attrs["values"] == loaded.attrs["values"]
+
+
 def test_nothing_is_overwritten_unasked(stats, tmp_path):
     ms.save_ensemble(stats, tmp_path / "stats.zarr")
     with pytest.raises(StoreExistsError, match="overwrite"):

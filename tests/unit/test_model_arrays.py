@@ -80,8 +80,8 @@ def test_a_store_without_one_of_them_is_refused(tmp_path):
         ms.load(tmp_path / "run.zarr")
 
 
-def stored_and_extended(folder: Path, engine: str, every: bool) -> None:
-    """Saved, loaded, extended, saved and loaded: the same model, and the steps of one long run."""
+def stored_and_extended(folder: Path, engine: str, every: bool) -> ms.Run:
+    """Saved, loaded, extended, saved and loaded: the same model, and the steps of one long run; the run that comes back."""
     options = {"method": "tsit5", "engine": engine, "progress": False}
     until, later, whole = ({"until": 0.1}, {"until": 0.25}, {"until": 0.25})
     if not every:
@@ -97,11 +97,13 @@ def stored_and_extended(folder: Path, engine: str, every: bool) -> None:
     np.testing.assert_allclose(kept.times, once.times, rtol=1e-9)
     np.testing.assert_allclose(kept.states, once.states, rtol=0, atol=1e-10)
     assert len(kept.dataset.attrs["model"]) < 2000
+    return kept
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["every step", "times"])
 def test_stored_runs_are_extended_with_their_arrays(tmp_path, every):
-    stored_and_extended(tmp_path, "reference", every)
+    kept = stored_and_extended(tmp_path, "reference", every)
+    assert (kept.engine, kept.end) == ("reference", 0.25)
 
 
 def test_a_layer_as_large_as_smollm2s_is_stored_once(tmp_path):

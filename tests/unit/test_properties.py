@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import special_ortho_group
 
 import metastable as ms
-from metastable.errors import MetastableError, ModelError, UnsupportedError
+from metastable.errors import ModelError, UnsupportedError
 from metastable.kernels.cuda import device
 from tests import variants
 
@@ -218,7 +218,7 @@ def test_every_example_is_not_refused():
     rng = np.random.default_rng(0)
     for mask in variants.MASKS:
         m = variants.model(rng, 8, 3, 2.0, mask, 2)
-        try:
-            ms.velocity(m, variants.tokens(rng, 8, 3), engine="reference")
-        except MetastableError as error:
-            pytest.fail(f"{mask}: {error}")
+        x = variants.tokens(rng, 8, 3)
+        found = ms.velocity(m, x, engine="reference")  # whatever it raises fails the test, and names the part
+        assert found.shape == x.shape, mask
+        assert np.isfinite(found).all(), mask

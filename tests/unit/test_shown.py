@@ -8,6 +8,7 @@ import pytest
 
 import metastable as ms
 from metastable import _progress
+from metastable.analysis.atlas import sizes_text
 
 RANDOM = np.random.default_rng(0)
 MANY = 300
@@ -126,6 +127,30 @@ def test_a_shell_in_a_terminal_is_no_notebook(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------- what is said where one looks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([5], "1 group of 5"),
+        ([1], "1 group of 1"),
+        ([1] * 8, "8 groups of 1 each"),
+        ([100, 200], "2 groups of 200 and 100"),
+        ([1, 1, 2, 1], "4 groups of 2 and 3 x 1"),
+        ([9, 8, 8, 7, 6, 5, 4, 3, 2, 2], "10 groups of 9, 2 x 8, 7, 6, 5, 4 and 3 smaller"),
+    ],
+)
+def test_sizes_of_groups_read_well(sizes, words):
+    """`tokens: 1, 1, 1, 1, 1, 1 and 1 smaller`, of eight tokens that are all apart."""
+    assert sizes_text(sizes) == words
+
+
+def test_one_of_a_thing_is_not_called_many():
+    one = ms.simulate(ms.Attention(dim=2, beta=1.0), [[1.0, 0.0]], times=[1.0], method="layers", step=1.0)
+    assert repr(one).startswith("<Run: 1 token on the sphere")
+    assert ", 1 step," in repr(one)
+    assert repr(ms.merge_tree(one)).startswith("<MergeTree: 1 token, 0 merges, 1 cluster left")
+    assert "tokens 1, in 1 group of 1" in repr(ms.classify(one))
 
 
 def test_all_tokens_at_one_point_are_not_two():

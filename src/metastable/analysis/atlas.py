@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.analysis import _html
 from metastable.analysis.clusters import cluster_labels, cluster_means, cluster_sizes, cluster_spread
 from metastable.analysis.prediction import (
@@ -102,7 +103,7 @@ class Features(_checks.LockedArrays):
     def __repr__(self) -> str:
         away = self.to_space
         return (
-            f"<Features: {away.size} tokens, distance to L {np.median(away):.3g} (median) to {away.max():.3g}, spread "
+            f"<Features: {counted(away.size, 'token')}, distance to L {np.median(away):.3g} (median) to {away.max():.3g}, spread "
             f"{self.spread:.3g}, speed {self.speed:.2g}>"
         )
 
@@ -121,10 +122,15 @@ class Groups(_checks.LockedArrays):
 
 
 def sizes_text(sizes: Any, shown: int = 6) -> str:
-    """`2 groups, of 200 and 100 tokens`: the largest first, at most `shown` of them."""
-    ordered = [str(int(size)) for size in np.sort(np.asarray(sizes))[::-1]]
-    more = f" and {len(ordered) - shown} smaller" if len(ordered) > shown else ""
-    return f"{len(ordered)} group{'s' if len(ordered) > 1 else ''} (tokens: {', '.join(ordered[:shown])}{more})"
+    """`2 groups of 200 and 100`, `7 groups of 1 each`, `9 groups of 40, 2 x 8 and 6 smaller`: at most `shown` different sizes."""
+    values, often = np.unique(np.asarray(sizes, dtype=int), return_counts=True)
+    groups = counted(int(often.sum()), "group")
+    if len(values) == 1:
+        return f"{groups} of {values[0]}" + (" each" if often[0] > 1 else "")
+    words = [f"{size}" if times == 1 else f"{times} x {size}" for size, times in zip(values[::-1], often[::-1])]
+    if len(words) > shown:
+        words = [*words[:shown], f"{often[::-1][shown:].sum()} smaller"]
+    return f"{groups} of {', '.join(words[:-1])} and {words[-1]}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,7 +182,7 @@ class Classification:
         agrees = "as predicted" if self.as_predicted else f"predicted: {self.prediction.configuration}"
         return {
             "row": f"{'none' if self.row is None else self.row} ({agrees})",
-            "tokens": f"{len(self.features.to_space)} in {sizes_text(self.groups.sizes)}",
+            "tokens": f"{len(self.features.to_space)}, in {sizes_text(self.groups.sizes)}",
             "median distance to L": f"{np.median(self.features.to_space):.3g} rad",
         }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.analysis import _html
 from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
 from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
 from metastable.analysis.scales import cluster_radius_of_run
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
-from metastable.errors import UnsupportedError
+from metastable.errors import PassingMergeWarning, UnsupportedError
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class MergeTree(_checks.LockedArrays):
     before : (m,) the latest time at which they are known to have been apart; `time - before` is the resolution.
     child, parent : (m,) leaders; the parent's is the smaller one, so it leads the merged cluster.
     child_size, parent_size : (m,) tokens in each just before.
-    refined : True when times come from the dense output, False when only saved times were available.
+    refined : True when times come from the dense output, False when only saved times were available: then `time` is the first saved
+        one after the merge and `before` the last one before it.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
     until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
+    noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
+        tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
     """
 
     radius: float
@@ -61,13 +66,22 @@ class MergeTree(_checks.LockedArrays):
     uncertainty: FloatArray | None = None
     doubtful: NDArray[np.bool_] | None = None
     until: float | None = None
+    noise: float = 0.0
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
-        left = int(self.final_labels.max()) + 1
-        return (
-            f"<MergeTree: {self.tokens} tokens, {len(self)} merges{span}, {left} cluster{'s' if left > 1 else ''} left>"
-        )
+        facts = [
+            counted(self.tokens, "token"),
+            counted(len(self), "merge") + span,
+            counted(int(self.final_labels.max()) + 1, "cluster") + " left",
+        ]
+        return f"<MergeTree: {', '.join([*facts, *self.caveats])}>"
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to know before believing the times, in words: that they are those of saved moments, that there was noise."""
+        saved = () if self.refined else ("times of saved moments",)
+        return saved if self.noise == 0 else (*saved, f"under noise {self.noise:g}, where merges are not for good")
 
     def _repr_html_(self) -> str:
         left = int(self.final_labels.max()) + 1
@@ -77,8 +91,10 @@ class MergeTree(_checks.LockedArrays):
             "merges": f"{len(self)}" + (f", t = {self.time[0]:.3g} to {self.time[-1]:.3g}" if len(self) else ""),
             "clusters": f"{int(self.start_labels.max()) + 1} at the start, {left} at the end",
             "last merges": "; ".join(last),
-            "times": "refined on dense output" if self.refined else "saved times only",
+            "times": "refined on dense output" if self.refined else "of saved moments: merged between before and time",
         }
+        if self.noise > 0:
+            facts["noise"] = f"{self.noise:g}: tokens that meet part again, and merges are not for good"
         return _html.table("MergeTree", facts)
 
     def __len__(self) -> int:
@@ -179,6 +195,10 @@ def merge_tree(
     is passed over only where a bound on the ways of the tokens proves that no link opens in it. (A link that opens by less than
     a thousandth of the radius, or than the error of the run, may go unseen.)
 
+    With noise (`model.noise` > 0) nothing merges for good: tokens touch and part again, and whoever is near another at the end of the
+    run, and was since some checkpoint, counts as merged. Another horizon gives another tree. There is a `PassingMergeWarning`, and
+    the tree says it (`noise`); what noisy runs have is the number of clusters at a time, `metastable.observe.clusters`.
+
     Args:
         run: a `Run`. Without dense output (`times=` was given) every saved time is a checkpoint, and merges are placed at
             the first saved time after them.
@@ -190,6 +210,25 @@ def merge_tree(
     Returns:
         A `MergeTree`.
     """
+    tree = tree_of_run(run, radius, window, resolution)
+    warn_of_noise(tree)
+    return tree
+
+
+def warn_of_noise(tree: MergeTree) -> None:
+    """Warn whoever called the caller that the merges of a noisy run are not for good."""
+    if tree.noise > 0:
+        warnings.warn(
+            f"this run has noise ({tree.noise:g}), under which tokens that meet part again: its {counted(len(tree), 'merge')} "
+            "are those of tokens that happen to be together from then until the end, and another horizon gives others. The number of "
+            "clusters at a time is run.observe(metastable.observe.clusters())",
+            PassingMergeWarning,
+            stacklevel=3,
+        )
+
+
+def tree_of_run(run: Trajectory, radius: float | None, window: float, resolution: float) -> MergeTree:
+    """`merge_tree`, without its warning."""
     trajectory = check_trajectory(run)
     if radius is None and not isinstance(trajectory.model, Attention):
         raise UnsupportedError("this run has no inverse temperature to set a radius by; give one: radius=0.3")
@@ -198,10 +237,15 @@ def merge_tree(
     window = _checks.number(window, "window", NARROWEST_WINDOW)
     resolution = _checks.number(resolution, "resolution", FINEST_RESOLUTION, 1.0)
     if trajectory.dense is None:
-        return _from_saved(trajectory, radius, bound)
-    dim = np.asarray(trajectory.start).shape[1]
-    film = RunFilm(trajectory.dense.start, trajectory.dense.width, radius, trajectory.dense, dim)
-    return tree_of_film(film, window, resolution)
+        tree = _from_saved(trajectory, radius, bound)
+    else:
+        dim = np.asarray(trajectory.start).shape[1]
+        film = RunFilm(trajectory.dense.start, trajectory.dense.width, radius, trajectory.dense, dim)
+        tree = tree_of_film(film, window, resolution)
+    # The layers of a checkpoint have no noise.
+    models = getattr(trajectory, "models", (trajectory.model,))
+    noise = max(float(getattr(model, "noise", 0.0)) for model in models)
+    return replace(tree, noise=noise) if noise > 0 else tree
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:

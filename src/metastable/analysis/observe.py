@@ -73,13 +73,13 @@ class Observable(Protocol):
 
 
 class Along(NamedTuple):
-    """An observable along a run: `name` ("": none), `values` (times, ...), `dims` after time and their `coordinates`, its `text`."""
+    """An observable along a run: `name` ("": none), `values` (times, ...), `dims` after time, their `coordinates`, `attributes`."""
 
     name: str
     values: np.ndarray
     dims: tuple[str, ...]
     coordinates: dict[str, np.ndarray]
-    text: str
+    attributes: dict[str, Any]
 
 
 def along(run: Any, observable: Any) -> Along:
@@ -99,7 +99,7 @@ def along(run: Any, observable: Any) -> Along:
             )
         parts.append(values)
     values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return Along(name, values, dims, coordinates_of(item, dims, values.shape[1:]), repr(item))
+    return Along(name, values, dims, coordinates_of(item, dims, values.shape[1:]), attributes_of(item))
 
 
 def _for_run(observable: Any, run: Any) -> Any:
@@ -134,6 +134,17 @@ def _at_joint(t: float, joints: tuple[float, ...]) -> float:
 def for_model(observable: Any, model: Attention) -> Any:
     """The observable with the lengths that it left to the model (`metastable.analysis.scales`) filled in."""
     return observable.for_model(model) if hasattr(observable, "for_model") else observable
+
+
+def attributes_of(item: Any) -> dict[str, Any]:
+    """What a dataset says of an observable: its text, and the lengths that it was measured with (`lengths_of`)."""
+    return {"observable": repr(item), **lengths_of(item)}
+
+
+def lengths_of(item: Any) -> dict[str, float]:
+    """`delta` and `radius` of one of our observables that has them; not those left to the model."""
+    names = ("delta", "radius") if isinstance(item, Consumed) else ("radius",) if isinstance(item, Clusters) else ()
+    return {name: float(getattr(item, name)) for name in names if getattr(item, name) is not None}
 
 
 @dataclass(frozen=True)

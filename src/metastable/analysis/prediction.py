@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.analysis import _html
 from metastable.analysis.spectrum import LeadingEigenvalue, leading_eigenvalue
 from metastable.errors import InvalidInputError, NumericalRangeError
@@ -88,7 +89,7 @@ class Prediction(_checks.LockedArrays):
             "dim L": f"{self.subspace.shape[1]} of {self.subspace.shape[0]}",
         }
         if self.width is not None:
-            facts["median distance to L"] = f"{self.width.median:.3g} rad from {self.width.tokens} tokens on"
+            facts["median distance to L"] = f"{self.width.median:.3g} rad from {counted(self.width.tokens, 'token')} on"
         return facts
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from metastable._words import counted
 from metastable.cli.options import MODEL, OUTPUT, SOLVER, START, Overwrite, Plot, Quiet, Threads
 from metastable.cli.pictures import check_picture, write_picture
 from metastable.cli.stopping import stoppable
@@ -291,7 +292,8 @@ def summary(run: Any, destination: Path | None, plot: Path | None) -> None:
     table.add_row("reached", f"t = {run.end:.6g}  ({run.status}{': ' + run.message if run.message else ''})")
     table.add_row("method", f"{run.method} on engine {run.engine}, {run.interaction} interaction")
     table.add_row(
-        "work", f"{run.stats.accepted} steps, {run.stats.rejected} rejected, {run.stats.evaluations} evaluations"
+        "work",
+        f"{counted(run.stats.accepted, 'step')}, {run.stats.rejected} rejected, {counted(run.stats.evaluations, 'evaluation')}",
     )
     table.add_row("clusters", f"{labels.max() + 1} (tokens linked closer than {radius:.3g})")
     if prediction is not None:

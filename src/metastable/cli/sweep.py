@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from metastable._words import counted
 from metastable.cli.pictures import check_picture
 from metastable.errors import InvalidInputError
 
@@ -157,11 +158,16 @@ def status(
     line("done", f"{found.done} of {found.total} ({100 * found.done / found.total:.1f} %)")
     line("failed", found.failed)
     if found.unfinished:
-        line("unfinished", f"{found.unfinished} members of finished tasks stopped early{_why_early(found.early)}")
+        line(
+            "unfinished",
+            f"{counted(found.unfinished, 'member')} of finished tasks stopped early{_why_early(found.early)}",
+        )
     line("running", len(found.running) if found.process is not None else 0)
     line("waiting", found.waiting)
     if found.process is not None:
-        line("process", f"{found.process.get('pid')} on {found.process.get('host')}, {found.workers} workers")
+        line(
+            "process", f"{found.process.get('pid')} on {found.process.get('host')}, {counted(found.workers, 'worker')}"
+        )
     if found.rate is not None and found.left is not None:
         line("rate", f"{found.rate:.3g} tasks/s, {duration(found.left)} left")
     if found.dashboard:
@@ -199,7 +205,8 @@ def plot(
 ) -> None:
     r"""Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
 
-    Works while the sweep runs; grid points that are not done stay grey. The table \[plot] of the sweep file sets the defaults.
+    Works while the sweep runs; grid points that are not done stay grey. The table \[plot] of the sweep file sets the defaults; an
+    axis that it fixes is shown when you ask for it (--x time), and one that it shows can be fixed (--at time=20).
     """
     from metastable.figures import phase, style
     from metastable.sweep import open_results
@@ -207,12 +214,11 @@ def plot(
 
     described = read_description(folder)
     dataset = open_results(folder)
-    settings = dict(described.plot)
-    unknown = [key for key in settings if key not in PLOT_KEYS]
+    unknown = [key for key in described.plot if key not in PLOT_KEYS]
     if unknown:
         raise InvalidInputError(f"[plot] has no key {unknown[0]!r}; its keys are: {', '.join(PLOT_KEYS)}")
     given = {"variable": variable, "x": x, "y": y, "kind": kind, "log": log, "at": _pairs(at) if at else None}
-    settings |= {name: value for name, value in given.items() if value is not None}
+    settings = plot_settings(described.plot, {name: value for name, value in given.items() if value is not None})
     names = [str(name) for name in dataset.data_vars if name != "task_status"]
     name = settings.pop("variable", next((item for item in described.observe if item in names), names[0]))
     if name not in names:
@@ -225,6 +231,29 @@ def plot(
 
 
 # ------------------------------------------------------------------------------------------------------ pieces
+
+
+def plot_settings(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The table [plot] of a sweep file with what was `given` on the command line, which has the last word on every axis.
+
+    An axis that is asked for as x or y is not fixed any more, nor is one shown that is fixed. Label, contours and logarithmic values
+    belong to the variable that the file draws, and a label may name the place where it does ("clusters at t = 20").
+    """
+    settings = dict(file)
+    if given.get("variable", settings.get("variable")) != settings.get("variable"):
+        settings = {name: value for name, value in settings.items() if name not in ("label", "contours", "log")}
+    fixed = dict(given.get("at", {}))
+    for name in ("x", "y"):
+        asked = given.get("y" if name == "x" else "x")
+        if name not in given and settings.get(name) is not None and settings[name] in (asked, *fixed):
+            del settings[name]
+    before = dict(settings.get("at", {}))
+    shown = {given.get("x"), given.get("y")}
+    settings |= given
+    settings["at"] = {axis: value for axis, value in before.items() if axis not in shown} | fixed
+    if any(settings["at"].get(axis) != value for axis, value in before.items()):
+        settings.pop("label", None)
+    return settings
 
 
 def _say(line: str) -> None:
@@ -252,7 +281,9 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
     from metastable.sweep.cluster import cpus
 
     axes = " x ".join(f"{len(axis)} {axis.name}" for axis in described.axes) or "one point"
-    _say(f"{described.name or 'sweep'}: {described.size} tasks ({axes}), {described.members} members each")
+    _say(
+        f"{described.name or 'sweep'}: {counted(described.size, 'task')} ({axes}), {counted(described.members, 'member')} each"
+    )
     if calibrate <= 0:
         return None
     found = estimate(described, seconds=calibrate)
@@ -260,9 +291,9 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
         _say(line)
     hands = max(1, cpus() if workers is None else workers)
     _say(
-        f"estimated from {found.sampled} trials: {duration(found.seconds)} of work "
+        f"estimated from {counted(found.sampled, 'trial')}: {duration(found.seconds)} of work "
         f"({duration(found.cheapest)} to {duration(found.dearest)} per task), "
-        f"{duration(found.wall_seconds(hands))} on {hands} workers, {_size(found.bytes)} on disk"
+        f"{duration(found.wall_seconds(hands))} on {counted(hands, 'worker')}, {_size(found.bytes)} on disk"
     )
     return found
 
@@ -279,11 +310,11 @@ def _finish(outcome: Any) -> None:
     from metastable.sweep.store import JOURNAL, unfinished_members
 
     typer.echo(
-        f"{outcome.done} of {outcome.total} tasks done, {outcome.failed} failed, "
+        f"{outcome.done} of {counted(outcome.total, 'task')} done, {outcome.failed} failed, "
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
     if unfinished := unfinished_members(outcome.folder):
-        typer.echo(f"{unfinished} members stopped early{_why_early(outcome.early)}", err=True)
+        typer.echo(f"{counted(unfinished, 'member')} stopped early{_why_early(outcome.early)}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")
     if outcome.failed:

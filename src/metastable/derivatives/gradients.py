@@ -11,6 +11,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
+from metastable._words import counted
 from metastable.derivatives.objectives import DIFFERENCES, check, measured
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import adjoint
@@ -52,7 +53,8 @@ class Gradient:
     engine: str
 
     def __repr__(self) -> str:
-        return f"<Gradient: value {self.value:.6g}, in {', '.join(self.gradient)}; {self.statistics.accepted} steps on {self.engine}>"
+        steps = counted(self.statistics.accepted, "step")
+        return f"<Gradient: value {self.value:.6g}, in {', '.join(self.gradient)}; {steps} on {self.engine}>"
 
     def __getitem__(self, name: str) -> Any:
         """`result["beta"]` is `result.gradient["beta"]`."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.ensembles import digests
 from metastable.ensembles.problem import Problem
 from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
@@ -40,6 +41,8 @@ class Record:
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     coordinates: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """Of each dim, what the observables that have it say stands along it."""
+    lengths: dict[str, np.ndarray] = field(default_factory=dict)
+    """Lengths that each member's own model has set, as `clusters_radius` (members,): in ensembles of drawn models."""
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
@@ -55,7 +58,7 @@ class Record:
 
     def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
-        from metastable.analysis.observe import for_model
+        from metastable.analysis.observe import for_model, lengths_of
         from metastable.analysis.observe_own import coordinates_of, measured
 
         problem = self.problem
@@ -64,6 +67,9 @@ class Record:
             return
         for name, observable in problem.observables.items():
             item = for_model(observable, model)
+            for length, value in lengths_of(item).items():
+                if length not in lengths_of(observable):
+                    self.lengths.setdefault(f"{name}_{length}", np.full(problem.members, np.nan))[member] = value
             found, dims = measured(
                 item,
                 name,
@@ -150,6 +156,7 @@ class Record:
         import xarray as xr
 
         from metastable import __version__
+        from metastable.analysis.observe import attributes_of
         from metastable.dataset import FORMAT
 
         problem, plan = self.problem, self.problem.plan
@@ -163,13 +170,15 @@ class Record:
             name: (
                 ("member", "time", *self.dims.get(name, ())),
                 values if finished.size == problem.members else values[finished],
+                attributes_of(problem.observables[name]),
             )
             for name, values in self.values.items()
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
+        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items() if name not in variables}
         for column, name in enumerate(("accepted", "rejected", "evaluations")):
             variables[name] = ("member", self.statistics[finished, column])
-        return xr.Dataset(
+        found = xr.Dataset(
             variables,
             coords={
                 "member": finished,
@@ -195,6 +204,7 @@ class Record:
                 **({"failure": self.failure} if self.failure else {}),
             },
         )
+        return digests.sealed(found, problem.observables)
 
 
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
+from metastable._words import counted
 from metastable.ensembles.problem import DrawModel, Problem, Start, check
 from metastable.ensembles.record import GIVE_UP, Record
 from metastable.errors import (
@@ -77,8 +78,10 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`, and the coordinate `member_seed`. A function of your own that raises (`OwnFunctionError`) fails its member; where all
-    members fail, or the first 32 do, the call.
+    `evaluations`, `member_digest` (which tells `save_ensemble` whether its values were changed), and the coordinate
+    `member_seed`. An observable says in its attributes what was measured (`observable`) and with which `radius` and `delta`; where each
+    member has a model of its own that sets them, they are variables (`clusters_radius`).
+    A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the first 32 do, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
     Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
@@ -110,13 +113,13 @@ def ensemble(
 def _shortfall(result: xr.Dataset, members: int, failure: str) -> str:
     """What an ensemble lacks, in words."""
     if result.attrs["status"] == "interrupted":
-        return f"interrupted: the dataset holds {result.sizes['member']} of {members} members"
+        return f"interrupted: the dataset holds {result.sizes['member']} of {counted(members, 'member')}"
     early = result["status"].values[result["status"].values != "success"]
     advice = "; raise max_steps" if (early == "max_steps").any() else ""
     failed = f"; the first that could not be drawn or measured: {failure}" if failure else ""
     return (
-        f"{early.size} of {members} members stopped early ({tally(early)}): their values are NaN from there on, and means over "
-        f"members leave them out; see stats.status{advice}{failed}"
+        f"{early.size} of {counted(members, 'member')} stopped early ({tally(early)}): their values are NaN from there on, and "
+        f"means over members leave them out; see stats.status{advice}{failed}"
     )
 
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from metastable import _checks, dataset
+from metastable.ensembles import digests
 from metastable.ensembles.record import current_attributes
 from metastable.errors import InvalidInputError, StoreError
 
@@ -22,6 +23,10 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     `load_ensemble`. Variables that you added to the dataset (numbers or text) are kept, too. Members may have been selected
     (`stats.isel(member=...)`) or ensembles joined (`xarray.concat`): the attributes `members`, `seed`, `status` and `failure` are
     stored as they are for the members that are there.
+
+    Values that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or keep them
+    with `stats.to_zarr`. They are known by the digest of each member (`member_digest`) of all observables at all times; where some were
+    left out the attribute `values` says that they were not checked.
     """
     import xarray as xr
 
@@ -32,7 +37,7 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
     told = stats.copy()
-    told.attrs = {**current_attributes(stats), "kind": KIND}
+    told.attrs = {**current_attributes(stats), digests.VALUES: digests.check(stats), "kind": KIND}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from metastable import _checks, stores
 from metastable._progress import progress_bar
-from metastable.analysis import cluster_labels, cluster_radius, renyi_centers
+from metastable.analysis import cluster_labels, cluster_radius
 from metastable.errors import InvalidInputError, StoreError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
+from metastable.figures.film_key import center_marks, draw_center_key, draw_key
 from metastable.figures.gaps import angles_between, note
 from metastable.figures.moments import STRIDE, Frames, RunLike, frames, saved_states, trace, wants_log_time
 from metastable.figures.run_view import MANY, draw_gram, world_counts
@@ -31,9 +32,6 @@ HOLD = 1.0
 """Seconds of a film (at most half of it) for which the last picture is held."""
 MOMENTS = 300
 """Moments of the density beside a film of many tokens."""
-MOST_KEYS = 8
-"""Clusters in the key."""
-
 BALL = "#f3f4f5"
 """The ball in the middle of its shades: the colour of what is wholly behind it."""
 
@@ -68,7 +66,8 @@ def animate(
     Tokens keep the colour of the cluster that they end in (`radius` None: half of beta^(-1/2) of the last model); a key says so.
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
-    centers of the start with this separation, black, and the strong ones, red. `log`: log time (None: for long runs).
+    centers of the start with this separation, black, and the strong ones, red, over the others (d > 3: beside
+    their rows). `log`: log time (None: for long runs).
     The clock follows the motion: it runs slowly where tokens move and fast where all stand (`moments.frames`). A run that
     kept chosen times only is shown at those, each as long as the clock says; nothing is made up between them, and the
     film says how many there are.
@@ -108,55 +107,16 @@ def _scene(
     times, states = film.times, film.states
     dim = states.shape[2]
     if dim > 3:
-        return _gram_scene(run, times, states)
+        return _gram_scene(run, times, states, center_marks(states[0], delta))
     labels = cluster_labels(states[-1], radius=cluster_radius(last_model(run)) if radius is None else radius)
     colors = style.cluster_colors(labels)
-    marks = _center_marks(states[0], delta)
+    marks = center_marks(states[0], delta)
     if dim == 2:
         scene = _circle_scene(run, times, states, log, colors, marks)
     else:
         scene = _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
-    _draw_key(scene.page, labels, delta is not None, len(set(marks[1])) > 1)
+    draw_key(scene.page, labels, marks[1])
     return scene
-
-
-def _draw_key(page: Figure, labels: np.ndarray, centers: bool, both: bool) -> None:
-    """What the colours mean: the clusters that tokens end in, largest first, and Renyi centers where they are marked."""
-    from matplotlib.lines import Line2D
-
-    sizes = np.bincount(labels)
-    order = np.argsort(-sizes, kind="stable")[: MOST_KEYS - 3 * centers]  # a line has room for so many
-    tints = style.cluster_colors(order)
-    options: Any = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
-    handles = [Line2D([], [], color=tint, label=f"{sizes[k]}", **options) for k, tint in zip(order, tints)]
-    if centers:
-        handles.append(Line2D([], [], color=style.RENYI, label="Rényi center", **options))
-        handles += [Line2D([], [], color=style.STRONG, label="strong center", **options)] if both else []
-    # The page of a sphere is narrow: what is special stands on a line of its own.
-    more = f"\nthe {len(order)} largest of {len(sizes)} clusters" if len(sizes) > len(order) else ""
-    again = "; colours repeat" if len(sizes) > len(style.CATEGORICAL) else ""
-    title = f"colour: the cluster that a token ends in, with its size{more}{again}"
-    key = page.legend(
-        handles=handles,
-        title=title,
-        loc="outside lower left",
-        ncols=len(handles),
-        fontsize="small",
-        title_fontsize="small",
-        handletextpad=0.1,
-        columnspacing=0.8,
-        borderaxespad=0.2,
-    )
-    key.set_alignment("left")
-
-
-def _center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, list[str]]:
-    """Indices of the Renyi centers and their colours (strong ones red)."""
-    if delta is None:
-        return np.zeros(0, dtype=int), []
-    renyi = np.asarray(renyi_centers(start, delta), dtype=int)
-    strong = set(np.asarray(renyi_centers(start, delta, strong=True)).tolist())
-    return renyi, [style.STRONG if k in strong else style.RENYI for k in renyi.tolist()]
 
 
 def _circle_scene(
@@ -298,11 +258,16 @@ def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarra
     lines.set_color(tint[shown])
 
 
-def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray) -> Scene:
+def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray, marks: tuple[np.ndarray, list[str]]) -> Scene:
     page, ax = style.figure(5.4, 5.4)
     image = draw_gram(ax, states[0])
     ax.set_ylabel("token (from 0)")
     page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
+    centers, tints = marks
+    if len(centers):
+        beside: Any = {"transform": ax.get_yaxis_transform(), "clip_on": False, "zorder": 4}
+        ax.scatter(np.full(len(centers), 1.018), centers, s=14, c=tints, marker="<", linewidths=0, **beside)
+        draw_center_key(page, tints, marker="<")
     name = _title(run, 4.2)
     title = ax.set_title(f"{name}\n ", loc="left")  # room for two lines
 

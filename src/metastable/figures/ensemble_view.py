@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable import _checks
+from metastable._words import counted
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.curves import draw_band
 from metastable.figures.moments import LOG_SPAN
+from metastable.figures.titles import PER_INCH, broken, words_of
+from metastable.model import Attention
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.1, 0.9)
 MOST_PANELS = 12
+LENGTHS = {"delta": r"\delta", "radius": "r"}
+"""Attributes of an observable that are lengths, and their symbols."""
 
 
 def plot_ensemble(
@@ -33,7 +38,8 @@ def plot_ensemble(
     """One panel for each observable of `metastable.ensemble(...)`: the mean over members, and a band between two
     quantiles of them.
 
-    The figure says what the band is, over how many members it goes, and how many stopped early.
+    The figure says what the band is, over how many members it goes, and how many stopped early; which model moved them (as
+    `draw_run` does); and above each panel the lengths that its observable was measured with.
 
     Args:
         stats: what `metastable.ensemble` returned (or `load_ensemble`).
@@ -94,7 +100,7 @@ def _page(
         if logged:
             style.log_time_axis(ax, float(times[shown][0]), float(times[shown][-1]))
         ax.set_xlabel("depth $t$")
-        style.panel(ax, "", name.replace("_", " "))
+        style.panel(ax, "", name.replace("_", " ") + _lengths(stats[name]))
         style.grid(ax, "y")
     for ax in list(grid.flat)[len(names) :]:
         ax.set_axis_off()
@@ -104,10 +110,8 @@ def _page(
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
     words = _heading(stats, members)
     if left_out:
-        words += f"; not drawn: {', '.join(left_out)}"
-    # About 14 letters to an inch: a narrow page breaks the line.
-    lines = textwrap.wrap(words, max(24, int(14 * page.get_figwidth())), break_long_words=False)
-    page.suptitle("\n".join(lines), x=0.01, ha="left", fontsize="medium")
+        words += [f"not drawn: {left_out[0]}", *left_out[1:]]
+    page.suptitle(broken(words, max(24, int(PER_INCH * page.get_figwidth()))), x=0.01, ha="left", fontsize="medium")
     return page
 
 
@@ -126,13 +130,38 @@ def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, fl
         draw_band(ax, times, mean, label="the one member")
 
 
-def _heading(stats: xr.Dataset, members: int) -> str:
-    """Members, tokens, and how many stopped early."""
-    parts = [f"{members} member" + ("s" if members != 1 else "")]
-    if "tokens" in stats.attrs:
-        parts.append(f"$n = {int(stats.attrs['tokens'])}$")
+def _lengths(values: xr.DataArray) -> str:
+    """`, $r = 0.25$`: the lengths that an observable was measured with, where its members share them."""
+    return "".join(
+        f", ${symbol} = {values.attrs[name]:.3g}$" for name, symbol in LENGTHS.items() if name in values.attrs
+    )
+
+
+def _heading(stats: xr.Dataset, members: int) -> list[str]:
+    """Members, tokens, what moved them, and how many stopped early."""
+    parts = [counted(members, "member"), *_model(stats)]
     if "status" in stats:
         early = int((stats["status"].values != "success").sum())
         if early:
             parts.append(f"{early} stopped early (left out from there on)")
-    return ", ".join(parts)
+    return parts
+
+
+def _model(stats: xr.Dataset) -> list[str]:
+    """Tokens and the model, as titles of runs say them; of joined ensembles, which may have several models, what they share."""
+    if "tokens" not in stats.attrs:
+        return []
+    tokens = int(stats.attrs["tokens"])
+    try:
+        told = json.loads(stats.attrs["model"])
+        if told.get("kind") == "drawn":
+            first = Attention.from_dict(told["first"])
+            return [f"$n = {tokens}$", f"$d = {first.dim}$", f"models drawn by {style.plain(told['by'])}"]
+        return words_of([Attention.from_dict(told)], tokens)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # no model, or a variant of somebody's own that is not here
+        return [f"$n = {tokens}$"]

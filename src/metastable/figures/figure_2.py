@@ -60,7 +60,9 @@ def figure_2(
         if column == 0:
             handles, names = ax.get_legend_handles_labels()
     ax = page.add_subplot(grid[1, :])
-    highlight = {int(k): style.RENYI for k in renyi} | {int(k): style.STRONG for k in strong}
+    # Strong ones last, and so on top: a key that is set again keeps its place.
+    strongest = {int(k): style.STRONG for k in strong}
+    highlight = {int(k): style.RENYI for k in renyi if int(k) not in strongest} | strongest
     draw_world_lines(ax, t, x, colors=["#9db8cf"], width=0.4, highlight=highlight)
     for index in chosen[1:-1]:
         ax.axvline(t[index], color=style.MUTED, linewidth=0.6, linestyle=(0, (3, 3)), zorder=1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from metastable import _checks
+from metastable._words import counted
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, break_wraps
@@ -112,8 +113,8 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
 
     Args:
         tree: a `MergeTree`, of a run or predicted. Where it is predicted, bars show the uncertainty of each time (a
-            factor
-            10^(+-uncertainty)), and merges whose parent is in doubt are marked by a question mark.
+            factor 10^(+-uncertainty)), and merges whose parent is in doubt are marked by a question mark. The title
+            says where times are those of saved moments, and where there was noise.
         since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
         theme: "screen" or "print".
     """
@@ -135,12 +136,13 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         rows = int(tree.labels_at(since).max()) + 1
         page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)
         draw_merges(ax, tree, since=begin, end=end)
+        if tree.time[-1] >= end:  # seen whole, not at the very edge
+            ax.set_xlim(right=end * (end / begin) ** 0.02)
         if getattr(tree, "uncertainty", None) is not None:
             _draw_uncertainty(ax, tree, begin)
-        left = int(tree.final_labels.max()) + 1
-        style.panel(
-            ax, "", f"who merges into whom (width: size), {left} cluster{'s' if left > 1 else ''} left at the end"
-        )
+        left = counted(int(tree.final_labels.max()) + 1, "cluster")
+        title = f"who merges into whom (width: size), {left} left at the end"
+        style.panel(ax, "", "\n".join([title, *getattr(tree, "caveats", ())]))
     return page
 
 

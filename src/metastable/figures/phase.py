@@ -15,6 +15,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.curves import BAND, BAND_MEANING, draw_band
@@ -294,6 +295,11 @@ def phase_figure(
     Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged. Members that stopped
     early are left out of means and bands from there on, and the heading says how many did.
     """
+    for name in (x, y):
+        if name is not None and name in (at or {}):
+            raise InvalidInputError(
+                f"{name!r} is an axis of the picture and fixed by at={{...}}, too; leave one of them out"
+            )
     chosen = select(array, at or {})
     # An axis of one point has nothing to show, unless it was asked for.
     aside = {*REPLICATES, "statistic"} - {x, y}
@@ -351,7 +357,7 @@ def phase_figure(
     fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
     heading = ": ".join(part for part in (title, fixed) if part)
     if early := int(array.attrs.get(STOPPED_EARLY, 0)):
-        said = f"{early} members of the sweep stopped early (left out from there on)"
+        said = f"{counted(early, 'member')} of the sweep stopped early (left out from there on)"
         heading = f"{heading}\n{said}" if heading else said
     if heading:
         page.suptitle(heading, fontsize="medium")

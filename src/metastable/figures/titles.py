@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metastable._words import counted
 from metastable.figures import style
 from metastable.figures.moments import RunLike
 from metastable.model.values import scalar_multiple
@@ -32,7 +33,7 @@ PER_INCH = 13.0
 
 def describe(model: Any, tokens: int) -> str:
     """One line for a title: tokens, dimension, inverse temperature, mask and what else is not the default."""
-    return ", ".join(_words([model], tokens))
+    return ", ".join(words_of([model], tokens))
 
 
 def describe_run(run: RunLike, inches: float = 1e9) -> str:
@@ -41,11 +42,11 @@ def describe_run(run: RunLike, inches: float = 1e9) -> str:
     Of several models (a `Schedule`, layers) it says how many there are, and where they differ the first and the last, or the range of
     beta. A run that stopped early says so.
     """
-    words = _words(getattr(run, "models", (run.model,)), len(run.start))
+    words = words_of(getattr(run, "models", (run.model,)), len(run.start))
     status = getattr(run, "status", "success")
     if status != "success":
         words.append(f"stopped early at $t = {float(run.times[-1]) if len(run.times) else 0.0:.3g}$ ({status})")
-    return _broken(words, int(PER_INCH * inches))
+    return broken(words, int(PER_INCH * inches))
 
 
 def last_model(run: RunLike) -> Any:
@@ -59,7 +60,7 @@ def without_formulas(text: str) -> str:
     return re.sub(r"\\([A-Za-z]+)", r"\1", text)
 
 
-def _words(models: Sequence[Any], tokens: int) -> list[str]:
+def words_of(models: Sequence[Any], tokens: int) -> list[str]:
     """The parts of a title."""
     first = models[0]
     words = [f"$n = {tokens}$", f"$d = {first.dim}$"]
@@ -113,7 +114,7 @@ def _facts(model: Any) -> dict[str, str]:
         facts["form"] = USUAL["form"] if heads[0].bilinear is None and not _positional(heads[0]) else "own $Q$, $K$"
         facts["value"] = _value(heads[0], model.dim)
     facts["feedforward"] = USUAL["feedforward"] if model.feedforward is None else "feed-forward layer"
-    facts["frozen"] = USUAL["frozen"] if model.frozen is None else f"{len(model.frozen.tokens)} frozen tokens"
+    facts["frozen"] = USUAL["frozen"] if model.frozen is None else counted(len(model.frozen.tokens), "frozen token")
     facts["masses"] = USUAL["masses"] if model.masses is None else "unequal masses"
     if model.masses is not None and np.ptp(model.masses) == 0:
         facts["masses"] = f"masses {model.masses[0]:g}"
@@ -137,7 +138,7 @@ def _value(head: Any, dim: int) -> str:
     return "own $V$"
 
 
-def _broken(words: Sequence[str], most: int) -> str:
+def broken(words: Sequence[str], most: int) -> str:
     """The words with commas between them, in lines of at most so many letters (as they look)."""
     lines: list[list[str]] = [[]]
     for word in words:

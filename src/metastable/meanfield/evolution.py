@@ -20,6 +20,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.errors import InvalidInputError, ResolutionError, StoppedEarlyWarning, UnsupportedError
 from metastable.integrate import control
 from metastable.integrate.tableau import TSIT5
@@ -135,7 +136,7 @@ class Evolution(_checks.LockedArrays):
     rejected: int
 
     def __repr__(self) -> str:
-        return f"<Evolution: {len(self.times)} densities, t = 0..{self.reached:g}, {self.steps} steps, {self.status}>"
+        return f"<Evolution: {len(self.times)} densities, t = 0..{self.reached:g}, {counted(self.steps, 'step')}, {self.status}>"
 
     @property
     def final(self) -> Any:

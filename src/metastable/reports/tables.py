@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metastable import stores
+from metastable._words import counted
 from metastable.checkpoints.spectra import count_leading
 from metastable.checkpoints.weights import AttentionWeights
 from metastable.errors import StoreError
@@ -29,12 +30,12 @@ PANEL_LAYERS = 6
 
 def describe(weights: AttentionWeights) -> str:
     """One line about a checkpoint."""
-    heads = f"{weights.head_count} heads"
+    heads = counted(weights.head_count, "head")
     if weights.kv_head_count != weights.head_count:
         heads += f" ({weights.kv_head_count} key/value)"
     shared = len(set(weights.stored_layer))
-    layers = f"{weights.layer_count} layers" + (
-        f" sharing {shared} set(s) of weights" if shared < weights.layer_count else ""
+    layers = counted(weights.layer_count, "layer") + (
+        f" sharing {counted(shared, 'set')} of weights" if shared < weights.layer_count else ""
     )
     return (
         f"[bold]{escape(weights.source)}[/]\n{weights.architecture}: {layers}, dim {weights.dim}, {heads} of {weights.head_dim}, "

@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 from metastable import __version__, _checks
+from metastable._words import counted
 from metastable.errors import InvalidInputError
 from metastable.reproduce.own_papers import is_own
 from metastable.reproduce.paper import FIRST, Paper
@@ -138,16 +139,11 @@ def _held(results: Sequence[Result]) -> str:
     total, good = counts.total(), counts["agrees"]
     every = "all" if total > 1 else "the"
     start = (
-        f"{every} {_number(total, 'statement')} tested {'holds' if total == 1 else 'hold'}"
+        f"{every} {counted(total, 'statement')} tested {'holds' if total == 1 else 'hold'}"
         if good == total
-        else (f"{good} of {_number(total, 'statement')} tested {'holds' if good == 1 else 'hold'}")
+        else (f"{good} of {counted(total, 'statement')} tested {'holds' if good == 1 else 'hold'}")
     )
     return ", ".join([start, *rest])
-
-
-def _number(count: int, word: str) -> str:
-    """`1 item`, `2 items`."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _in_words(counts: Counter[str], word: str, whose: str) -> str:
@@ -159,14 +155,14 @@ def _in_words(counts: Counter[str], word: str, whose: str) -> str:
         if counts[verdict]
     ]
     joined = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts) or "none was judged"
-    return f"Of {_number(tested, word)} of {whose} that {'was' if tested == 1 else 'were'} tested {joined}."
+    return f"Of {counted(tested, word)} of {whose} that {'was' if tested == 1 else 'were'} tested {joined}."
 
 
 def _ways(every: Sequence[tuple[Paper, Result, Finding]]) -> str:
     """`70 lines by simulation, 20 by computing what a formula or an equation says`, of those that could be decided."""
     decided = [finding for _, _, finding in every if finding.verdict != "not available"]
     computed = sum(finding.computed for finding in decided)
-    simulated = f"{_number(len(decided) - computed, 'line')} by simulation or random draws"
+    simulated = f"{counted(len(decided) - computed, 'line')} by simulation or random draws"
     return simulated + (f", {computed} by computation without one (formulas, states of rest)" if computed else "")
 
 
@@ -186,7 +182,7 @@ def _revised(found: Mapping[Paper, Sequence[Result]]) -> str:
     if not links:
         return ""
     return (
-        f'<p class="links">In {_number(len(links), "item")} something was changed after a result had been seen; the '
+        f'<p class="links">In {counted(len(links), "item")} something was changed after a result had been seen; the '
         f"reports say what: {' · '.join(links)}</p>"
     )
 
@@ -216,7 +212,7 @@ def _bar(counts: Counter[str]) -> str:
 def _card(paper: Paper, results: Sequence[Result]) -> str:
     counts = Counter(finding.verdict for result in results for finding in result.findings)
     failed = sum(result.verdict == "failed" for result in results)
-    lost = f", {_number(failed, 'item')} failed" if failed else ""
+    lost = f", {counted(failed, 'item')} failed" if failed else ""
     items = "".join(
         f'<li><span class="dot {CLASS[result.verdict]}" title="{plain(result.verdict)}"></span>'
         f'<a href="{_place(paper)}#{plain(result.name)}">{typeset(result.title)}</a></li>'
@@ -229,7 +225,7 @@ def _card(paper: Paper, results: Sequence[Result]) -> str:
 <h2><a href="{_place(paper)}">{typeset(paper.title)}</a></h2>
 {_picture(paper, results)}
 {_bar(counts)}<p class="tally">{plain(tally(counts))}{lost}</p>
-{_doubts(paper, results)}<details><summary>{_number(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
+{_doubts(paper, results)}<details><summary>{counted(len(results), "item")}</summary><ul class="items">{items}</ul></details></section>
 """
 
 
@@ -286,5 +282,5 @@ def _list(title: str, verdict: str, every: Sequence[tuple[Paper, Result, Finding
     body = f'<ul class="list">{rows}</ul>'
     lead = f"<p>{note}</p>" if note else ""
     if verdict != "disagrees":
-        body = f"<details><summary>{_number(len(chosen), 'statement')}</summary>{body}</details>"
+        body = f"<details><summary>{counted(len(chosen), 'statement')}</summary>{body}</details>"
     return f'<section id="{CLASS[verdict]}"><header><h2>{title}</h2>{chip(verdict)}</header>{lead}{body}</section>'

@@ -15,6 +15,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
+from metastable._words import counted
 from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
 from metastable.integrate.methods import FIXED_STEP
@@ -111,8 +112,8 @@ class Run(Handle):
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (
-            f"<Run: {tokens} tokens on the sphere of R^{dim}, t = 0..{self.end:g}, {self.method} on {self.engine}, "
-            f"{self.stats.accepted} steps, {self.status}>"
+            f"<Run: {counted(tokens, 'token')} on the sphere of R^{dim}, t = 0..{self.end:g}, {self.method} on {self.engine}, "
+            f"{counted(self.stats.accepted, 'step')}, {self.status}>"
         )
 
     def _repr_html_(self) -> str:
@@ -125,7 +126,8 @@ class Run(Handle):
             "time": f"0 to {self.end:g}, {len(self.times)} states kept{'' if self.dense is None else ', dense output'}",
             "model": repr(models[0]) if len(models) == 1 else f"{len(models)} models, the first {models[0]!r}",
             "method": f"{self.method} on engine {self.engine}, {self.interaction} interaction",
-            "work": f"{stats.accepted} steps, {stats.rejected} rejected, {stats.evaluations} evaluations",
+            "work": f"{counted(stats.accepted, 'step')}, {stats.rejected} rejected, "
+            + counted(stats.evaluations, "evaluation"),
             "status": f"{self.status}{': ' + self.message if self.message else ''}",
         }
         return table("Run", facts)

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from metastable import analysis
-from metastable.analysis import Trajectory
+from metastable.analysis import Trajectory, merging
 from metastable.model import Attention
 
 
@@ -31,7 +31,9 @@ def with_picture(tree: analysis.MergeTree) -> MergeTree:
 def merge_tree(
     run: Trajectory, radius: float | None = None, *, window: float = 0.1, resolution: float = 1e-9
 ) -> MergeTree:
-    return with_picture(analysis.merge_tree(run, radius, window=window, resolution=resolution))
+    tree = merging.tree_of_run(run, radius, window, resolution)
+    merging.warn_of_noise(tree)
+    return with_picture(tree)
 
 
 @wraps(analysis.predict_merges)

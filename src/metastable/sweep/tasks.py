@@ -137,7 +137,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
     An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member reached the last time
     is a failure.
     """
-    from metastable.ensembles import ensemble  # Numba and xarray, which only workers need
+    from metastable.ensembles import digests, ensemble  # Numba and xarray, which only workers need
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StoppedEarlyWarning)  # what it says is counted, or ends the task
@@ -173,7 +173,11 @@ def run_ensemble(task: Task) -> xr.Dataset:
             )
         )
     early = Counter(map(str, statuses[~finished]))
-    return result.assign({UNFINISHED: early.total()}).assign_attrs({EARLY: json.dumps(dict(sorted(early.items())))})
+    return (
+        result.drop_vars(digests.DIGEST)
+        .assign({UNFINISHED: early.total()})
+        .assign_attrs({EARLY: json.dumps(dict(sorted(early.items())))})
+    )
 
 
 # ------------------------------------------------------------------------------------------- what is kept of a result

@@ -13,7 +13,7 @@ import metastable as ms
 from metastable import sphere
 from metastable.analysis import cluster_labels, merge_tree
 from metastable.analysis.merging import EARLIEST
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, PassingMergeWarning
 from metastable.integrate.solution import Dense
 
 
@@ -86,6 +86,29 @@ def test_without_dense_output_saved_times_bracket_the_merge() -> None:
     assert not tree.refined
     assert (tree.before.tolist(), tree.time.tolist()) == ([1.0], [2.0])
     assert tree.start_labels.tolist() == [0, 1, 2]
+    assert "times of saved moments" in repr(tree)
+    assert "of saved moments" in tree._repr_html_()
+
+
+def test_trees_say_whose_times_they_have_and_that_noise_parts_what_met() -> None:
+    """Trees of coarse times looked like refined ones, and those of noisy runs like trees whose merges are for good."""
+    start = sphere.uniform(12, dim=2, seed=0)
+    model = ms.Attention(dim=2, beta=9.0)
+    fine, coarse = (
+        ms.merge_tree(ms.simulate(model, start, **how)) for how in ({"until": 50.0}, {"times": [1.0, 50.0]})
+    )
+    assert "saved" not in repr(fine) + fine.plot().axes[0].get_title(loc="left")
+    assert "times of saved moments" in coarse.plot().axes[0].get_title(loc="left")
+    run = ms.simulate(model.replace(noise=0.4), start, times=np.linspace(0.0, 50.0, 101), seed=0)
+    for function in (merge_tree, ms.merge_tree):
+        with pytest.warns(PassingMergeWarning, match=r"noise \(0.4\)") as told:
+            tree = function(run, radius=0.17)
+        assert told[0].filename == __file__
+    # What the warning says: there are more clusters at later moments than the tree ends with.
+    counts = [cluster_labels(x, 0.17).max() + 1 for x in run.states]
+    assert max(counts[50:]) > counts[-1] == tree.final_labels.max() + 1
+    assert all("under noise 0.4" in text for text in (repr(tree), tree.plot().axes[0].get_title(loc="left")))
+    assert "part again" in tree._repr_html_()
 
 
 def test_linkage_is_what_scipy_wants() -> None:

@@ -52,7 +52,7 @@ def test_spectrum_of_one_layer(tiny, tmp_path: Path, capsys) -> None:
     spectrum(str(tiny("albert")[1]), layer=-1, out=tmp_path / "out")
     shown = capsys.readouterr().out
     assert "Layer 3" in shown
-    assert "sharing 2 set(s)" in shown.replace("\n", " ")
+    assert "sharing 2 sets of weights" in shown.replace("\n", " ")
     assert not (tmp_path / "out" / "sign-scores.png").exists()
     with pytest.raises(InvalidInputError, match="layers 0 to 3"):
         spectrum(str(tiny("albert")[1]), layer=9)

@@ -140,14 +140,35 @@ def stats():
 
 def test_an_ensemble_shows_mean_and_band_and_says_so(stats):
     page = ms.plot_ensemble(stats, quantiles=(0.25, 0.75))
-    assert [ax.get_title(loc="left") for ax in page.axes[:2]] == ["cosine", "clusters"]
+    assert [ax.get_title(loc="left") for ax in page.axes[:2]] == ["cosine", "clusters, $r = 0.2$"]
     drawn = [line.get_ydata() for line in page.axes[0].lines]
     assert any(np.allclose(y, stats.cosine.mean("member")) for y in drawn)
     for level in (0.25, 0.75):
         assert any(np.allclose(y, stats.cosine.quantile(level, "member")) for y in drawn)
     words = [text.get_text() for text in page.legends[0].get_texts()]
     assert words == ["mean", "25 % to 75 % of members"]
-    assert "8 members" in page._suptitle.get_text()
+    assert page._suptitle.get_text().replace("\n", " ") == r"8 members, $n = 12$, $d = 2$, $\beta = 9$, causal"
+
+
+def test_pictures_of_ensembles_name_what_moved_them():
+    """Beta, noise and the lengths of observables were missing."""
+    options = {"tokens": 5, "members": 2, "times": [0.0, 0.1], "seed": 0, "engine": "reference"}
+    near = {"near": ms.observe.consumed(delta=0.5, radius=0.25)}
+    noisy = ms.ensemble(ms.Attention(dim=3, beta=7.0, noise=0.3), observe=near, **options)
+    page = ms.plot_ensemble(noisy)
+    words = page._suptitle.get_text().replace("\n", " ")
+    assert words == r"2 members, $n = 5$, $d = 3$, $\beta = 7$, causal, $\sigma = 0.3$"
+    assert page.axes[0].get_title(loc="left") == r"near, $\delta = 0.5$, $r = 0.25$"
+
+    def random_model(generator):
+        return ms.Attention(dim=2, beta=float(generator.uniform(1, 9)))
+
+    drawn = ms.ensemble(random_model, observe={"clusters": ms.observe.clusters()}, **options)
+    page = ms.plot_ensemble(drawn)
+    assert page._suptitle.get_text().replace("\n", " ") == "2 members, $n = 5$, $d = 2$, models drawn by random_model"
+    assert page.axes[0].get_title(loc="left") == "clusters"  # each member has its own radius
+    joined = drawn.drop_attrs(deep=False).assign_attrs(tokens=5)
+    assert ms.plot_ensemble(joined)._suptitle.get_text() == "2 members, $n = 5$"
 
 
 def test_ensembles_without_anything_to_draw_are_refused(stats):

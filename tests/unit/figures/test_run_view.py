@@ -157,10 +157,10 @@ def test_films_are_refused_before_work(runs, tmp_path):
 
 def test_center_marks_are_red_when_strong(runs):
     from metastable.analysis import renyi_centers
-    from metastable.figures.animation import _center_marks
+    from metastable.figures.film_key import center_marks
 
     start = sphere.uniform(40, dim=2, seed=3)
-    centers, colors = _center_marks(start, 0.5)
+    centers, colors = center_marks(start, 0.5)
     strong = set(renyi_centers(start, 0.5, strong=True).tolist())
     assert [color == style.STRONG for color in colors] == [k in strong for k in centers.tolist()]
 

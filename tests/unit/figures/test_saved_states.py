@@ -6,10 +6,11 @@ Also what every picture of tokens says: they are counted from 0, and colours hav
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba_array
 
 import metastable as ms
 from metastable import sphere
-from metastable.figures import animation, curves, gaps, moments, style
+from metastable.figures import animation, curves, film_key, gaps, moments, style
 
 TIMES = np.linspace(0.0, 20.0, 9)
 
@@ -184,23 +185,70 @@ def test_frames_are_saved_states_and_follow_the_motion():
     assert 0.3 < np.mean(film.times <= half) < 0.6  # and takes its share of the film
 
 
-def test_films_have_a_key(coarse, monkeypatch, tmp_path):
-    scenes = []
+@pytest.fixture
+def scenes(monkeypatch):
+    """The scenes of the films that are made; none is written."""
+    found = []
 
     def look(scene, *rest):
-        scenes.append(scene)
+        found.append(scene)
         yield np.zeros((4, 4, 3), dtype=np.uint8)
 
     monkeypatch.setattr(animation, "_pictures", look)
+    return found
+
+
+def test_films_have_a_key(coarse, scenes, tmp_path):
     for dim in (2, 3):
         coarse[dim].animate(tmp_path / "film.gif", seconds=1.0, delta=1.0)
         (key,) = scenes[-1].page.legends
         assert "the cluster that a token ends in" in key.get_title().get_text()
         words = [text.get_text() for text in key.get_texts()]
         sizes = np.bincount(ms.cluster_labels(coarse[dim].final, radius=ms.analysis.cluster_radius(coarse[dim].model)))
-        assert [int(word) for word in words if word.isdigit()] == sorted(sizes, reverse=True)[: animation.MOST_KEYS]
-        assert "Rényi center" in words
+        assert [int(word) for word in words if word.isdigit()] == sorted(sizes, reverse=True)[:5]
+        assert words[-1] == "strong center"
         assert any("9 saved states" in ax.get_title(loc="left") for ax in scenes[-1].page.axes)
+
+
+@pytest.mark.parametrize(("delta", "shown"), [(None, 8), (1.0, 5)])
+def test_a_key_has_room_for_so_many_clusters(scenes, tmp_path, delta, shown):
+    """Centers take the room of three; the test of the key read another number than the code."""
+    run = ms.simulate(ms.Attention(dim=3, beta=9.0), sphere.uniform(12, dim=3, seed=0), times=[0.0, 0.1])
+    run.animate(tmp_path / "film.gif", seconds=1.0, delta=delta, radius=1e-3)
+    (key,) = scenes[-1].page.legends
+    assert sum(text.get_text() == "1" for text in key.get_texts()) == shown
+    assert f"the {shown} largest of 12 clusters" in key.get_title().get_text()
+
+
+def test_strong_centers_are_drawn_over_the_others(coarse, scenes, tmp_path):
+    """They vanished under black where centers met; and films of d > 3 had no centers at all."""
+    for dim, delta in ((2, 0.6), (3, 1.0), (5, 1.5)):
+        start = coarse[dim].start
+        strong = ms.renyi_centers(start, delta, strong=True).tolist()
+        weak = [k for k in ms.renyi_centers(start, delta).tolist() if k not in strong]
+        assert min(strong) < max(weak)  # so that order of index would put black on top
+        centers, tints = film_key.center_marks(start, delta)
+        assert centers.tolist() == weak + strong
+        assert tints == [style.RENYI] * len(weak) + [style.STRONG] * len(strong)
+        coarse[dim].animate(tmp_path / "film.gif", seconds=1.0, delta=delta)
+        (key,) = scenes[-1].page.legends
+        assert [text.get_text() for text in key.get_texts()][-2:] == ["Rényi center", "strong center"]
+    (marks,) = scenes[-1].page.axes[0].collections
+    np.testing.assert_array_equal(np.asarray(marks.get_offsets())[:, 1], weak + strong)
+    np.testing.assert_allclose(marks.get_facecolors(), to_rgba_array(tints))
+    coarse[5].animate(tmp_path / "film.gif", seconds=1.0)
+    assert not scenes[-1].page.legends
+
+
+def test_the_key_names_the_colours_that_there_are(coarse, scenes, tmp_path):
+    """With strong centers only, all marks are red, and the key had a black one."""
+    coarse[2].animate(tmp_path / "film.gif", seconds=1.0, delta=3.1)
+    assert (
+        ms.renyi_centers(coarse[2].start, 3.1).tolist() == ms.renyi_centers(coarse[2].start, 3.1, strong=True).tolist()
+    )
+    (key,) = scenes[-1].page.legends
+    assert [text.get_text() for text in key.get_texts()][-1] == "strong center"
+    assert "Rényi center" not in [text.get_text() for text in key.get_texts()]
 
 
 # -------------------------------------------------------------------------------------------------------- counting

@@ -52,6 +52,7 @@ def test_layers_are_told_by_the_range_of_beta():
         ({"value": [[0.0, 1.0], [2.0, 0.0]]}, "own $V$"),
         ({"key": np.diag([1.0, 0.5])}, "own $Q$, $K$"),
         ({"frozen": ms.Frozen(START[:2])}, "2 frozen tokens"),
+        ({"frozen": ms.Frozen(START[:1])}, "1 frozen token"),
         ({"masses": [1.0, 2.0, 1.0, 1.0, 1.0, 1.0]}, "unequal masses"),
         ({"bias": ms.ALiBi(0.1)}, "ALiBi"),
         ({"mask": ms.Causal(include_self=False)}, "causal without self"),

@@ -13,6 +13,7 @@ import xarray as xr
 
 import metastable as ms
 from metastable.cli import main
+from metastable.cli.sweep import plot_settings
 from metastable.sweep import open_results
 from tests.unit.sweep.conftest import PATIENCE, ROOT, stored, wait_for, zarr_files
 
@@ -148,6 +149,35 @@ def test_plot(folder):
         cwd=folder,
     )
     assert "<svg" in (folder / "a.svg").read_text()[:1000]
+
+
+def test_the_command_line_has_the_last_word_on_an_axis(tmp_path):
+    """`--x time` with `at = {time = ...}` in the file ended with "'time' is no axis of these results"."""
+    text = TEXT.replace('variable = "mean_cosine"', 'variable = "clusters"\nx = "beta"\nat = {time = 2.0}')
+    (tmp_path / "small.toml").write_text(text)
+    call("small.toml", "--out", "small", "--workers", "0", "-q", cwd=tmp_path)
+    call("plot", "small", "--x", "time", "--kind", "curves", "-o", "curves.svg", cwd=tmp_path)
+    call("plot", "small", "--at", "beta=4", "-o", "fixed.svg", cwd=tmp_path)
+    assert (tmp_path / "curves.svg").exists()
+    assert (tmp_path / "fixed.svg").exists()
+    said = call("plot", "small", "--x", "time", "--at", "time=2", cwd=tmp_path, code=2)
+    assert "'time' is an axis of the picture and fixed by at={...}, too" in " ".join(said.split())
+
+
+def test_settings_of_a_plot():
+    file = {"variable": "clusters", "x": "beta", "at": {"time": 2.0}, "label": "clusters at t = 2", "log": True}
+    assert plot_settings(file, {}) == file
+    assert plot_settings(file, {"x": "time"}) == {"variable": "clusters", "x": "time", "at": {}, "log": True}
+    both = {"time": 2.0, "mask": "full"}
+    assert plot_settings(file, {"at": {"mask": "full"}}) == {**file, "at": both}
+    assert plot_settings(file, {"at": {"beta": "4"}})["at"] == {"time": 2.0, "beta": "4"}
+    assert "x" not in plot_settings(file, {"at": {"beta": "4"}})
+    assert "x" not in plot_settings(file, {"y": "beta"})
+    assert plot_settings(file, {"variable": "mean_cosine"}) == {
+        "variable": "mean_cosine",
+        "x": "beta",
+        "at": {"time": 2.0},
+    }
 
 
 @pytest.mark.parametrize(

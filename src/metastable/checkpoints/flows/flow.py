@@ -10,6 +10,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._progress import Report, progress_bar
+from metastable._words import counted
 from metastable.checkpoints.flows import beginnings, blocks, caches, nulls, solve
 from metastable.checkpoints.flows.field import Field, Layer, check_temperature, prepared
 from metastable.checkpoints.flows.flow_run import FlowRun, make
@@ -51,7 +52,9 @@ class Flow:
     causal: bool
 
     def __repr__(self) -> str:
-        return f"<Flow: {self.source}, {self.architecture}, {self.depth} {self.kind} layers of dim {self.dim}>"
+        return (
+            f"<Flow: {self.source}, {self.architecture}, {counted(self.depth, f'{self.kind} layer')} of dim {self.dim}>"
+        )
 
     @property
     def architecture(self) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from metastable import _checks
 from metastable import dataset as stores
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.checkpoints.flows import beginnings, caches
 from metastable.errors import InvalidInputError, StoreError, TimeError, UnsupportedError
 from metastable.handle import BEGIN, Handle, moments_of
@@ -152,8 +153,8 @@ class FlowRun(Handle):
     def __repr__(self) -> str:
         tokens, dim = self.start.shape
         return (
-            f"<FlowRun: {tokens} tokens in R^{dim}, {self._made.attrs.get('flow', 'layers')}, "
-            f"t = {self.begin:g}..{self.end:g}, {self.method}, {self.stats.accepted} steps, {self.status}>"
+            f"<FlowRun: {counted(tokens, 'token')} in R^{dim}, {self._made.attrs.get('flow', 'layers')}, "
+            f"t = {self.begin:g}..{self.end:g}, {self.method}, {counted(self.stats.accepted, 'step')}, {self.status}>"
         )
 
     @cached_property

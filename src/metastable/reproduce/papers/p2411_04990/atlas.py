@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import sphere
+from metastable._words import counted
 from metastable.analysis import classify, cluster_count, predict
 from metastable.figures import figure_1, statements
 from metastable.model import Attention
@@ -143,7 +144,7 @@ def _draw_figure(data: xr.Dataset) -> Figure:
         prediction = predict(Attention(dim=3, beta=float(data.attrs["beta"]), value=one["value"].values))
         points = cluster_count(one.final.values, 1e-2)
         space = None if prediction.subspace.shape[1] == 3 else prediction.subspace
-        number = f"{points} point" + ("s" if points > 1 else "")
+        number = counted(points, "point")
         name = f"row {kind}, " if kind != "complex" else ""
         path = "" if float(one.time[-1]) > 1e3 else f" (path to $t = {float(one.time[-1]):g}$)"
         note = f"{name}{number} at $T = 5000${path}"
