@@ -172,8 +172,8 @@ def _lives(counts: FloatArray, times: FloatArray, left: int, first: bool) -> tup
     return lives, had
 
 
+# Life times of members, and who has one: see `_lives`.
 Lives = tuple[FloatArray, np.ndarray]
-"""Life times of members, and who has one: see `_lives`."""
 
 
 def _row(
