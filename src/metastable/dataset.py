@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,12 @@ FORMAT = "metastable-2"
 """Version of the layout, stored as the attribute `format`. The first one had no checksums of attributes."""
 FORMATS = ("metastable-1", FORMAT)
 """Layouts that can be read."""
+ZARR_NAMES = ("zarr.json", "c", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+"""Files and folders of zarr, of its versions 2 and 3."""
+CHUNK_NAME = re.compile(r"\d+(\.\d+)*")
+"""Files of chunks in version 2."""
+OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")
+"""What file managers leave in every folder."""
 
 
 def fingerprint(array: np.ndarray) -> str:
@@ -173,15 +180,28 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
 
 
 def _foreign(store: Path) -> list[str]:
-    """Files and folders within a store that are not zarr's; hidden ones, which file managers leave everywhere, do not count."""
-    known = ("zarr.json", ".zarray", ".zgroup")
-    return sorted(
-        item.name
-        for item in store.iterdir()
-        if not item.name.startswith(".")
-        and item.name not in known
-        and not any((item / name).is_file() for name in known)
-    )
+    """Files and folders within a store, and within its arrays, that are neither zarr's nor a file manager's."""
+    found = []
+    for item in sorted(store.iterdir()):
+        if item.name in ZARR_NAMES or item.name in OF_SYSTEMS:
+            continue
+        if not _is_array(item):
+            found.append(item.name)
+            continue
+        found += [
+            f"{item.name}/{part.name}"
+            for part in sorted(item.iterdir())
+            if part.name not in ZARR_NAMES and part.name not in OF_SYSTEMS and not CHUNK_NAME.fullmatch(part.name)
+        ]
+    return found
+
+
+def _is_array(folder: Path) -> bool:
+    """True for the folder of an array of zarr, of version 2 or 3 (a group would be another store)."""
+    try:
+        return (folder / ".zarray").is_file() or json.loads((folder / "zarr.json").read_bytes())["node_type"] == "array"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _followed(path: Path) -> Path:

@@ -53,7 +53,7 @@ def dopri5(monkeypatch):
     monkeypatch.setitem(methods.METHODS, "dopri5", methods._explicit("dopri5"))
     monkeypatch.setitem(extend.STEP_NAMES, "dopri5", "step")
     for room in (scheduled, extension):
-        monkeypatch.setattr(room, "METHODS", (*room.METHODS, "dopri5"))
+        monkeypatch.setattr(room, "ADAPTIVE", (*scheduled.ADAPTIVE, "dopri5"))
 
 
 @pytest.mark.parametrize("dim", [2, 3])

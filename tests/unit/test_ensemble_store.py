@@ -251,3 +251,14 @@ def test_joined_ensembles_of_two_models_are_kept(tmp_path):
     assert "model" not in found.attrs
     assert (found.attrs["members"], found.attrs["seed"]) == (4, [0, 1])
     np.testing.assert_array_equal(found.cosine, joined.cosine)
+
+
+def test_text_instead_of_numbers_is_refused_by_name(stats, tmp_path):
+    edited = stats.assign(cosine=(stats.cosine.dims, np.full(stats.cosine.shape, "lost")))
+    with pytest.raises(InvalidInputError, match="not what was computed"):
+        ms.save_ensemble(edited, tmp_path / "stats.zarr")
+
+
+def test_a_summary_claims_nothing_about_the_members(stats):
+    assert stats.attrs["values"] == "as computed"
+    assert not {"values", "time_digest"} & {*ms.summarize(stats).attrs}

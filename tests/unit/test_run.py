@@ -211,8 +211,10 @@ def test_notes_within_a_store_are_not_lost(tmp_path):
     (path / ".DS_Store").write_text("left by a file manager")
     run().save(path, overwrite=True)
     (path / "notes.txt").write_text("mine")
-    (path / "figures").mkdir()
-    with pytest.raises(errors.StoreExistsError, match=r"figures, notes\.txt"):
+    (path / "x" / "remark.txt").write_text("mine")
+    (path / ".git").mkdir()
+    run().save(path / "second.zarr")
+    with pytest.raises(errors.StoreExistsError, match=r"\.git, notes\.txt, second\.zarr, x/remark\.txt"):
         run(until=1.0).save(path, overwrite=True)
     assert (path / "notes.txt").read_text() == "mine"
     assert ms.load(path).end == 3.0

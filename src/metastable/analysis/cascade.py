@@ -40,7 +40,7 @@ TOLERANCE = 1e-6
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
 ROUGH = 1e-5
-"""The same where only the number of clusters is asked for, and in disturbed cascades, whose places are that uncertain themselves."""
+"""Error of a step where only the number of clusters is asked for, and in disturbed cascades, whose places are that uncertain."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from metastable.control.fitting import Curve, bend_of, near_goal, parabola
-from metastable.control.tries import FIRST, MOST, SURE, Problem, Record, Root, beyond, pooled
+from metastable.control.tries import FIRST, MOST, SURE, Problem, Record, Root, Try, beyond, pooled
 from metastable.errors import ConvergenceError
 
 BENT = 0.3
@@ -44,10 +44,15 @@ def measured(problem: Problem, record: Record, located: Root, known: Curve) -> R
             return _answer(problem, record, curve, x, error)
         inside = min(max(x, problem.low), problem.high)
         if inside != x and abs(curve.at(inside)) > SURE * curve.deviation(inside) and inside in places:
-            raise beyond(problem, record.tries[-1], at_top=x > inside)
+            raise beyond(problem, _outermost(record, x > inside), at_top=x > inside)
         centre = inside
         # Around the root, what is known counts as members that are there already.
         members = max(math.ceil(wanted * (1.0 - (problem.accuracy / error) ** 2)), FIRST)
+
+
+def _outermost(record: Record, at_top: bool) -> Try:
+    """The try with the largest or the smallest value."""
+    return (max if at_top else min)(record.tries, key=lambda item: item.value)
 
 
 def _wanted(problem: Problem, record: Record) -> int:
@@ -55,7 +60,7 @@ def _wanted(problem: Problem, record: Record) -> int:
     near = near_goal(problem, record.tries) or record.tries[-1:]
     variance = sum(item.error**2 * item.members**2 for item in near) / sum(item.members for item in near)
     wanted = MARGIN * variance / problem.accuracy / problem.accuracy
-    if wanted > ENOUGH**2 * max(record.left, 1):
+    if record.left == 0 or wanted > ENOUGH**2 * record.left:
         raise ConvergenceError(
             f"accuracy={problem.accuracy:g} takes about {wanted:.2g} members, and {record.left} of {problem.members} are left; give "
             "more (members=), or ask for less"
@@ -101,6 +106,6 @@ def _answer(problem: Problem, record: Record, curve: Curve, x: float, error: flo
         )
     inside = min(max(x, problem.low), problem.high)
     if abs(curve.at(inside)) > 2.0 * curve.deviation(inside) + problem.accuracy / problem.goal:
-        raise beyond(problem, record.tries[-1], at_top=x >= problem.high)
+        raise beyond(problem, _outermost(record, x >= problem.high), at_top=x >= problem.high)
     slope = curve.slope(inside)
     return Root(inside, curve.deviation(inside) / max(abs(slope), 1e-12), slope, tuple(record.tries))

@@ -17,6 +17,7 @@ from metastable.handle import Handle
 from metastable.integrate import tangent
 from metastable.integrate.plan import MAX_STEPS, Accuracy, Plan, Save, Wishes, short, size_of_value
 from metastable.integrate.planning import make
+from metastable.integrate.scheduled import ADAPTIVE
 from metastable.kernels import select
 from metastable.model import Attention, Schedule
 
@@ -217,7 +218,7 @@ def _asked(run: Any, t: Any) -> tuple[float, tuple[tuple[float, Attention], ...]
         raise InvalidInputError(f"run must be a metastable.Run, not {type(run).__name__}; simulate first")
     handle: Any = run
     for word in handle.method.split("+"):
-        if word not in ("tsit5", "rodas", "auto"):
+        if word not in ADAPTIVE:
             raise UnsupportedError(
                 f"the exponents are those of the flow, and this run was made by method={handle.method!r}; use method='tsit5'"
             )

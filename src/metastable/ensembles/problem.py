@@ -14,6 +14,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.analysis.observe_own import name_of, required_arguments, required_names
+from metastable.ensembles.digests import DIGEST
 from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
@@ -249,7 +250,7 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
         if not isinstance(name, str) or not name.strip(". ") or {"/", "\\"} & {*name}:
             raise InvalidInputError(f"observe: {name!r} cannot be the name of a result; use letters, digits and _")
         item: Any = known.as_observable(observable, f"observe[{name!r}]", name)
-        if name in ("status", "accepted", "rejected", "evaluations", "member", "member_seed", "member_digest", "time"):
+        if name in ("status", "accepted", "rejected", "evaluations", "member", "member_seed", DIGEST, "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
         # With one model for all, its lengths are filled in (and shown by the dataset); else member by member.
         checked[name] = item if model is None else known.for_model(item, model)

@@ -254,7 +254,9 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
         )
-    attributes = current_attributes(stats)
+    attributes = {
+        name: value for name, value in current_attributes(stats).items() if name not in (digests.TIMES, digests.VALUES)
+    }
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
     for name, values in stats.data_vars.items():

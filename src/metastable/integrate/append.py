@@ -35,7 +35,7 @@ def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: 
         breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
         progress=report,
     )
-    states = solution.states
+    states = solution.states.copy()  # they are part of the dense output, of which the earlier tokens have their own
     for saved, t in zip(states, solution.times):
         saved[:first] = earlier(min(float(t), earlier.end))
     dense = solution.dense

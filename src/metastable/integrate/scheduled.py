@@ -22,13 +22,13 @@ from metastable.kernels import select
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
 
-METHODS = ("auto", *TABLEAUS, "rodas")
+ADAPTIVE = ("auto", *TABLEAUS, "rodas")
 """Adaptive methods: they can stop anywhere."""
 
 
 def check(plan: Plan) -> None:
     """Raise `UnsupportedError` for a piece that cannot be part of a schedule."""
-    if plan.method not in METHODS:
+    if plan.method not in ADAPTIVE:
         why = "layers have a model each: give a list of models" if plan.method == "layers" else "leave noise out"
         raise UnsupportedError(f"method={plan.method!r} takes no Schedule; {why}")
     if not plan.model.norm.autonomous and plan.method not in TABLEAUS:

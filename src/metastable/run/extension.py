@@ -14,6 +14,7 @@ from metastable.integrate import extend, rodas
 from metastable.integrate.methods import FIXED_STEP
 from metastable.integrate.plan import Plan, Save, Wishes, short
 from metastable.integrate.planning import horizon, make
+from metastable.integrate.scheduled import ADAPTIVE
 from metastable.integrate.solution import Solution
 from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels.select import EXPLICIT, LONG_HORIZON
@@ -26,8 +27,6 @@ AS_BEFORE = 10.0
 """A run that tried implicit steps and went back to explicit ones goes on with these, to a horizon so many times as long."""
 SAME_END = 1e-9
 """Relative difference of two ends that are one, but for the rounding of multiples of a step."""
-METHODS = ("auto", *TABLEAUS, "rodas")
-"""What the method of a further part may be, where the run so far was adaptive."""
 
 
 def extended(
@@ -43,7 +42,7 @@ def extended(
     earlier = memory.solution_of(run._made)
     _check_can_go_on(run)
     _check_whole(run, earlier)
-    _checks.choice(method, "method", METHODS)
+    _checks.choice(method, "method", ADAPTIVE)
     save = _save(run, until, times, earlier)
     wishes = _wishes(run, save, method)
     steps = _checks.count(run._made.attrs["max_steps"] if max_steps is None else max_steps, "max_steps")

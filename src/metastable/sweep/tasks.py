@@ -137,7 +137,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
     An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member reached the last time
     is a failure.
     """
-    from metastable.ensembles import digests, ensemble  # Numba and xarray, which only workers need
+    from metastable.ensembles import ensemble  # Numba and xarray, which only workers need
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StoppedEarlyWarning)  # what it says is counted, or ends the task
@@ -173,11 +173,7 @@ def run_ensemble(task: Task) -> xr.Dataset:
             )
         )
     early = Counter(map(str, statuses[~finished]))
-    return (
-        result.drop_vars(digests.DIGEST)
-        .assign({UNFINISHED: early.total()})
-        .assign_attrs({EARLY: json.dumps(dict(sorted(early.items())))})
-    )
+    return result.assign({UNFINISHED: early.total()}).assign_attrs({EARLY: json.dumps(dict(sorted(early.items())))})
 
 
 # ------------------------------------------------------------------------------------------- what is kept of a result
@@ -198,10 +194,12 @@ class Variable:
 
 def variables(dataset: xr.Dataset, keep: str) -> list[Variable]:
     """The numeric variables of a result as float64, reduced over members if so asked, and the coordinates of their dims."""
+    from metastable.ensembles.digests import DIGEST
+
     kept: list[Variable] = []
     for name in sorted(map(str, dataset.data_vars)):
         array = dataset[name]
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in "biuf" or name == DIGEST:
             continue
         dims, values = tuple(map(str, array.dims)), np.asarray(array.values, dtype=np.float64)
         if keep == "statistics" and "member" in dims:

@@ -107,6 +107,14 @@ def test_too_few_members_are_an_error_not_an_answer():
         find(problem(5.0, members=150, accuracy=1e-3), poisson(lambda value: 2.0 * math.sqrt(value)))
 
 
+def test_a_search_that_has_spent_everything_says_so():
+    """The last member located the root, and none is left to measure it."""
+    wish = problem(5.0, low=1.0, high=1.25, first=1.1, members=100, accuracy=0.5)
+    for seed in range(20):
+        with pytest.raises((ConvergenceError, GoalError)):
+            find(wish, poisson(lambda value: 5.0 * value**0.3, seed))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whole_numbers_are_the_nearest_ones(seed):
     """Powers of the knob at random, rising and falling: no number has a mean that is nearer by more than errors allow."""
