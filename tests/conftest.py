@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,3 +18,11 @@ def registry() -> Iterator[None]:
     for family, kinds in before.items():
         declare.REGISTRY[family].clear()
         declare.REGISTRY[family].update(kinds)
+
+
+@pytest.fixture(autouse=True)
+def figures() -> Iterator[None]:
+    """Figures that a test leaves open are closed after it."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

@@ -295,4 +295,4 @@ def test_charts_are_enlarged_by_plotly(visit):
         expect(chart.locator(".main-svg").first).to_be_visible()
         chart.locator("body").press("Escape")
         expect(dialog).to_be_hidden()
-    assert page.locator("#large iframe").count() == 0
+    expect(page.locator("#large iframe")).to_have_count(0)

@@ -37,10 +37,12 @@ LATEST = 1e300
 """The end of time: what has not merged by then never does, as far as double precision tells."""
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
+COUNTING = 1e-5
+"""The same where only the number of clusters is asked for."""
+DISTURBED = 3e-6
+"""The same in disturbed cascades, whose places are uncertain by `SMALLEST_BLUR` at least."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
-ROUGH = 1e-5
-"""Error of a step where only the number of clusters is asked for, and in disturbed cascades, whose places are that uncertain."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 ARRIVED = 0.02
@@ -158,11 +160,11 @@ def predict_merges(
     carried = _carried(clusters, parted, back, tree) if parted is not None and followed else None
     if carried is not None:
         alone, (groups, tree) = tree, carried
-        copies = [groups.group_tree(places, back, ROUGH) for places in groups.disturbed(blur)]
+        copies = [groups.group_tree(places, back, DISTURBED) for places in groups.disturbed(blur)]
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
         return with_doubts(tree, copies, t0, encounter, torn)
-    copies = [clusters.tree(places, ROUGH) for places in clusters.disturbed(blur)] if len(tree) else []
+    copies = [clusters.tree(places, DISTURBED) for places in clusters.disturbed(blur)] if len(tree) else []
     doubts = with_doubts(tree, copies, t0, encounter)
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
@@ -180,7 +182,7 @@ def counts_after(
     radius = cluster_radius(model) if radius is None else radius
     clusters = Clusters(state, model, t0, radius)
     waits = (np.asarray(times, dtype=float) - t0) * clusters.pace
-    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=ROUGH)
+    path = clusters.path(clusters.places, ARRIVED * radius, until=float(waits[-1]), tolerance=COUNTING)
     counts = np.full(waits.size, np.nan)
     bound = link_bound(radius)
     for row, wait in enumerate(waits):

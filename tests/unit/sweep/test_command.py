@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import metastable as ms
+from metastable._words import counted
 from metastable.cli import main
 from metastable.cli.sweep import plot_settings
 from metastable.sweep import open_results
@@ -241,11 +242,11 @@ def test_members_that_stop_early_are_counted(folder):
     assert early > 0
     assert 0 < done.sum() < done.size
     assert (found.unfinished.values[done] == missing.values[done]).all()
-    assert f"{early} members stopped early ({early} max_steps)" in text
+    assert f"{counted(early, 'member')} stopped early ({early} max_steps)" in text
     assert "raise max_steps in [run]" in text
     text = " ".join(call("status", "few", "--failures", cwd=folder).split())
     assert {item.attrs["unfinished"] for item in open_results(folder / "few").data_vars.values()} == {early}
-    assert f"unfinished {early} members" in text
+    assert f"unfinished {counted(early, 'member')}" in text
     assert "none of the 3 members reached t = 8 (3 max_steps)" in text
 
 
