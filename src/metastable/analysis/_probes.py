@@ -7,6 +7,7 @@ Only ever imported inside functions: Numba takes half a second to load.
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,41 @@ LAST = 16
 """Parts of the stretch of time behind the end of a path."""
 
 
+class Followers(NamedTuple):
+    """Follower k starts at row k of `tokens` (f, d), has the mass own_k, follows the leader home_k and sees the masses seen_k (m,) at
+    the places of the leaders, who have at least its own mass."""
+
+    tokens: Any
+    own: Any
+    home: Any
+    seen: Any
+
+
+class Rule(NamedTuple):
+    """Under the inverse temperature `beta`, a follower has left that is farther than the chord `limit` from its leader for longer than
+    `brief` times the time."""
+
+    beta: Any
+    limit: Any
+    brief: Any
+
+
+class Work(NamedTuple):
+    """Memory of a step: attention weights (m,), the force (d,) and the matrix of the step (d, d)."""
+
+    weights: Any
+    force: Any
+    matrix: Any
+
+
 @compiled
-def _step(y, own, places, seen, beta, h, weights, force, matrix):
+def make_work(m, d):
+    """Memory for steps among m places in dimension d."""
+    return Work(np.empty(m), np.empty(d), np.empty((d, d)))
+
+
+@compiled
+def _step(y, own, places, seen, beta, h, work):
     """One linearly implicit Euler step of length h of a token y (d,) of mass `own` among `places` (m, d), where it sees the masses
     `seen` (m,): y + (I - h J)^-1 h F in the tangent space. False where I - h J is not positive: the token leaves within the step.
 
@@ -32,6 +66,7 @@ def _step(y, own, places, seen, beta, h, weights, force, matrix):
 
     the derivative of F for Q^T K = beta I: the token's own logit does not change along the sphere, and J is symmetric.
     """
+    weights, force, matrix = work
     m, d = places.shape
     total, held = own, 0.0
     for j in range(m):
@@ -92,14 +127,13 @@ def _step(y, own, places, seen, beta, h, weights, force, matrix):
 @compiled
 def _advance(y, own, piece, places, seen, beta, h, work):
     """Move y along a whole step of the leaders, to `places`, in parts where it is unstable; False where that does not help."""
-    weights, force, matrix = work
     before = y.copy()
     parts = 1
     for _ in range(HALVINGS + 1):
         stays = True
         for part in range(parts):
             at = places if part == parts - 1 else places_at(piece, (part + 1.0) / parts)
-            stays = _step(y, own, at, seen, beta, h / parts, weights, force, matrix)
+            stays = _step(y, own, at, seen, beta, h / parts, work)
             if not stays:
                 break
         if stays:
@@ -135,14 +169,15 @@ def _calm(places, c, heaviest, beta, distance):
 
 
 @compiled
-def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
-    """Which followers (f,) leave their leader: farther than the chord `limit` from it for longer than `brief` times the time; and
-    the last time (f,) at which each of them is seen away, infinity where it does not come back.
+def leaving(begin, width, pieces, followers, rule):
+    """Which `followers` (f,) leave their leader, as the `rule` says; and the last time (f,) at which each of them is seen away,
+    infinity where it does not come back.
 
-    Follower k, of mass own_k, starts at row k of `tokens` (f, d), follows the leader home_k and sees the masses seen_k (m,) at the
-    leaders' places, who have at least its own mass. `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its
-    end leaders stand. A follower whose place becomes unstable in a long step has left it.
+    `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand. A follower whose place becomes
+    unstable in a long step has left it.
     """
+    tokens, own, home, seen = followers
+    beta, limit, brief = rule
     f, d = tokens.shape
     m = pieces.shape[2]
     found, lost = np.zeros(f, np.bool_), np.zeros(f, np.bool_)
@@ -151,7 +186,7 @@ def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
     for k in range(f):
         heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
     y, calm = tokens.copy(), np.zeros(m, np.bool_)
-    work = (np.empty(m), np.empty(d), np.empty((d, d)))
+    work = make_work(m, d)
     for step in range(len(width)):
         places, now = places_at(pieces[step], 1.0), begin[step] + width[step]
         for c in range(m):
@@ -172,18 +207,17 @@ def leaving(begin, width, pieces, tokens, own, home, seen, beta, limit, brief):
                     found[k], back[k] = True, now
     for k in range(f):
         span = brief * (begin[-1] + width[-1])
-        if since[k] < np.inf and _stays_away(y[k], own[k], places, home[k], seen[k], beta, limit, span, work):
+        if since[k] < np.inf and _stays_away(y[k], k, places, followers, rule, span, work):
             found[k], back[k] = True, np.inf
     return found, back
 
 
 @compiled
-def _stays_away(y, own, places, home, seen, beta, limit, span, work):
-    """Whether a follower is still far from its leader after the time `span`, while leaders stand."""
-    weights, force, matrix = work
+def _stays_away(y, k, places, followers, rule, span, work):
+    """Whether follower k, who is at y, is still far from its leader after the time `span`, while leaders stand."""
     for _ in range(LAST):
-        if not _step(y, own, places, seen, beta, span / LAST, weights, force, matrix):
+        if not _step(y, followers.own[k], places, followers.seen[k], rule.beta, span / LAST, work):
             return True
-        if not _far(y, places[home], limit):
+        if not _far(y, places[followers.home[k]], rule.limit):
             return False
     return True

@@ -73,13 +73,10 @@ def unsteady(clusters: Any, path: Any) -> tuple[NDArray[np.bool_], float]:
         begin + path.begin,
         path.width,
         path.pieces,
-        clusters.tokens[first],
-        clusters.token_mass[first],
-        clusters.labels[first],
-        ahead @ clusters.member.T,
-        clusters.strength,
-        np.sqrt(link_bound(clusters.radius)),
-        BRIEF,
+        _probes.Followers(
+            clusters.tokens[first], clusters.token_mass[first], clusters.labels[first], ahead @ clusters.member.T
+        ),
+        _probes.Rule(clusters.strength, np.sqrt(link_bound(clusters.radius)), BRIEF),
     )
     found[clusters.labels[first[left]]] = True
     return found, float(np.max(back[left] - begin, initial=0.0))

@@ -92,8 +92,8 @@ def test_one_that_leaves_is_told_from_one_that_stays():
         pieces[:, 0] = on_circle([0.0, angle])
         width = np.full(40, 5.0)
         begin = 100.0 + np.cumsum(width) - width
-        args = (begin, width, pieces, on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64))
-        left, back = _probes.leaving(*args, np.array([[1.0, 17.0]]), 16.0, 0.125, 0.02)
+        one = _probes.Followers(on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64), np.array([[1.0, 17.0]]))
+        left, back = _probes.leaving(begin, width, pieces, one, _probes.Rule(16.0, 0.125, 0.02))
         assert left.tolist() == [not stays]
         assert back.tolist() == [0.0 if stays else np.inf]
 
@@ -104,14 +104,14 @@ def test_a_probe_moves_like_a_token_among_frozen_places(dim):
     places, masses = sphere.uniform(4, dim=dim, seed=3), np.array([3.0, 1.0, 2.0, 5.0])
     model = ms.Attention(dim=dim, beta=4.0, frozen=ms.Frozen(places, masses))
     token = sphere.retract(places[0] + 0.05 * places[1])
-    work = (np.empty(4), np.empty(dim), np.empty((dim, dim)))
+    work = _probes.make_work(4, dim)
     y = token.copy()
     for _ in range(2000):
-        assert _probes._step(y, 1.0, places, masses, 4.0, 1e-3, *work)
+        assert _probes._step(y, 1.0, places, masses, 4.0, 1e-3, work)
     run = ms.simulate(model, token[None], until=2.0, progress=False)
     np.testing.assert_allclose(y, run.final[0], atol=2e-3)
     for _ in range(30):
-        assert _probes._step(y, 1.0, places, masses, 4.0, 1e9, *work)
+        assert _probes._step(y, 1.0, places, masses, 4.0, 1e9, work)
     rest = ms.simulate(model, token[None], until=200.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
     np.testing.assert_allclose(y, rest, atol=1e-8)
 
