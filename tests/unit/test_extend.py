@@ -244,6 +244,18 @@ def test_a_run_with_appended_tokens():
     np.testing.assert_allclose(run.at(moments), whole.at(moments), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("dim", [2, 3])
+def test_appended_tokens_go_on_implicitly(dim, tmp_path):
+    """Who made the steps so far is told, though a run with appended tokens does not say where it can be taken up."""
+    model, start = ms.Attention(dim=dim, beta=9.0), ms.sphere.uniform(12, dim=dim, seed=0)
+    short = ms.simulate(model, start[:9], 20.0).append(start[9:])
+    short.save(tmp_path / "short.zarr")
+    for run in (short.extend(1e5), ms.load(tmp_path / "short.zarr").extend(1e5)):
+        assert run.method == "tsit5+rodas"
+        assert [(entry["method"], entry["to"]) for entry in run.notes["segments"]] == [("tsit5", 20.0), ("rodas", 1e5)]
+        assert sum(entry["steps"] for entry in run.notes["segments"]) == run.stats.accepted + run.stats.rejected
+
+
 def test_every_step_extended_by_times():
     """Steps so far stay, dense output goes."""
     model, start = ms.Attention(dim=2, beta=6.0), ms.sphere.uniform(8, dim=2, seed=3)
