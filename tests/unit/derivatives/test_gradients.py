@@ -188,7 +188,8 @@ def test_pieces_behind_the_end_have_zeros():
     alone = ms.gradient(model, start, GOAL, until=0.5)
     assert found["beta"] == [alone["beta"], [0.0, 0.0, 0.0], 0.0]
     assert [np.shape(entry) for entry in found["query"]] == [(2, 2), (3, 1, 2), (2, 2)]
-    assert not np.any(found["query"][1]) and not np.any(found["masses"][1])
+    assert not np.any(found["query"][1])
+    assert not np.any(found["masses"][1])
     np.testing.assert_array_equal(found["query"][0], alone["query"])
     assert [np.shape(entry) for entry in found["masses"]] == [(5,), (5,), (5,)]
 
