@@ -283,9 +283,10 @@ def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray, marks: tupl
         return gram(states[frame], still.at(float(times[frame])), still.most_frozen)
 
     image = draw_cosines(ax, matrix(0))
-    rows = row_marks(ax, states.shape[1]) if still.any_frozen else ()
+    rows = row_marks(ax, states.shape[1]) if still.any_frozen else None
     ax.set_ylabel("token (from 0)")
-    page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
+    room: Any = {} if rows is None else {"pad": 0.1}  # for diamonds beside rows
+    page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$", **room)
     centers, tints = marks
     if len(centers):
         beside: Any = {"transform": ax.get_yaxis_transform(), "clip_on": False, "zorder": 4}
@@ -298,11 +299,11 @@ def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray, marks: tupl
 
     def update(frame: int) -> None:
         image.set_data(matrix(frame))
-        if rows:
+        if rows is not None:
             mark_rows(rows, matrix(frame))
         title.set_text(f"{name}\n{style.time_label(float(f'{times[frame]:.3g}'))}")
 
-    return Scene(page, (image, *rows, title), update)
+    return Scene(page, (image, *(rows or ()), title), update)
 
 
 def _pictures(scene: Scene, frames: int, name: str, progress: bool | None, dpi: int = 120) -> Iterator[np.ndarray]:

@@ -60,4 +60,3 @@ def _center_handles(tints: Sequence[str], marker: str = "o") -> list[Any]:
 
     options: Any = {"linestyle": "", "marker": marker, "markeredgewidth": 0}
     return [Line2D([], [], color=tint, label=name, **options) for tint, name in CENTERS.items() if tint in tints]
-

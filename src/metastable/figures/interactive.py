@@ -12,6 +12,7 @@ from metastable.errors import UnsupportedError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, world_line
 from metastable.figures.gaps import angles_between, beside_gaps, note, stretches, with_arcs
+from metastable.figures.landmarks import AT_THE_EDGE, CHANGES, FROZEN, Landmarks, landmarks
 from metastable.figures.moments import STRIDE, RunLike, saved_states, trace, wants_log_time
 from metastable.figures.moments import frames as frames_of
 from metastable.figures.titles import describe_run, without_formulas
@@ -44,13 +45,14 @@ def plotly_run(run: RunLike, *, log: bool | None = None, moments: int = 300, fra
     times, states = trace(run, moments, log)
     film = frames_of(run, _checks.count(frames, "frames", minimum=2), log)
     chosen = np.unique(film.index, return_index=True)[1]  # saved states that a film would hold are there once
-    shown = Shown(times, states, film.times[chosen], film.states[chosen], logged, saved_states(run))
+    shown = Shown(times, states, film.times[chosen], film.states[chosen], logged, saved_states(run), landmarks(run))
     figure = (_circle if dim == 2 else _sphere)(go, shown)
     figure.update_layout(
         template="plotly_white",
         font={"family": "Georgia, Times New Roman, serif", "size": 14, "color": style.INK},
         margin={"l": 60, "r": 20, "t": 50, "b": 20},
-        showlegend=False,
+        showlegend=shown.still.any_frozen or bool(dim == 2 and shown.still.joints),
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
         title={"text": _title(run, shown), "x": 0.02, "font": {"size": 15}},
     )
     return figure
@@ -58,7 +60,7 @@ def plotly_run(run: RunLike, *, log: bool | None = None, moments: int = 300, fra
 
 class Shown(NamedTuple):
     """What is drawn: lines through `states` (m, tokens, dim) at `times`, positions of the slider `stops` (f,) with their
-    states `at`, whether time is `log`, and from how many `saved` states all that comes (None: dense output)."""
+    states `at`, whether time is `log`, from how many `saved` states all that comes (None: dense output), and what is `still`."""
 
     times: np.ndarray
     states: np.ndarray
@@ -66,12 +68,51 @@ class Shown(NamedTuple):
     at: np.ndarray
     log: bool
     saved: int | None
+    still: Landmarks
 
 
 def _title(run: RunLike, shown: Shown) -> str:
     words = without_formulas(describe_run(run, PAGE))
     far = bool((angles_between(shown.states) > STRIDE).any())
-    return ", ".join(part for part in (words, note(shown.saved, far)) if part).replace("\n", "<br>")
+    red = " (first token red)" if shown.states.shape[2] == 2 else ""
+    return ", ".join(part for part in (words + red, note(shown.saved, far)) if part).replace("\n", "<br>")
+
+
+def _frozen(go: Any, points: np.ndarray, **look: Any) -> Any:
+    """Frozen tokens (m, dim) as hollow diamonds."""
+    place = dict(zip("xyz", points.T))
+    marker = {"symbol": "diamond-open", "color": style.INK, "size": 6 if points.shape[1] == 3 else 10}
+    kind = go.Scatter3d if points.shape[1] == 3 else go.Scatter
+    return kind(**place, mode="markers", marker=marker, name=FROZEN, text=FROZEN, hoverinfo="text", **look)
+
+
+def _with_frozen(go: Any, figure: Any, shown: Shown) -> None:
+    """The slider moves the frozen tokens, the last trace, to those of the model at its time."""
+    number = len(figure.data) - 1
+    for frame, t in zip(figure.frames, shown.stops):
+        frame.data = [*frame.data, _frozen(go, shown.still.at(float(t)))]
+        frame.traces = [*frame.traces, number]
+
+
+def _still_lines(go: Any, figure: Any, shown: Shown) -> None:
+    """Frozen tokens as dashed lines of constant angle against depth, and a thin vertical line wherever the model changes."""
+    low = float(shown.times[shown.times > 0][0] if shown.log else shown.times[0])
+    dashed = {"color": style.INK, "width": 1.2, "dash": "dash"}
+    plain: Any = {"mode": "lines", "hoverinfo": "text"}
+    for point, first, last in shown.still.spans():
+        angle = float(angles_of(point))
+        edge = np.pi - AT_THE_EDGE
+        for height in (-edge, edge) if abs(angle) > edge else (angle,):
+            ends = [max(first, low), last]
+            line = go.Scatter(x=ends, y=[height] * 2, line=dashed, text=FROZEN, showlegend=False, **plain)
+            if ends[0] < last:
+                figure.add_trace(line, 1, 2)
+    thin = {"color": style.MUTED, "width": 1}
+    for number, t in enumerate(t for t in shown.still.joints if t > low):
+        line = go.Scatter(
+            x=[t, t], y=[-np.pi, np.pi], line=thin, name=CHANGES, text=CHANGES, showlegend=number == 0, **plain
+        )
+        figure.add_trace(line, 1, 2)
 
 
 def _joined(lines: Sequence[np.ndarray], width: int) -> np.ndarray:
@@ -128,7 +169,7 @@ def _circle(go: Any, shown: Shown) -> go.Figure:
     )
     last = shown.states[-1]
     names = [f"token {k}" for k in range(tokens)]
-    dots = {"color": colors, "size": 8, "line": {"color": "white", "width": 0.5}}
+    dots = {"color": [style.RED, *colors[1:]], "size": 8, "line": {"color": "white", "width": 0.5}}
     figure.add_trace(
         go.Scatter(x=last[:, 0], y=last[:, 1], mode="markers", marker=dots, text=names, hoverinfo="text"), 1, 1
     )
@@ -148,6 +189,11 @@ def _circle(go: Any, shown: Shown) -> go.Figure:
         go.Frame(name=str(i), data=[go.Scatter(x=state[:, 0], y=state[:, 1])], traces=[1])
         for i, state in enumerate(shown.at)
     ]
+    figure.update_traces(showlegend=False)
+    _still_lines(go, figure, shown)
+    if shown.still.any_frozen:
+        figure.add_trace(_frozen(go, shown.still.frozen[-1]), 1, 1)
+        _with_frozen(go, figure, shown)
     figure.update_xaxes(visible=False, range=[-1.1, 1.1], row=1, col=1)
     figure.update_yaxes(visible=False, scaleanchor="x", range=[-1.1, 1.1], row=1, col=1)
     figure.update_xaxes(title="depth t", type="log" if shown.log else "linear", row=1, col=2)
@@ -193,6 +239,10 @@ def _sphere(go: Any, shown: Shown) -> go.Figure:
         go.Frame(name=str(i), data=[go.Scatter3d(x=state[:, 0], y=state[:, 1], z=state[:, 2])], traces=[1])
         for i, state in enumerate(shown.at)
     ]
+    figure.update_traces(showlegend=False)
+    if shown.still.any_frozen:
+        figure.add_trace(_frozen(go, shown.still.frozen[-1]))
+        _with_frozen(go, figure, shown)
     hidden = {"visible": False}
     scene = {"xaxis": hidden, "yaxis": hidden, "zaxis": hidden, "aspectmode": "data"}
     figure.update_layout(height=620, scene=scene, **_controls(shown.stops))

@@ -218,12 +218,18 @@ def landmark_handles(
 ) -> list[Any]:
     """Entries of a key for what of the landmarks a picture has.
 
-    `frozen`: what it calls frozen tokens; `earlier`: those that are gone at the end are crosses; `ax`: the axis of depth on which joints
-    are.
+    `frozen`: what it calls frozen tokens; `earlier`: those that are gone at the end are crosses; `ax`: the axis of depth, where joints
+    are lines.
     """
     from matplotlib.lines import Line2D
 
-    options: Any = {"linestyle": "", "marker": MARKER, "markerfacecolor": "none", "markeredgewidth": EDGE, "markersize": 5.0}
+    options: Any = {
+        "linestyle": "",
+        "marker": MARKER,
+        "markerfacecolor": "none",
+        "markeredgewidth": EDGE,
+        "markersize": 5.0,
+    }
     handles = []
     if marks.any_frozen and (len(marks.frozen[-1]) or not earlier):
         handles.append(Line2D([], [], color=style.INK, label=frozen, **options))
