@@ -323,13 +323,14 @@ class _Rewind:
     def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
         """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first."""
         film, later = self.film, by_first_token(self.partition[leaders])
-        found = film.last_parting(later, leaders, begin, end, self.resolution)
-        while found is not None:
-            before, after = found
-            earlier = refine(by_first_token(film.look(*before)[leaders]), later)
-            self.events.add(earlier, later, leaders, sizes, film.time(*before), film.time(*after))
+        while later.max() + 1 < len(leaders):  # else all are apart, and nothing is left to be found
+            found = film.last_parting(later, leaders, begin, end, self.resolution)
+            if found is None:
+                break
+            end, after = found
+            earlier = refine(by_first_token(film.look(*end)[leaders]), later)
+            self.events.add(earlier, later, leaders, sizes, film.time(*end), film.time(*after))
             later = earlier
-            found = film.last_parting(later, leaders, begin, before, self.resolution)
 
     def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
         """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end where one of them is
