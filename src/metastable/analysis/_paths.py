@@ -17,8 +17,15 @@ LEBESGUE = 2.21
 @compiled
 def places_at(piece, u):
     """Unit points (m, d) at the fraction u of a step."""
-    m, d = piece.shape[1:]
-    x = np.empty((m, d))
+    x = np.empty(piece.shape[1:])
+    write_places(piece, u, x)
+    return x
+
+
+@compiled
+def write_places(piece, u, x):
+    """The same, into x."""
+    m, d = x.shape
     for k in range(m):
         square = 0.0
         for a in range(d):
@@ -28,7 +35,6 @@ def places_at(piece, u):
             square += x[k, a] * x[k, a]
         for a in range(d):
             x[k, a] /= np.sqrt(square)
-    return x
 
 
 @compiled
