@@ -348,8 +348,7 @@ class Clusters:
         path = self.path(places, 0.0, until=back, gathered=self._gathered(), tolerance=tolerance)
         if back < LATEST and path.code == leaders.REACHED:
             reached = _paths.places_at(path.pieces[-1], 1.0)
-            further = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance)
-            path = leaders.joined(path, further)
+            path = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance, before=path)
         return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
 
     def _gathered(self) -> float:
@@ -372,11 +371,12 @@ class Clusters:
         beta: float | None = None,
         tolerance: float = TOLERANCE,
         gathered: float = 0.0,
+        before: Any = None,
     ) -> Any:
         """The way of points from these places on, as long as `until`; those within `reach` of one another are one, and all are when
         they have `gathered`.
 
-        `beta`: another inverse temperature than that of the model.
+        `beta`: another inverse temperature than that of the model. `before`: the way until `begin`, which is made longer.
         """
         from metastable.analysis import leaders
         from metastable.integrate.rodas.forces import plain_surroundings
@@ -393,6 +393,7 @@ class Clusters:
             tolerance=tolerance,
             max_steps=MAX_STEPS,
             gathered=gathered,
+            before=before,
         )
 
     def read(self, path: Any) -> MergeTree:

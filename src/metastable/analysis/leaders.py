@@ -65,12 +65,6 @@ class Path(NamedTuple):
     end: float
 
 
-def joined(one: Path, other: Path) -> Path:
-    """A path and its continuation."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in ("begin", "width", "pieces", "owner"))
-    return Path(*(np.concatenate(pair) for pair in pairs), code=other.code, end=other.end)
-
-
 @inner
 def _absorb(surroundings, work):
     """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""
@@ -123,8 +117,8 @@ def _march(surroundings, work, control, goal, tried, fewest):
     and how many steps were tried, `tried` earlier ones included."""
     until, tolerance, max_steps, gathered, late = goal
     m, d = work.x.shape
-    begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
-    owners = np.zeros((ROOM, m), dtype=np.int64)
+    begins, widths, pieces = np.empty(ROOM), np.empty(ROOM), np.empty((ROOM, 5, m, d))
+    owners = np.empty((ROOM, m), dtype=np.int64)
     steps, tries, rate, fresh = 0, tried, 0.0, True
     left = _absorb(surroundings, work)
     while True:
@@ -188,6 +182,7 @@ def solve(
     max_steps: int,
     gathered: float = 0.0,
     late: float = LATE,
+    before: Path | None = None,
 ) -> Path:
     """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`).
 
@@ -197,6 +192,8 @@ def solve(
     `late`: a step of a point that falls may be off by the tolerance times late t |v| along its velocity v. That delays the fall by late
     times the tolerance of its time t, and lets its last decades pass in half as many steps.
 
+    `before`: the way until `begin`, of the same points; the path that is returned begins with it.
+
     Whoever has joined another one costs nothing more: most steps of a cascade are those of the last two or three.
     """
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
@@ -205,7 +202,7 @@ def solve(
     goal = (float(until), float(tolerance), max_steps, float(gathered), float(late))
     m, d = places.shape
     names, stands, code, tries = np.arange(m), np.arange(m), FEWER, 0
-    stretches: list[tuple[Any, ...]] = []
+    stretches: list[tuple[Any, ...]] = [] if before is None else [(*before[:4], names, stands)]
     while code == FEWER:
         fewest = int(FEW_LEFT * len(names))
         *found, code, tries = _march(surroundings, work, control, goal, tries, fewest)

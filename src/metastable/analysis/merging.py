@@ -15,7 +15,13 @@ from metastable._checks import FloatArray
 from metastable._words import counted
 from metastable.analysis import _html
 from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
-from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
+from metastable.analysis.clusters import (
+    cluster_leaders,
+    cluster_sizes,
+    labels_of_unit_tokens,
+    leaders_of_labels,
+    link_bound,
+)
 from metastable.analysis.scales import cluster_radius_of_run
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
 from metastable.errors import PassingMergeWarning, UnsupportedError
@@ -311,7 +317,7 @@ class _Rewind:
         begin, state = self._checkpoint(window)
         earlier = refine(state, self.partition)
         if earlier.max() > self.partition.max():
-            leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
+            leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
             crowd = np.bincount(self.partition[leaders])
             moving = leaders[crowd[self.partition[leaders]] > 1]
             # The next checkpoint behind the start is in the window where the first half begins after it, or in the one behind that.
@@ -362,7 +368,7 @@ class Events:
         """
         if earlier.max() == later.max():
             return
-        first = cluster_leaders(earlier)
+        first = leaders_of_labels(earlier)
         sizes = np.bincount(earlier, weights=weight).astype(np.int64)
         home = later[first]
         merged: list[tuple[float, float, int, int, int, int]] = []
