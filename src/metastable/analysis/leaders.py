@@ -211,7 +211,8 @@ def solve(
             left, surroundings, smaller = _those_left(surroundings, work)
             names, stands, work = names[left], np.searchsorted(left, work.owner)[stands], smaller
     if len(stretches) == 1:
-        return Path(*stretches[0][:4], int(code), float(control[0]))
+        begins, widths, pieces, owners, *_ = stretches[0]
+        return Path(begins, widths, pieces, owners, int(code), float(control[0]))
     steps = sum(len(stretch[0]) for stretch in stretches)
     pieces, owners, done = np.empty((steps, 5, m, d)), np.empty((steps, m), dtype=np.int64), 0
     for begins, _, part, owner, known, standing in stretches:

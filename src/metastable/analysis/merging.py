@@ -54,6 +54,8 @@ class MergeTree(_checks.LockedArrays):
         one after the merge and `before` the last one before it.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
+    balanced : True for predicted trees that end with clusters in an exact balance, where nothing moves: disturbed by next to nothing they
+        merge further, so how many are left says nothing. False for trees of runs.
     until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
@@ -73,6 +75,7 @@ class MergeTree(_checks.LockedArrays):
     doubtful: NDArray[np.bool_] | None = None
     until: float | None = None
     noise: float = 0.0
+    balanced: bool = False
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -85,9 +88,14 @@ class MergeTree(_checks.LockedArrays):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What to know before believing the times, in words: that they are those of saved moments, that there was noise."""
-        saved = () if self.refined else ("times of saved moments",)
-        return saved if self.noise == 0 else (*saved, f"under noise {self.noise:g}, where merges are not for good")
+        """What to know before believing the times, in words: that they are those of saved moments, that there was noise, that clusters
+        are left which the slightest disturbance would merge."""
+        said = {
+            "times of saved moments": not self.refined,
+            f"under noise {self.noise:g}, where merges are not for good": self.noise > 0,
+            "clusters left in an exact balance that any disturbance ends": self.balanced,
+        }
+        return tuple(words for words, holds in said.items() if holds)
 
     def _repr_html_(self) -> str:
         left = int(self.final_labels.max()) + 1
@@ -99,6 +107,8 @@ class MergeTree(_checks.LockedArrays):
             "last merges": "; ".join(last),
             "times": "refined on dense output" if self.refined else "of saved moments: merged between before and time",
         }
+        if self.balanced:
+            facts["balance"] = "nothing moves any more, but the slightest disturbance would merge those that are left"
         if self.noise > 0:
             facts["noise"] = f"{self.noise:g}: tokens that meet part again, and merges are not for good"
         return _html.table("MergeTree", facts)
@@ -113,7 +123,7 @@ class MergeTree(_checks.LockedArrays):
 
     @property
     def complete(self) -> bool:
-        """True when one cluster is left at the end."""
+        """True when one cluster is left at the end (not so for clusters in an exact balance: `balanced`)."""
         return bool(self.final_labels.max() == 0)
 
     def count(self, t: ArrayLike) -> Any:

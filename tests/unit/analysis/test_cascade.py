@@ -550,3 +550,37 @@ def test_whether_followers_leave_does_not_depend_on_the_steps_of_leaders(seed):
     np.testing.assert_array_equal(found[0][0], found[1][0])
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=0.02)
     assert found[0][0].any() == (seed == 32)
+
+
+# ------------------------------------------------------------------------------------------------------- exact balances
+
+ANTIPODES = np.array([[1.0, 0.0], [-1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "left"),
+    [
+        (ANTIPODES, {}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {"query": np.diag([1.0, 1.2]), "key": np.eye(2)}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {"masses": np.arange(1.0, 5.0)}, 2),
+        (np.concatenate([ANTIPODES, on_circle([0.3])]), {}, 2),
+        (on_circle(np.pi / 2 * np.arange(4.0)), {"mask": ms.Full()}, 4),
+    ],
+)
+def test_clusters_in_an_exact_balance_are_left_and_said_to_be(state, fields, left):
+    """They were one cluster at the end of a tree without merges, or an IndexError."""
+    state = np.round(state, 15) / np.linalg.norm(np.round(state, 15), axis=1, keepdims=True)
+    tree = ms.predict_merges(state, ms.Attention(dim=2, beta=4.0, **fields), radius=0.1)
+    assert tree.final_labels.max() + 1 == left == tree.count(1e300)
+    assert not tree.complete
+    assert tree.balanced
+    assert "balance" in repr(tree)
+    assert "balance" in tree._repr_html_()
+
+
+def test_other_cascades_are_not_in_balance():
+    tree = ms.predict_merges(on_circle([0.0, 2.5, 1.0]), ms.Attention(dim=2, beta=4.0), radius=0.1)
+    assert tree.complete
+    assert not tree.balanced
+    assert not ms.predict_merges(ANTIPODES[:1], ms.Attention(dim=2, beta=4.0), radius=0.1).balanced
