@@ -253,7 +253,9 @@ def test_predict_shows_writes_and_draws_the_merges_of_a_stored_run(tmp_path):
 
 
 def test_predict_says_when_clusters_are_left_in_balance(tmp_path):
-    run = ms.simulate(ms.Attention(dim=2, beta=4.0), np.array([[1.0, 0.0], [-1.0, 0.0]]), until=1.0)
+    run = ms.simulate(
+        ms.Attention(dim=3, beta=4.0), np.diag([1.0, -1.0, 1.0])[[0, 0]] * [[1], [-1]], until=1.0, engine="reference"
+    )
     run.save(tmp_path / "run.zarr")
     text = call("predict", "run.zarr", "--at", "0", cwd=tmp_path)
     assert "2 clusters left" in text

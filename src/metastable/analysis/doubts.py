@@ -23,7 +23,7 @@ AT_ONCE = 3.0
 def with_doubts(
     tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float, torn: NDArray[np.bool_] | None = None
 ) -> MergeTree:
-    """The tree with `uncertainty`, `doubtful` and `balanced`, from disturbed cascades, merges at once, and those (m,) that are `torn`."""
+    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed cascades, merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter)
     if torn is not None:
         doubtful |= torn
