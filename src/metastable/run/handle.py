@@ -331,7 +331,8 @@ class Run(Handle):
         ----------
         until : the later time to reach, or "settled"; may be left out when `times` is given.
         times : further output times, all beyond `run.end`. A run that kept every step and is extended with `times` keeps its steps
-            so far, but no dense output. A run that kept chosen times and is extended without them keeps the state at `until`.
+            so far, but no dense output. A run that kept chosen times and is extended without them keeps the state at `until`. Either
+            way the states that were kept stay as they are, the exact one at the earlier end included.
         method : "auto" goes on as the run was made; a run that was explicit because its horizon was short goes on implicitly where that
             pays. "tsit5" and "rodas" decide.
         max_steps : give up after this many further steps (None: as many as the run was given).
