@@ -23,14 +23,12 @@ from collections import namedtuple
 from functools import cache
 
 import numpy as np
-from numba import types
 
 from metastable.integrate.rodas import charts as chart
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
-from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined, inner
-from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.cpu.compiled import address_of, aligned_array, call_address, inlined, inner
 from metastable.kernels.jacobian_sphere import (
     Columns,
     Model,
@@ -153,12 +151,6 @@ def _eigenvalue_address() -> int:
     return address_of(chart.rate_of_modes, np.zeros((1, 1)), 1, np.zeros(1))
 
 
-@intrinsic
-def _call_eigenvalues(typing_context, address, block, m, result):
-    """Call `rate_of_modes` at an address: it allocates, which a kernel does not."""
-    return types.none(types.int64, block, types.int64, result), generate_call
-
-
 @inlined
 def _rate(system, m, enough):
     """Rate of the fastest unstable mode of the block (0 when none grows), or a bound on it that is below `enough`."""
@@ -170,7 +162,8 @@ def _rate(system, m, enough):
         return max(0.0, bound)
     if m == 2:
         return max(0.0, chart.rate_of_pair(block))
-    _call_eigenvalues(system.eigenvalue_address, block, m, system.local.rate)
+    # By its address: it allocates, which a kernel does not.
+    call_address(system.eigenvalue_address, block, m, system.local.rate)
     return max(0.0, system.local.rate[0])
 
 

@@ -123,7 +123,7 @@ _KERNELS = {
 
 
 def kernel(kind: int, problem: Any, scratch: Any) -> int:
-    """Address of a kernel `(problem, pace, y, scratch, out)` for these types, to be called by `compiled.call_members`.
+    """Address of a kernel `(problem, pace, y, scratch, out)` for these types, to be called by `compiled.call_address`.
 
     It writes the velocities `out` at the states `y` of as many members as there are lanes; `pace` holds `rules.pace` of each.
     """

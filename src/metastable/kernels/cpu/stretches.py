@@ -11,7 +11,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import series
-from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
+from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.memory import line_of
 from metastable.kernels.cpu.problem import (
     CIRCLE_SERIES,
@@ -24,6 +24,9 @@ from metastable.kernels.cpu.problem import (
 )
 from metastable.kernels.cpu.rules import write_spin
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
+
+FIRST, BETWEEN, SECOND = range(3)
+"""Phases of the evaluation of one system; the one between is for series, and has one piece."""
 
 STRETCH = 256
 """Tokens per stretch aimed at, and the most groups of stretches (one per lane)."""

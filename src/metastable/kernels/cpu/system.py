@@ -18,11 +18,8 @@ from numba import prange
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import circle, general, stretches, tiles
 from metastable.kernels.cpu.compiled import (
-    BETWEEN,
-    FIRST,
-    SECOND,
     address_of,
-    call_piece,
+    call_address,
     compiled,
     inlined,
     inner,
@@ -34,6 +31,7 @@ from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
 from metastable.kernels.cpu.rules import inverse_length, pace, write_spin
 from metastable.kernels.cpu.series import Stretch, make_stretch
+from metastable.kernels.cpu.stretches import BETWEEN, FIRST, SECOND
 from metastable.kernels.cpu.vector import LANES
 
 PIECES_LIMIT = 32
@@ -184,7 +182,7 @@ def make(problem: Problem) -> Reference:
 @parallel
 def _phase_parallel(system, phase, pace, y, out):
     for piece in prange(system.buffers.pieces):
-        call_piece(system.kernel, phase, np.int64(piece), system, pace, y, out)
+        call_address(system.kernel, phase, np.int64(piece), system, pace, y, out)
 
 
 @inner
@@ -204,7 +202,7 @@ def velocity(system, time, y, out, threads):
             _phase_parallel(system, phase, speed, y, out)
         else:
             for piece in range(pieces):
-                call_piece(system.kernel, phase, piece, system, speed, y, out)
+                call_address(system.kernel, phase, piece, system, speed, y, out)
 
 
 @compiled
