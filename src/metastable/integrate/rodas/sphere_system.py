@@ -28,18 +28,17 @@ from metastable.integrate.rodas import charts as chart
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
+from metastable.kernels.cpu.chunks import chunk_tag, padded_dimension
 from metastable.kernels.cpu.compiled import address_of, aligned_array, call_address, inlined, inner
 from metastable.kernels.jacobian_sphere import (
     Columns,
     Model,
     Row,
     Vectors,
-    chunk_tag,
     drive,
     linearise,
     other_rows,
     padded_columns,
-    padded_dimension,
 )
 from metastable.kernels.minimax import LOG2E
 
@@ -68,7 +67,7 @@ SphereSystem = namedtuple(
         "columns",  # `jacobian_sphere.Columns`
         "vectors",  # `jacobian_sphere.Vectors`
         "local",  # `Local`
-        "tag",  # array whose number of axes is that of components per chunk, see kernels.jacobian_sphere
+        "tag",  # array whose number of axes is that of components per chunk, see kernels.cpu.chunks
         "frozen",  # number of frozen tokens, the first columns
         "defective",  # 1 when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)

@@ -10,7 +10,7 @@ force of 1e-50 is as accurate, relatively, as one of order one.
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.rules import divisor, own_weight, visible_range
+from metastable.kernels.cpu.rules import divisor, own_weight, range_of_others
 from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
 
 BOUNDED = 510.0
@@ -34,7 +34,7 @@ def members(problem, x, out):
         z = fill(own_weight(problem, k))
         force = fill(0.0)
         for q in range(4):
-            start, stop = visible_range(problem, k, q, k)
+            start, stop = range_of_others(problem, k, q)
             for j in range(start, stop):
                 exponent, pull = _pair(beta, c, s, load(x, j * LANES), load(x, sine + j * LANES))
                 weight = exp2_bounded(exponent) if beta < BOUNDED else exp2(exponent)
@@ -59,7 +59,7 @@ def row(problem, x, stride, k):
     z_odd = fill(0.0)
     force_odd = fill(0.0)
     for q in range(4):
-        j, stop = visible_range(problem, k, q, k)
+        j, stop = range_of_others(problem, k, q)
         while j + 2 * LANES <= stop:
             exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
             weight = exp2(exponent)
