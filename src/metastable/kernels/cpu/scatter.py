@@ -168,9 +168,9 @@ def weigh(memory, head, k, start, stop, top, line):
         else:
             logit = load(weights, j) - top
         weight = keep(exp2(logit), stop - j)
-        store_first(weights, j, weight, stop - j)
         weight_sum = weight_sum + weight
         sums = with_gaps(size, sums, weight, columns, own)
+        store_first(weights, j, weight, stop - j)
     put_four(line.sums, 0, LANES, sums)
     return weight_sum
 
@@ -188,41 +188,42 @@ def moments(memory, start, stop, weights, a, line):
 Sending = namedtuple("Sending", ["points", "stride", "weights", "inverse", "mean", "query", "back", "masses"])
 """What a row sends to columns: their coordinates in lines of `stride`, its weights for them, 1/Z, the mean of t . x, its query; and
 where it goes, `back` and `masses`."""
-ORIGIN = (0.0, 0.0, 0.0, 0.0)
 
 
 @inlined
-def _send(back, place, share, target, logit, query):
-    """Add `share target + logit query` of one component to what goes back to the columns of a vector."""
-    store(back, place, load(back, place) + (share * target + logit * query))
+def _exchange(sending, place, share, target, logit, query, gathered):
+    """One component of the columns of a vector: `share target + logit query` goes back to them, and `logit x_j` is gathered."""
+    store(sending.back, place, load(sending.back, place) + (share * target + logit * query))
+    return gathered + logit * load(sending.points, place)
 
 
 @inlined
-def _send_chunk(size, sending, place, share, target, logit, query):
-    """The same for a chunk of components, the first of which is at `place`."""
-    back, stride = sending.back, sending.stride
-    _send(back, place, share, target[0], logit, query[0])
-    _send(back, place + stride, share, target[1], logit, query[1])
+def _exchange_chunk(size, sending, place, share, target, logit, query, sums):
+    """The same for a chunk of components, the first of which is at `place`; returns the sums with what is gathered."""
+    stride = sending.stride
+    s0, s1, s2, s3 = sums
+    s0 = _exchange(sending, place, share, target[0], logit, query[0], s0)
+    s1 = _exchange(sending, place + stride, share, target[1], logit, query[1], s1)
     if size > 2:
-        _send(back, place + 2 * stride, share, target[2], logit, query[2])
+        s2 = _exchange(sending, place + 2 * stride, share, target[2], logit, query[2], s2)
     if size > 3:
-        _send(back, place + 3 * stride, share, target[3], logit, query[3])
+        s3 = _exchange(sending, place + 3 * stride, share, target[3], logit, query[3], s3)
+    return s0, s1, s2, s3
 
 
 @inlined
 def _scatter_small(size, sending, start, stop, line):
     """Small dimensions: l, what is sent to the columns, and c in lanes (`sums`), all in registers. Returns sum l."""
-    weights, masses = sending.weights, sending.masses
+    weights, masses, inverse, mean = sending.weights, sending.masses, sending.inverse, sending.mean
     target, query = numbers_of(size, line.target, 0), numbers_of(size, sending.query, 0)
     gained, sums = fill(0.0), get_four(line.sums, 0, LANES)
     for j in range(start, stop, LANES):
+        share = keep(load(weights, j), stop - j) * inverse
         columns = columns_of(size, sending.points, j, sending.stride)
-        share = keep(load(weights, j), stop - j) * sending.inverse
-        logit = share * dot(size, columns, target, fill(-sending.mean))
+        logit = share * dot(size, columns, target, fill(-mean))
         gained = gained + logit
         store(masses, j, load(masses, j) + logit)
-        _send_chunk(size, sending, j, share, target, logit, query)
-        sums = with_gaps(size, sums, logit, columns, ORIGIN)
+        sums = _exchange_chunk(size, sending, j, share, target, logit, query, sums)
     put_four(line.sums, 0, LANES, sums)
     return total(gained)
 
@@ -252,9 +253,7 @@ def _scatter_chunk(sending, start, stop, line, a):
     sums = get_four(line.sums, a * LANES, LANES)
     for j in range(start, stop, LANES):
         weight, logit = keep(load(sending.weights, j), stop - j), load(line.logits, j)
-        columns = columns_of(4, sending.points, a * stride + j, stride)
-        _send_chunk(4, sending, a * stride + j, weight, target, logit, query)
-        sums = with_gaps(4, sums, logit, columns, ORIGIN)
+        sums = _exchange_chunk(4, sending, a * stride + j, weight, target, logit, query, sums)
     put_four(line.sums, a * LANES, LANES, sums)
 
 
