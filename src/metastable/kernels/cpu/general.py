@@ -177,52 +177,62 @@ def make_row(problem: Problem, lines: int) -> Row:
 
 
 @inlined
-def _row_top(problem, head, k, x, stride, query):
+def _row_top(size, problem, head, k, x, stride, query):
     """Largest logit of row k."""
     if problem.unnormalized or problem.bounded[head]:
         return 0.0 if problem.unnormalized else problem.beta[head]
-    dim, width = problem.dim, problem.mass.size
+    width = problem.mass.size
     top = fill(LOWEST)
     for q in range(2):
         start, stop = seen_range(problem, k, q)
         for j in range(start, stop, LANES):
-            logit = dot(dim, columns_of(dim, x, j, stride), query, fill(0.0))
+            logit = dot(size, columns_of(size, x, j, stride), query, fill(0.0))
             logit = row_logits(problem, head, k, j, logit)
             top = maximum(top, where(keep(fill(1.0), stop - j), logit, LOWEST))
     for j in range(0, width, LANES):
-        logit = dot(dim, columns_of(dim, problem.frozen, j, width), query, fill(0.0))
+        logit = dot(size, columns_of(size, problem.frozen, j, width), query, fill(0.0))
         top = maximum(top, where(load(problem.mass, j), logit, LOWEST))
     return largest(top)
 
 
 @inlined
-def _row_sums(problem, head, k, x, stride, memory):
-    """W (returned) and D (into `difference`) of row k, in dimension two to four."""
-    dim, width, plain = problem.dim, problem.mass.size, not biased(problem, head)
-    query, own = numbers_of(dim, memory.query, 0), numbers_of(dim, memory.own, 0)
-    top = _row_top(problem, head, k, x, stride, query)
+def _row_sums(size, problem, head, k, x, stride, memory):
+    """W (returned) and D (into `difference`) of row k; `size` is the dimension."""
+    width, plain = problem.mass.size, not biased(problem, head)
+    query, own = numbers_of(size, memory.query, 0), numbers_of(size, memory.own, 0)
+    top = _row_top(size, problem, head, k, x, stride, query)
     weight_sum, sums = fill(0.0), no_four()
     for q in range(2):
         start, stop = seen_range(problem, k, q)
         for j in range(start, stop, LANES):
-            columns = columns_of(dim, x, j, stride)
-            logit = dot(dim, columns, query, fill(-top))
+            columns = columns_of(size, x, j, stride)
+            logit = dot(size, columns, query, fill(-top))
             if not plain:
                 logit = row_logits(problem, head, k, j, logit)
             weight = exp2(logit)
             if j + LANES > stop:
                 weight = keep(weight, stop - j)
             weight_sum = weight_sum + weight
-            sums = with_gaps(dim, sums, weight, columns, own)
+            sums = with_gaps(size, sums, weight, columns, own)
     for j in range(0, width, LANES):
-        columns = columns_of(dim, problem.frozen, j, width)
-        weight = exp2(dot(dim, columns, query, fill(-top))) * load(problem.mass, j)
+        columns = columns_of(size, problem.frozen, j, width)
+        weight = exp2(dot(size, columns, query, fill(-top))) * load(problem.mass, j)
         weight_sum = weight_sum + weight
-        sums = with_gaps(dim, sums, weight, columns, own)
-    for a in range(dim):
+        sums = with_gaps(size, sums, weight, columns, own)
+    for a in range(size):
         memory.difference[a] = 0.0
-    add_totals(dim, sums, memory.difference, 0)
+    add_totals(size, sums, memory.difference, 0)
     return total(weight_sum)
+
+
+@inlined
+def _sums_of_row(problem, head, k, x, stride, memory):
+    """The same, in code of its own for each dimension."""
+    if problem.dim == 2:
+        return _row_sums(2, problem, head, k, x, stride, memory)
+    if problem.dim == 3:
+        return _row_sums(3, problem, head, k, x, stride, memory)
+    return _row_sums(4, problem, head, k, x, stride, memory)
 
 
 @inlined
@@ -238,7 +248,7 @@ def row(problem, pace, x, stride, k, memory, out):
     along = 0.0
     for head in range(problem.beta.size):
         set_query(problem, head, memory.own, memory.query)
-        weight_sum = _row_sums(problem, head, k, x, stride, memory)
+        weight_sum = _sums_of_row(problem, head, k, x, stride, memory)
         along += add_head(problem, head, k, weight_sum, memory.own, memory.difference, memory.drift)
     emit(problem, pace, memory.own, memory.drift, along, out, k)
 
