@@ -185,8 +185,8 @@ def _finish(problem, stretch, token, gradient, i, out):
     store(out, (3 * i + 2) * LANES, scale * (up - radial * z))
 
 
-@inlined
-def _walk(problem, stretch, first, last, grows, out):
+@inner
+def walk(problem, stretch, first, last, grows, out):
     """Velocities (three vectors per token) of the tokens first..last of each lane.
 
     `grows` True: one after the other, the sums are what lies before them; None (in code of its own): they see one another wholly, the
@@ -223,15 +223,3 @@ def _walk(problem, stretch, first, last, grows, out):
         _finish(problem, stretch, token_1, gradient_1, i, out)
         if second:
             _finish(problem, stretch, token_2, gradient_2, i + 1, out)
-
-
-@inner
-def sphere_stretch(problem, stretch, first, out):
-    """Velocities of the tokens of each lane from `first` on, one after the other; the sums are what lies before them."""
-    _walk(problem, stretch, first, stretch.length, True, out)
-
-
-@inner
-def sphere_total(problem, stretch, last, out):
-    """Velocities of the first `last` tokens of each lane, who see one another wholly; the sums are those of everybody."""
-    _walk(problem, stretch, 0, last, None, out)

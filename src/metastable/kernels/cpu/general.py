@@ -20,19 +20,7 @@ from metastable.kernels.cpu.chunks import add_totals, columns_of, dot, no_four, 
 from metastable.kernels.cpu.compiled import inlined, inner, vectors
 from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, seen_range
-from metastable.kernels.cpu.vector import (
-    LANES,
-    exp2,
-    fill,
-    keep,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    where,
-)
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, spread, store, total, where
 
 LOWEST = -1e300
 """Stands for minus infinity in a maximum."""

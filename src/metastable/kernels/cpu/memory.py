@@ -155,13 +155,12 @@ def _entry(kind):
     return kind.copy(ndim=kind.ndim - 1) if isinstance(kind, types.Array) else kind
 
 
-def _line_type(lines, i) -> Any:
-    kinds = tuple(_entry(kind) for kind in lines.target.types)
-    line: Any = types.BaseTuple.from_types(kinds, lines.target.instance_class)
-    return line(lines, types.intp)
+def line_type(lines: ReferenceType) -> Any:
+    """The type of a line of a named tuple in memory."""
+    return types.BaseTuple.from_types(tuple(_entry(kind) for kind in lines.target.types), lines.target.instance_class)
 
 
-@intrinsic(_line_type)
+@intrinsic(lambda lines, i: line_type(lines)(lines, types.intp))
 def line_of(context, builder, signature, values):
     """Line i of a named tuple in memory, as a tuple of the same name: the i-th entry of every array, and numbers as they are."""
     lines, found = signature.args[0], []

@@ -17,15 +17,7 @@ from numba import prange
 
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import circle, general, stretches, tiles
-from metastable.kernels.cpu.compiled import (
-    address_of,
-    call_address,
-    compiled,
-    inlined,
-    inner,
-    parallel,
-    vectors,
-)
+from metastable.kernels.cpu.compiled import address_of, call_address, compiled, inlined, inner, parallel, vectors
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
@@ -168,14 +160,15 @@ def _tile_piece(phase, piece, system, pace, y, out):
 
 # -------------------------------------------------------------------------------------------------------- evaluation
 
-_KERNELS = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece, **stretches.KERNELS}
+_DIRECT = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece}
 
 
 def make(problem: Problem) -> Reference:
     """Memory and kernel for a problem."""
     system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
-    kernel = address_of(_KERNELS[problem.kind], 0, 0, Reference(system), 0.0, numbers, numbers)
+    piece = _DIRECT.get(problem.kind, stretches.piece_of_series)
+    kernel = address_of(piece, 0, 0, Reference(system), 0.0, numbers, numbers)
     return Reference(system._replace(kernel=kernel))
 
 

@@ -18,19 +18,7 @@ from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
 from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, row_logits
-from metastable.kernels.cpu.vector import (
-    LANES,
-    exp2,
-    fill,
-    keep,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    where,
-)
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, spread, store, total, where
 
 ROWS = 4
 COLUMNS = 128
