@@ -17,7 +17,7 @@ system. What is still pulled elsewhere follows later, as tokens of one cluster d
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from metastable._checks import FloatArray
 from metastable.integrate.rodas.control import first_control
 from metastable.integrate.rodas.forces import Surroundings, linearise
 from metastable.integrate.rodas.points import (
+    Work,
     attempt,
     fastest,
     grown,
@@ -36,11 +37,15 @@ from metastable.integrate.rodas.points import (
 from metastable.kernels.cpu.compiled import compiled, inner
 
 FIRST_STEP = 1e-2
+LATE = 10.0
+"""Tolerances by which a fall may be late, over the time at which it happens: at the default one hundred-thousandth of the time."""
+FEW_LEFT = 0.75
+"""Share of the points that are still alone at which the others are left behind."""
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
-# How a march ended.
-ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST = range(5)
+# How a march ended; the last one is the end of a stretch only.
+ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST, FEWER = range(6)
 
 
 class Path(NamedTuple):
@@ -58,12 +63,6 @@ class Path(NamedTuple):
     owner: np.ndarray
     code: int
     end: float
-
-
-def joined(one: Path, other: Path) -> Path:
-    """A path and its continuation."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in ("begin", "width", "pieces", "owner"))
-    return Path(*(np.concatenate(pair) for pair in pairs), code=other.code, end=other.end)
 
 
 @inner
@@ -113,15 +112,19 @@ def _gathered(work, distance):
 
 
 @compiled
-def _march(surroundings, work, control, until, tolerance, max_steps, gathered):
-    """Steps to the end: their begins, widths, polynomials and owners, and how it ended."""
+def _march(surroundings, work, control, goal, tried, fewest):
+    """Steps to the end, or until no more than `fewest` points move alone: their begins, widths, polynomials and owners, how it ended,
+    and how many steps were tried, `tried` earlier ones included."""
+    until, tolerance, max_steps, gathered, late = goal
     m, d = work.x.shape
-    begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
-    owners = np.zeros((ROOM, m), dtype=np.int64)
-    steps, tries, rate, fresh = 0, 0, 0.0, True
+    begins, widths, pieces = np.empty(ROOM), np.empty(ROOM), np.empty((ROOM, 5, m, d))
+    owners = np.empty((ROOM, m), dtype=np.int64)
+    steps, tries, rate, fresh = 0, tried, 0.0, True
     left = _absorb(surroundings, work)
     while True:
         code = ONE_LEFT if left == 1 else REACHED if control[0] >= until else EXHAUSTED if tries >= max_steps else -1
+        if code < 0 and left <= fewest:
+            code = FEWER
         if code >= 0:
             break
         if fresh:
@@ -131,7 +134,7 @@ def _march(surroundings, work, control, until, tolerance, max_steps, gathered):
             if not work.velocity.any():
                 code = STILL
                 break
-        h, error = attempt(surroundings, work, control, until, tolerance, rate)
+        h, error = attempt(surroundings, work, control, until, tolerance, rate, late * control[0])
         tries += 1
         if not h > 0.0:
             code = LOST
@@ -142,11 +145,31 @@ def _march(surroundings, work, control, until, tolerance, max_steps, gathered):
             begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
         begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
         write_piece(work, pieces[steps])
-        keep(control, until, h, error, rate, steps == 0)
+        keep(control, until, h, error, rate, steps == 0 and tried == 0)
         steps += 1
         left = 1 if _gathered(work, gathered) else _absorb(surroundings, work)
         fresh = True
-    return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code
+    return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code, tries
+
+
+@compiled
+def _write_all(pieces, owners, names, stands, all_pieces, all_owners):
+    """Pieces and owners of the points `names`, into those of all points, for whom the points number `stands` (m,) of them stand."""
+    for step in range(len(pieces)):
+        for k in range(len(stands)):
+            all_owners[step, k] = names[owners[step, stands[k]]]
+            for power in range(pieces.shape[1]):
+                for a in range(pieces.shape[3]):
+                    all_pieces[step, power, k, a] = pieces[step, power, stands[k], a]
+
+
+def _those_left(surroundings: Surroundings, work: Work) -> tuple[np.ndarray, Surroundings, Work]:
+    """The points that move alone (their numbers), and what moves them: others have no mass."""
+    left = np.flatnonzero(work.alone)
+    n = work.x.shape[1] - 1
+    together = n * int((left < surroundings.together // n).sum())
+    masses = np.ascontiguousarray(surroundings.masses[np.ix_(left, left)])
+    return left, surroundings._replace(masses=masses, together=together), make_work(work.x[left], together)
 
 
 def solve(
@@ -158,16 +181,43 @@ def solve(
     tolerance: float,
     max_steps: int,
     gathered: float = 0.0,
+    late: float = LATE,
+    before: Path | None = None,
 ) -> Path:
     """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`).
 
     They also count as one when all are within `gathered` (a chord) of the first. Well below 1/(beta |M|) all logits are equal there, so
     everybody goes to the first one, which stands still.
+
+    `late`: a step of a point that falls may be off by the tolerance times late t |v| along its velocity v. That delays the fall by late
+    times the tolerance of its time t, and lets its last decades pass in half as many steps.
+
+    `before`: the way until `begin`, of the same points; the path that is returned begins with it.
+
+    Whoever has joined another one costs nothing more: most steps of a cascade are those of the last two or three.
     """
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
     work = make_work(places, surroundings.together)
-    begins, widths, pieces, owners, code = _march(
-        surroundings, work, control, float(until), float(tolerance), max_steps, float(gathered)
-    )
+    goal = (float(until), float(tolerance), max_steps, float(gathered), float(late))
+    m, d = places.shape
+    names, stands, code, tries = np.arange(m), np.arange(m), FEWER, 0
+    stretches: list[tuple[Any, ...]] = [] if before is None else [(*before[:4], names, stands)]
+    while code == FEWER:
+        fewest = int(FEW_LEFT * len(names))
+        *found, code, tries = _march(surroundings, work, control, goal, tries, fewest)
+        stretches.append((*found, names, stands))
+        if code == FEWER:
+            left, surroundings, smaller = _those_left(surroundings, work)
+            names, stands, work = names[left], np.searchsorted(left, work.owner)[stands], smaller
+    if len(stretches) == 1:
+        begins, widths, pieces, owners, *_ = stretches[0]
+        return Path(begins, widths, pieces, owners, int(code), float(control[0]))
+    steps = sum(len(stretch[0]) for stretch in stretches)
+    pieces, owners, done = np.empty((steps, 5, m, d)), np.empty((steps, m), dtype=np.int64), 0
+    for begins, _, part, owner, known, standing in stretches:
+        end = done + len(begins)
+        _write_all(part, owner, known, standing, pieces[done:end], owners[done:end])
+        done = end
+    begins, widths = (np.concatenate([stretch[number] for stretch in stretches]) for number in (0, 1))
     return Path(begins, widths, pieces, owners, int(code), float(control[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.ensembles import digests
-from metastable.ensembles.problem import Problem
-from metastable.errors import InvalidInputError, ObservableError
+from metastable.ensembles.problem import Problem, names_of_lengths
+from metastable.errors import InvalidInputError, ObservableError, RepeatedMembersWarning
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
 
@@ -46,6 +48,8 @@ class Record:
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
+    stopped: bool = False
+    """Nobody waits for what is not measured yet."""
     failure: str = ""
     """Why the first member failed that could not be drawn or measured."""
     error: Exception | None = None
@@ -58,7 +62,7 @@ class Record:
 
     def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
-        from metastable.analysis.observe import for_model, lengths_of
+        from metastable.analysis.observe import for_model, lengths_left, lengths_of
         from metastable.analysis.observe_own import coordinates_of, measured
 
         problem = self.problem
@@ -68,7 +72,7 @@ class Record:
         for name, observable in problem.observables.items():
             item = for_model(observable, model)
             for length, value in lengths_of(item).items():
-                if length not in lengths_of(observable):
+                if length in lengths_left(observable):
                     self.lengths.setdefault(f"{name}_{length}", np.full(problem.members, np.nan))[member] = value
             found, dims = measured(
                 item,
@@ -96,10 +100,12 @@ class Record:
             self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
             self.dims[name] = dims
             self._check_sizes(name, shape, dims)
-            both = [dim for dim in dims if dim in self.problem.observables]
+            lengths = names_of_lengths(self.problem.observables)
+            both = [dim for dim in dims if dim in self.problem.observables or dim in lengths]
             if both:
+                what = f"a length of {lengths[both[0]]!r}" if both[0] in lengths else "an observable"
                 raise ObservableError(
-                    f"{both[0]!r} is the name of an observable and of a dimension of the observable {name!r}; call one of them "
+                    f"{both[0]!r} is the name of {what} and of a dimension of the observable {name!r}; call one of them "
                     "otherwise, in observe={...} or with metastable.observe.own(f, dims=(...))"
                 )
         known = self.values[name].shape[2:]
@@ -175,7 +181,7 @@ class Record:
             for name, values in self.values.items()
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
-        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items() if name not in variables}
+        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
         for column, name in enumerate(("accepted", "rejected", "evaluations")):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(
@@ -210,7 +216,8 @@ class Record:
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     """The attributes, with those that depend on who the members are as these members have them.
 
-    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN.
+    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN. Refuses several models under the
+    name of one, and warns of members that are there more than once.
     """
     gone = np.zeros(stats.sizes["member"], dtype=bool)
     for name in ("member_seed", "status"):
@@ -221,6 +228,7 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
             "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.isel(member=stats.status.notnull())"
         )
+    _check_repeated(stats)
     attributes = {**stats.attrs, "members": stats.sizes["member"]}
     if "member_seed" in stats.coords:
         seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
@@ -232,6 +240,27 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
         if "failed" not in statuses:
             attributes.pop("failure", None)
     return attributes
+
+
+def _check_repeated(stats: xr.Dataset) -> None:
+    """One seed, number and model make one member: two of them are the same, or of two models, of which `attrs` names the first."""
+    if "model" not in stats.attrs or not {"member", "member_seed", digests.DIGEST} <= {*stats.variables}:
+        return
+    names = list(zip(stats["member_seed"].values.tolist(), stats["member"].values.tolist()))
+    repeated = len(names) - len(set(names))
+    if len(set(zip(names, stats[digests.DIGEST].values.tolist()))) > len(set(names)):
+        raise InvalidInputError(
+            "stats holds members of the same seed and number with other values: ensembles of several models (or starts, times, "
+            "observables) were joined under the attributes of the first; join them with xarray.concat(ensembles, 'member', "
+            "combine_attrs='drop_conflicts')"
+        )
+    if repeated:
+        warnings.warn(
+            f"{repeated} of the {counted(len(names), 'member')} of stats are there already (same seed, same number): they say nothing "
+            "new, and errors of means come out too small; join ensembles of different seeds",
+            RepeatedMembersWarning,
+            stacklevel=4,
+        )
 
 
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:

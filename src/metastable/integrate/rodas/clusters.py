@@ -263,7 +263,7 @@ def _march(surroundings, work, control, until, tolerance, tries, first, trail):
             rate, fresh = fastest(work), False
             if not work.velocity.any():
                 return count, tries, STILL
-        h, error = attempt(surroundings, work, control, until, tolerance, rate)
+        h, error = attempt(surroundings, work, control, until, tolerance, rate, 0.0)
         tries -= 1
         if not h > 0.0:
             return count, tries, LOST

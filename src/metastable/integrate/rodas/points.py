@@ -28,6 +28,8 @@ from metastable.kernels.cpu.compiled import allocating, inner, summing
 
 REFUSED = 2.0
 """Error (over the tolerance) that stands for a step which was not taken."""
+MOST_FORGIVEN = 1000.0
+"""Tolerances by which a point that falls may be off along its way."""
 
 
 class Work(NamedTuple):
@@ -172,8 +174,30 @@ def _place_stage(work, i):
 
 
 @inner
-def take_step(surroundings, work, h):
-    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end."""
+def _forgiven(error, velocity, square, lag):
+    """The squared error of a step, `square` = |error|^2, of a point for which the time is free up to a few `lag`.
+
+    The part of the error along the velocity v is a delay by error/|v|: it is divided by 1 + lag |v|, which is at most `MOST_FORGIVEN`.
+    The part across it counts in full.
+    """
+    speed, along = 0.0, 0.0
+    for b in range(len(velocity)):
+        speed += velocity[b] * velocity[b]
+    speed = math.sqrt(speed)
+    if not lag * speed > 1e-3:
+        return square
+    for b in range(len(velocity)):
+        along += error[b] * (velocity[b] / speed)
+    share = 1.0 / (1.0 + min(lag * speed, MOST_FORGIVEN))
+    return square - (1.0 - share * share) * along * along
+
+
+@inner
+def take_step(surroundings, work, h, lag):
+    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end.
+
+    A point that falls may be late by `lag`, a time: see `_forgiven`.
+    """
     stages, slope, jacobian = work.stages, work.slope, work.jacobian
     m, n = work.velocity.shape
     last = 0
@@ -217,6 +241,8 @@ def take_step(surroundings, work, h):
                 change += WEIGHTS[i] * stages[i, k, b]
             last_stage += stages[STAGES - 1, k, b] ** 2
             end += change * change
+        if lag > 0.0:
+            last_stage = _forgiven(stages[STAGES - 1, k], work.velocity[k], last_stage, lag)
         if not last_stage <= error:
             error = last_stage
         if not end <= extent:
@@ -225,10 +251,10 @@ def take_step(surroundings, work, h):
 
 
 @inner
-def attempt(surroundings, work, control, until, tolerance, rate):
+def attempt(surroundings, work, control, until, tolerance, rate, lag):
     """Try the step that the control proposes: its length, and its error over the tolerance, above one where it was refused.
 
-    The length is not positive where the control has lost the thread.
+    The length is not positive where the control has lost the thread. `lag`: see `take_step`.
     """
     h = propose(control, until)
     if not h > 0.0:
@@ -236,7 +262,7 @@ def attempt(surroundings, work, control, until, tolerance, rate):
     if rate * h > CAP * OVERSHOOT:
         break_cap(control, rate)
         return h, REFUSED
-    error, extent = take_step(surroundings, work, h)
+    error, extent = take_step(surroundings, work, h, lag)
     error /= tolerance
     if not (error <= 1.0 and extent < 1.0):
         refuse(control, h, error, extent, rate)
