@@ -95,7 +95,10 @@ def stored_and_extended(folder: Path, engine: str, every: bool) -> ms.Run:
     assert (kept.engine, kept.end, kept.status) == (engine, 0.25, "success")
     assert kept.stats.accepted == once.stats.accepted
     np.testing.assert_allclose(kept.times, once.times, rtol=1e-9)
-    np.testing.assert_allclose(kept.states, once.states, rtol=0, atol=1e-10)
+    # Where the earlier run ended by a step, one long run interpolates.
+    joint = np.isclose(kept.times, 0.1) & (not every)
+    np.testing.assert_allclose(kept.states[~joint], once.states[~joint], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(kept.states[joint], once.states[joint], rtol=0, atol=1e-6)
     assert len(kept.dataset.attrs["model"]) < 2000
     return kept
 
