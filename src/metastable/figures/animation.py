@@ -240,7 +240,8 @@ def _sphere_scene(
             anchors.set_offsets(frozen[(frozen[:, 2] >= 0) == (name == "front"), :2])
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return Scene(page, (*layers["back"][:4], *layers["front"][:4], clock), update, landmark_handles(still))
+    kept = 4 if still.any_frozen else 3
+    return Scene(page, (*layers["back"][:kept], *layers["front"][:kept], clock), update, landmark_handles(still))
 
 
 def _title(run: RunLike, inches: float) -> str:
