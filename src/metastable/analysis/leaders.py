@@ -22,25 +22,18 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.control import first_control
-from metastable.integrate.rodas.forces import Surroundings, linearise
-from metastable.integrate.rodas.points import (
-    attempt,
-    fastest,
-    grown,
-    keep,
-    make_work,
-    set_frames,
-    write_piece,
-)
-from metastable.kernels.cpu.compiled import compiled, inner
+from metastable.integrate.rodas.control import T, first_control
+from metastable.integrate.rodas.forces import Surroundings
+from metastable.integrate.rodas.points import STILL, TAKEN, make_work, step
+from metastable.kernels.cpu.compiled import allocating, compiled, inner
+from metastable.kernels.cpu.memory import Reference
 
 FIRST_STEP = 1e-2
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
-# How a march ended.
-ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST = range(5)
+# How a march ended, besides EXHAUSTED, STILL and LOST of `rodas.points`.
+ONE_LEFT, REACHED = range(4, 6)
 
 
 class Path(NamedTuple):
@@ -69,7 +62,7 @@ def joined(one: Path, other: Path) -> Path:
 @inner
 def _absorb(surroundings, work):
     """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""
-    x, masses = work.x, surroundings.masses
+    x, masses = work.charts.origin, surroundings.masses
     m, d = x.shape
     left = 0
     for k in range(m):
@@ -92,7 +85,7 @@ def _absorb(surroundings, work):
                 masses[i, k] = 0.0
                 if work.owner[i] == k:
                     work.owner[i] = j
-            work.alone[k] = False
+            work.alone[k] = 0
             left -= 1
             break
     return left
@@ -101,7 +94,7 @@ def _absorb(surroundings, work):
 @inner
 def _gathered(work, distance):
     """Whether every leader is within `distance` (a chord) of the first."""
-    x = work.x
+    x = work.charts.origin
     m, d = x.shape
     for k in range(1, m):
         square = 0.0
@@ -112,40 +105,34 @@ def _gathered(work, distance):
     return True
 
 
+@allocating
+def _grown(array):
+    """A copy with room for twice as many steps."""
+    larger = np.zeros((2 * len(array), *array.shape[1:]), dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
 @compiled
-def _march(surroundings, work, control, until, tolerance, max_steps, gathered):
-    """Steps to the end: their begins, widths, polynomials and owners, and how it ended."""
-    m, d = work.x.shape
+def _march(surroundings, work, control, goal, max_steps, gathered):
+    """Steps to the end (`goal`: when, and the tolerance): their begins, widths, polynomials and owners, and how it ended."""
+    m, d = work.charts.origin.shape
     begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
     owners = np.zeros((ROOM, m), dtype=np.int64)
-    steps, tries, rate, fresh = 0, 0, 0.0, True
+    steps, tries = 0, max_steps
     left = _absorb(surroundings, work)
     while True:
-        code = ONE_LEFT if left == 1 else REACHED if control[0] >= until else EXHAUSTED if tries >= max_steps else -1
-        if code >= 0:
+        code = ONE_LEFT if left == 1 else REACHED
+        if left == 1 or control[T] >= goal[0]:
             break
-        if fresh:
-            set_frames(work)
-            linearise(surroundings, work)
-            rate, fresh = fastest(work), False
-            if not work.velocity.any():
-                code = STILL
-                break
-        h, error = attempt(surroundings, work, control, until, tolerance, rate)
-        tries += 1
-        if not h > 0.0:
-            code = LOST
-            break
-        if error > 1.0:
-            continue
         if steps == len(begins):
-            begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
-        begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
-        write_piece(work, pieces[steps])
-        keep(control, until, h, error, rate, steps == 0)
+            begins, widths, pieces, owners = _grown(begins), _grown(widths), _grown(pieces), _grown(owners)
+        begins[steps], owners[steps] = control[T], work.owner
+        widths[steps], tries, code = step(surroundings, work, control, goal, tries, steps == 0, pieces[steps])
+        if code != TAKEN:
+            break
         steps += 1
         left = 1 if _gathered(work, gathered) else _absorb(surroundings, work)
-        fresh = True
     return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code
 
 
@@ -167,7 +154,8 @@ def solve(
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
     work = make_work(places, surroundings.together)
+    goal = float(until), float(tolerance)
     begins, widths, pieces, owners, code = _march(
-        surroundings, work, control, float(until), float(tolerance), max_steps, float(gathered)
+        Reference(surroundings), Reference(work), control, goal, max_steps, float(gathered)
     )
     return Path(begins, widths, pieces, owners, int(code), float(control[0]))

@@ -27,7 +27,6 @@ it, as under a causal mask.
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,10 +34,11 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control as steps
-from metastable.integrate.rodas.forces import Surroundings, linearise
-from metastable.integrate.rodas.points import attempt, fastest, keep, make_work, set_frames, write_piece
+from metastable.integrate.rodas.forces import Surroundings
+from metastable.integrate.rodas.points import EXHAUSTED, LOST, STILL, TAKEN, make_work, step
 from metastable.integrate.rodas.prepare import Frame, dense_tokens, frame_of
 from metastable.kernels.cpu.compiled import compiled
+from metastable.kernels.cpu.memory import Reference
 from metastable.model import Attention, Full
 
 REACH = 1e-2
@@ -52,8 +52,8 @@ ROOM = 64
 NOISE = 4.0 * np.finfo(float).eps
 """Relative error of a force that is the sum of few."""
 
-# How a march ended.
-MET, FILLED, REACHED, EXHAUSTED, STILL, LOST = range(6)
+# How a march ended, besides EXHAUSTED, STILL and LOST.
+MET, FILLED, REACHED = range(4, 7)
 
 
 class Cluster(NamedTuple):
@@ -96,17 +96,11 @@ class Field:
 
     def surroundings(self, sizes: FloatArray, leading: int, reach: float) -> Surroundings:
         """For points of these sizes, of whom the `leading` ones see each other and are solved together."""
-        dim = self.forms.shape[1]
-        scales = np.array([v[0, 0] if np.array_equal(v, v[0, 0] * np.eye(dim)) else 0.0 for v in self.values])
-        tilts = self.values - scales[:, None, None] * np.eye(dim)
-        tilted = bool(tilts.any()) or not self.at_rest_alone
-        together = leading * (dim - 1)
         order = np.arange(len(sizes))
         seen = order[None, :] < np.maximum(order[:, None] + 1, leading)
         masses = np.where(seen, sizes, 0.0) - self.unseen * np.eye(len(sizes))
-        return Surroundings(
-            masses, self.forms, self.betas, scales, tilts, np.array(self.frame.drift), tilted, together, reach
-        )
+        rest, together = np.array(self.frame.drift, order="C"), leading * (self.forms.shape[1] - 1)
+        return Surroundings(masses, self.forms, self.betas, self.values, rest, together, reach)
 
     def attention(
         self, k: int, places: FloatArray, sizes: FloatArray, head: int
@@ -237,48 +231,40 @@ def release(places: FloatArray, clusters: list[Cluster], limit: float) -> tuple[
 # ----------------------------------------------------------------------------------------------------------- marching
 
 
-Trail = namedtuple("Trail", ["begins", "widths", "pieces"])
-"""Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+class Trail(NamedTuple):
+    """Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+
+    begins: FloatArray
+    widths: FloatArray
+    pieces: FloatArray
 
 
 @compiled
-def _march(surroundings, work, control, until, tolerance, tries, first, trail):
+def _march(surroundings, work, control, goal, tries, first, trail):
     """Steps until points meet (MET), the trail is filled, or the end; how many, how many tries are left, and how it ended.
 
-    `first`: no step was made before.
+    `goal`: until when, and the tolerance. `first`: no step was made before.
     """
-    d = work.x.shape[1]
-    leading = surroundings.together // (d - 1)
-    count, rate, fresh, square = 0, 0.0, True, surroundings.reach**2
+    x, square = work.charts.origin, surroundings.reach**2
+    d = x.shape[1]
+    leading, count = surroundings.together // (d - 1), 0
     while True:
-        if control[0] >= until:
+        if control[steps.T] >= goal[0]:
             return count, tries, REACHED
         if count == len(trail.begins):
             return count, tries, FILLED
-        if tries <= 0:
-            return count, tries, EXHAUSTED
-        if fresh:
-            set_frames(work)
-            linearise(surroundings, work)
-            rate, fresh = fastest(work), False
-            if not work.velocity.any():
-                return count, tries, STILL
-        h, error = attempt(surroundings, work, control, until, tolerance, rate)
-        tries -= 1
-        if not h > 0.0:
-            return count, tries, LOST
-        if error > 1.0:
-            continue
-        trail.begins[count], trail.widths[count] = control[0], h
-        write_piece(work, trail.pieces[count])
-        keep(control, until, h, error, rate, first and count == 0)
+        trail.begins[count] = control[steps.T]
+        trail.widths[count], tries, code = step(
+            surroundings, work, control, goal, tries, first and count == 0, trail.pieces[count]
+        )
+        if code != TAKEN:
+            return count, tries, code
         count += 1
-        fresh = True
         for k in range(leading):
             for j in range(k):
                 distance = 0.0
                 for a in range(d):
-                    distance += (work.x[k, a] - work.x[j, a]) ** 2
+                    distance += (x[k, a] - x[j, a]) ** 2
                 if distance < square:
                     return count, tries, MET
 
@@ -342,27 +328,21 @@ class Flow:
         m, d = self.places.shape
         # Clusters that may come apart are looked at after every step.
         room = 1 if closely or any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
-        begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
+        trail = Trail(np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d)))
         surroundings = self.field.surroundings(self.sizes, self.leading, REACH * self.tolerance)
         work = make_work(self.places, surroundings.together, len(self.field.betas))
-        count, left, code = _march(
-            surroundings,
-            work,
-            self.control,
-            until,
-            self.tolerance,
-            self.tries,
-            self.accepted == 0,
-            Trail(begins, widths, pieces),
-        )
+        goal, first = (until, self.tolerance), self.accepted == 0
+        around, memory, written = Reference(surroundings), Reference(work), Reference(trail)
+        count, left, code = _march(around, memory, self.control, goal, self.tries, first, written)
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)
-        tokens = self.field.frame.back(pieces[:count][:, :, self.point_of])
-        self.places = work.x.copy()
-        self._stretch(pieces[:count, 0], widths[:count])
+        begins, widths, pieces = (part[:count] for part in trail)
+        tokens = self.field.frame.back(pieces[:, :, self.point_of])
+        self.places = work.charts.origin.copy()
+        self._stretch(pieces[:, 0], widths)
         self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
         self.join()
-        return begins[:count], widths[:count], tokens, int(code)
+        return begins, widths, tokens, int(code)
 
     def _stretch(self, places: FloatArray, widths: FloatArray) -> None:
         """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d) to where the points are."""

@@ -1,4 +1,4 @@
-"""What moves points with masses: attention of several heads, with its Jacobian in tangent bases.
+"""What moves points with masses: attention of several heads, with its Jacobian in charts.
 
 Points move as
 
@@ -6,8 +6,11 @@ Points move as
     p_kjh = m_kj exp(beta_h x_k^T M_h (x_j - x_k)) / Z_kh,
 
 with M_h = Q_h^T K_h, m_kj the mass that point k sees at point j (m_kk at its own place), and R = V_sum - lambda I: lambda x_k has no
-tangent part, so it may be taken off, which leaves nothing but differences where V_sum = lambda I. V_h = s_h I + T_h; where all T_h
-and R are zero (`tilted` False) they cost nothing, and V = I has the bits that it would have without them.
+tangent part, so it may be taken off, which leaves nothing but differences where V_sum = lambda I. With Delta = x_j - x_k and
+g_h = beta_h M_h^T x_k the derivatives of G_k are, before they are put into charts,
+
+    by x_j:   sum_h p_kjh (V_h + V_h (Delta - D_kh) g_h^T),
+    by x_k:   R - sum_h (1 - p_kkh) V_h + sum_{h, j != k} p_kjh V_h (Delta - D_kh) (beta_h M_h Delta - g_h)^T.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.integrate.rodas.charts import chart_velocity, radial, reflect_block, set_frames
 from metastable.kernels.cpu.compiled import inner, summing
 from metastable.kernels.cpu.fastmath import exp2
+from metastable.kernels.jacobian_sphere import apply
 from metastable.kernels.minimax import LOG2E
 
 
 class Surroundings(NamedTuple):
-    """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas`, `scales` s (h,) and `tilts` T (h, d, d);
-    `rest` R (d, d).
+    """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas` (h,) and `values` V (h, d, d); `rest` R (d, d).
 
     `together`: leading coordinates that are solved at once, those of points who see each other (all, or those of a prefix, or the first
     one's d - 1); later points see earlier ones only. `reach`: the distance (a chord) at which two are one.
@@ -33,19 +37,17 @@ class Surroundings(NamedTuple):
     masses: FloatArray
     forms: FloatArray
     betas: FloatArray
-    scales: FloatArray
-    tilts: FloatArray
+    values: FloatArray
     rest: FloatArray
-    tilted: bool
     together: int
     reach: float
 
 
 def plain_surroundings(masses: FloatArray, form: FloatArray, beta: float, together: int, reach: float) -> Surroundings:
     """One head with V = I."""
-    nothing = np.zeros((1, *form.shape))
+    identity = np.eye(len(form))
     return Surroundings(
-        masses, np.array(form[None]), np.array([beta]), np.ones(1), nothing, nothing[0].copy(), False, together, reach
+        masses, np.array(form[None]), np.array([beta]), identity[None], np.zeros_like(identity), together, reach
     )
 
 
@@ -66,8 +68,8 @@ def attend(surroundings, work, k):
     d, m = x.shape
     # Behind those who lead nobody sees a later one.
     count = max(k + 1, surroundings.together // (d - 1))
-    for a in range(d):
-        force[a] = 0.0
+    force[:] = 0.0
+    apply(surroundings.rest, x[:, k], force)
     for h in range(len(surroundings.betas)):
         form, beta, weights = surroundings.forms[h], surroundings.betas[h], work.weights[h]
         query, spread = work.queries[h], work.spreads[h]
@@ -98,119 +100,72 @@ def attend(surroundings, work, k):
         work.others[h] = others
         for b in range(d):
             spread[b] = _weighted(weights, x[b], k, count)
-        for a in range(d):
-            force[a] += surroundings.scales[h] * spread[a]
-            if surroundings.tilted:
-                for b in range(d):
-                    force[a] += surroundings.tilts[h, a, b] * spread[b]
-    if surroundings.tilted:
-        for a in range(d):
-            for b in range(d):
-                force[a] += surroundings.rest[a, b] * x[b, k]
+        apply(surroundings.values[h], spread, force)
 
 
 @inner
-def to_chart(work, k, r, out):
-    """Velocity (n,) in the chart of point k at its chart point, from G_k; returns <x_k, G_k>."""
-    x, frames, force = work.x, work.frames, work.force
-    d = x.shape[1]
-    radial = 0.0
-    for a in range(d):
-        radial += x[k, a] * force[a]
-    for b in range(d - 1):
-        along = 0.0
+def _pull_of(surroundings, work, k, j):
+    """The derivative of G_k by the place of point j, to `pair`; and what j adds to that by its own place, to `own`."""
+    x, pair, own, gap, lever = work.charts.origin, work.pair, work.own, work.gap, work.lever
+    d = gap.size
+    pair[:] = 0.0
+    for h in range(len(surroundings.betas)):
+        form, beta, value = surroundings.forms[h], surroundings.betas[h], surroundings.values[h]
+        weight, query, spread = work.weights[h, j], work.queries[h], work.spreads[h]
         for a in range(d):
-            along += frames[k, a, b] * force[a]
-        out[b] = r * (along - work.chart[k, b] * radial)
-    return radial
-
-
-@inner
-def _between(work, k, j, matrix, a, b):
-    """E_k^T matrix E_j at (a, b)."""
-    d = work.x.shape[1]
-    result = 0.0
-    for c in range(d):
-        for e in range(d):
-            result += work.frames[k, c, a] * matrix[c, e] * work.frames[j, e, b]
-    return result
-
-
-@inner
-def _pull_of(surroundings, work, k, j, h):
-    """One head's part of the derivative of the velocity of point k by its own place and by that of point j."""
-    x, frames, jacobian = work.x, work.frames, work.jacobian
-    form, beta, scale, tilt = (
-        surroundings.forms[h],
-        surroundings.betas[h],
-        surroundings.scales[h],
-        surroundings.tilts[h],
-    )
-    weight, query, spread = work.weights[h, j], work.queries[h], work.spreads[h]
-    gap, lever, turn, grip = work.vectors[0], work.vectors[1], work.vectors[2], work.vectors[3]
-    change = work.vectors[4]
-    d = x.shape[1]
-    n = d - 1
-    for a in range(d):
-        gap[a] = scale * (x[j, a] - x[k, a] - spread[a])
-        change[a] = -query[a]
-        for c in range(d):
-            change[a] += beta * form[a, c] * (x[j, c] - x[k, c])
-        if surroundings.tilted:
+            gap[a] = x[j, a] - x[k, a] - spread[a]
+            lever[a] = 0.0
+        apply(value, gap, lever)
+        for b in range(d):
+            turn = -query[b]
             for c in range(d):
-                gap[a] += tilt[a, c] * (x[j, c] - x[k, c] - spread[c])
-    for b in range(n):
-        lever[b], turn[b], grip[b] = 0.0, 0.0, 0.0
-        for a in range(d):
-            lever[b] += frames[k, a, b] * gap[a]
-            turn[b] += frames[k, a, b] * change[a]
-            grip[b] += frames[j, a, b] * query[a]
+                turn += beta * form[b, c] * (x[j, c] - x[k, c])
+            for a in range(d):
+                pair[a, b] += weight * (value[a, b] + lever[a] * query[b])
+                own[a, b] += weight * lever[a] * turn
+
+
+@inner
+def _put(work, k, j, block):
+    """E_k^T block E_j to its place in the Jacobian."""
+    n = work.velocity.shape[1]
+    reflect_block(work.charts, k, j, block)
     for a in range(n):
         for b in range(n):
-            side = 0.0
-            for c in range(d):
-                side += frames[k, c, a] * frames[j, c, b]
-            side *= scale
-            if surroundings.tilted:
-                side += _between(work, k, j, tilt, a, b)
-            jacobian[k * n + a, k * n + b] += weight * lever[a] * turn[b]
-            jacobian[k * n + a, j * n + b] += weight * (side + lever[a] * grip[b])
+            work.jacobian[k * n + a, j * n + b] = block[a, b]
 
 
 @inner
 def linearise(surroundings, work):
-    """Chart velocities and Jacobian at the start of a step."""
-    x, jacobian = work.x, work.jacobian
-    m, d = x.shape
-    n, heads = d - 1, len(surroundings.betas)
-    for row in range(m * n):
-        for column in range(m * n):
-            jacobian[row, column] = 0.0
+    """New charts, and velocities and Jacobian in them at the start of a step."""
+    charts, own = work.charts, work.own
+    m, n = work.velocity.shape
+    heads = len(surroundings.betas)
+    set_frames(charts)
+    work.jacobian[:] = 0.0
+    work.velocity[:] = 0.0
+    work.y[:] = 0.0
     for k in range(m):
-        for a in range(d):
-            work.place[a, k] = x[k, a]
-        for b in range(n):
-            work.chart[k, b] = 0.0
-            work.velocity[k, b] = 0.0
+        for a in range(n + 1):
+            work.place[a, k] = charts.origin[k, a]
     for k in range(m):
         if not work.alone[k]:
             continue
         attend(surroundings, work, k)
-        radial = to_chart(work, k, 1.0, work.velocity[k])
-        back = 0.0
-        for h in range(heads):
-            back += surroundings.scales[h] * work.others[h]
-        for b in range(n):
-            jacobian[k * n + b, k * n + b] -= back + radial
-        if surroundings.tilted:
-            for a in range(n):
-                for b in range(n):
-                    jacobian[k * n + a, k * n + b] += _between(work, k, k, surroundings.rest, a, b)
-                    for h in range(heads):
-                        jacobian[k * n + a, k * n + b] -= work.others[h] * _between(
-                            work, k, k, surroundings.tilts[h], a, b
-                        )
+        chart_velocity(charts, k, work.force, work.y[k], 1.0, work.velocity[k])
+        for a in range(n + 1):
+            for b in range(n + 1):
+                own[a, b] = surroundings.rest[a, b]
+                for h in range(heads):
+                    own[a, b] -= work.others[h] * surroundings.values[h, a, b]
         for j in range(m):
+            seen = 0.0
             for h in range(heads):
-                if j != k and work.weights[h, j] != 0.0:
-                    _pull_of(surroundings, work, k, j, h)
+                seen += work.weights[h, j]
+            if j != k and seen != 0.0:
+                _pull_of(surroundings, work, k, j)
+                _put(work, k, j, work.pair)
+        _put(work, k, k, own)
+        along = radial(charts, k, work.force)
+        for b in range(n):
+            work.jacobian[k * n + b, k * n + b] -= along

@@ -172,7 +172,7 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas.dense import bases
+    from metastable.integrate.rodas.charts import bases
 
     require(model, SUPPORT, len(x))
     dense = dense_system(model, sphere_system(model, x, len(x)))
