@@ -24,7 +24,8 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.control import T, first_control
 from metastable.integrate.rodas.forces import Surroundings
-from metastable.integrate.rodas.points import STILL, TAKEN, make_work, step
+from metastable.integrate.rodas.points import STILL as STILL
+from metastable.integrate.rodas.points import TAKEN, make_work, step
 from metastable.kernels.cpu.compiled import allocating, compiled, inner
 from metastable.kernels.cpu.memory import Reference
 

@@ -146,22 +146,22 @@ def move(charts, increments, k, y, change):
 
 
 @inner
-def reflect_block(charts, k, j, block):
-    """`E_k^T block E_j` into the leading (d-1) x (d-1) part."""
-    left, right = charts.mirror[k], charts.mirror[j]
-    d = left.size
+def reflect_block(charts, k, block):
+    """`E_k^T block E_k` into the leading (d-1) x (d-1) part."""
+    mirror, scale = charts.mirror[k], charts.scale[k]
+    d = mirror.size
     for a in range(d):
         dot = 0.0
         for b in range(d):
-            dot += block[a, b] * right[b]
+            dot += block[a, b] * mirror[b]
         for b in range(d):
-            block[a, b] -= charts.scale[j] * dot * right[b]
+            block[a, b] -= scale * dot * mirror[b]
     for b in range(d):
         dot = 0.0
         for a in range(d):
-            dot += left[a] * block[a, b]
+            dot += mirror[a] * block[a, b]
         for a in range(d):
-            block[a, b] -= charts.scale[k] * dot * left[a]
+            block[a, b] -= scale * dot * mirror[a]
     for a in range(d - 1):
         for b in range(d - 1):
             block[a, b] = block[a + 1, b + 1]

@@ -35,10 +35,12 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control as steps
 from metastable.integrate.rodas.forces import Surroundings
-from metastable.integrate.rodas.points import EXHAUSTED, LOST, STILL, TAKEN, make_work, step
+from metastable.integrate.rodas.points import EXHAUSTED as EXHAUSTED
+from metastable.integrate.rodas.points import LOST as LOST
+from metastable.integrate.rodas.points import STILL as STILL
+from metastable.integrate.rodas.points import TAKEN, make_work, step
 from metastable.integrate.rodas.prepare import Frame, dense_tokens, frame_of
 from metastable.kernels.cpu.compiled import compiled
-from metastable.kernels.cpu.memory import Reference
 from metastable.model import Attention, Full
 
 REACH = 1e-2
@@ -100,7 +102,8 @@ class Field:
         seen = order[None, :] < np.maximum(order[:, None] + 1, leading)
         masses = np.where(seen, sizes, 0.0) - self.unseen * np.eye(len(sizes))
         rest, together = np.array(self.frame.drift, order="C"), leading * (self.forms.shape[1] - 1)
-        return Surroundings(masses, self.forms, self.betas, self.values, rest, together, reach)
+        drifting = int(not self.at_rest_alone)
+        return Surroundings(masses, self.forms, self.betas, self.values, rest, drifting, together, reach)
 
     def attention(
         self, k: int, places: FloatArray, sizes: FloatArray, head: int
@@ -332,8 +335,7 @@ class Flow:
         surroundings = self.field.surroundings(self.sizes, self.leading, REACH * self.tolerance)
         work = make_work(self.places, surroundings.together, len(self.field.betas))
         goal, first = (until, self.tolerance), self.accepted == 0
-        around, memory, written = Reference(surroundings), Reference(work), Reference(trail)
-        count, left, code = _march(around, memory, self.control, goal, self.tries, first, written)
+        count, left, code = _march(surroundings, work, self.control, goal, self.tries, first, trail)
         self.attempts += self.tries - left
         self.tries, self.accepted = int(left), self.accepted + int(count)
         begins, widths, pieces = (part[:count] for part in trail)

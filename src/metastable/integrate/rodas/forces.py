@@ -7,7 +7,7 @@ Points move as
 
 with M_h = Q_h^T K_h, m_kj the mass that point k sees at point j (m_kk at its own place), and R = V_sum - lambda I: lambda x_k has no
 tangent part, so it may be taken off, which leaves nothing but differences where V_sum = lambda I. With Delta = x_j - x_k and
-g_h = beta_h M_h^T x_k the derivatives of G_k are, before they are put into charts,
+g_h = beta_h M_h^T x_k the derivatives of G_k are, before E_k^T and E_j put them into charts,
 
     by x_j:   sum_h p_kjh (V_h + V_h (Delta - D_kh) g_h^T),
     by x_k:   R - sum_h (1 - p_kkh) V_h + sum_{h, j != k} p_kjh V_h (Delta - D_kh) (beta_h M_h Delta - g_h)^T.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.charts import chart_velocity, radial, reflect_block, set_frames
+from metastable.integrate.rodas.charts import radial, set_frames, to_chart
 from metastable.kernels.cpu.compiled import inner, summing
 from metastable.kernels.cpu.fastmath import exp2
 from metastable.kernels.jacobian_sphere import apply
@@ -28,7 +28,8 @@ from metastable.kernels.minimax import LOG2E
 
 
 class Surroundings(NamedTuple):
-    """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas` (h,) and `values` V (h, d, d); `rest` R (d, d).
+    """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas` (h,) and `values` V (h, d, d); `rest` R (d, d),
+    and 1 where it is anything (`drifting`).
 
     `together`: leading coordinates that are solved at once, those of points who see each other (all, or those of a prefix, or the first
     one's d - 1); later points see earlier ones only. `reach`: the distance (a chord) at which two are one.
@@ -39,6 +40,7 @@ class Surroundings(NamedTuple):
     betas: FloatArray
     values: FloatArray
     rest: FloatArray
+    drifting: int
     together: int
     reach: float
 
@@ -46,9 +48,8 @@ class Surroundings(NamedTuple):
 def plain_surroundings(masses: FloatArray, form: FloatArray, beta: float, together: int, reach: float) -> Surroundings:
     """One head with V = I."""
     identity = np.eye(len(form))
-    return Surroundings(
-        masses, np.array(form[None]), np.array([beta]), identity[None], np.zeros_like(identity), together, reach
-    )
+    rest = np.zeros_like(identity)
+    return Surroundings(masses, np.array(form[None]), np.array([beta]), identity[None], rest, 0, together, reach)
 
 
 @summing
@@ -69,7 +70,8 @@ def attend(surroundings, work, k):
     # Behind those who lead nobody sees a later one.
     count = max(k + 1, surroundings.together // (d - 1))
     force[:] = 0.0
-    apply(surroundings.rest, x[:, k], force)
+    if surroundings.drifting:
+        apply(surroundings.rest, x[:, k], force)
     for h in range(len(surroundings.betas)):
         form, beta, weights = surroundings.forms[h], surroundings.betas[h], work.weights[h]
         query, spread = work.queries[h], work.spreads[h]
@@ -104,68 +106,79 @@ def attend(surroundings, work, k):
 
 
 @inner
-def _pull_of(surroundings, work, k, j):
-    """The derivative of G_k by the place of point j, to `pair`; and what j adds to that by its own place, to `own`."""
-    x, pair, own, gap, lever = work.charts.origin, work.pair, work.own, work.gap, work.lever
-    d = gap.size
-    pair[:] = 0.0
-    for h in range(len(surroundings.betas)):
-        form, beta, value = surroundings.forms[h], surroundings.betas[h], surroundings.values[h]
-        weight, query, spread = work.weights[h, j], work.queries[h], work.spreads[h]
-        for a in range(d):
-            gap[a] = x[j, a] - x[k, a] - spread[a]
-            lever[a] = 0.0
-        apply(value, gap, lever)
-        for b in range(d):
-            turn = -query[b]
-            for c in range(d):
-                turn += beta * form[b, c] * (x[j, c] - x[k, c])
-            for a in range(d):
-                pair[a, b] += weight * (value[a, b] + lever[a] * query[b])
-                own[a, b] += weight * lever[a] * turn
+def _product(rows, frame, a, b):
+    """rows E at (a, b), for rows (n, d)."""
+    result = 0.0
+    for c in range(frame.shape[0]):
+        result += rows[a, c] * frame[c, b]
+    return result
 
 
 @inner
-def _put(work, k, j, block):
-    """E_k^T block E_j to its place in the Jacobian."""
-    n = work.velocity.shape[1]
-    reflect_block(work.charts, k, j, block)
+def _face(work, k, matrix, rows, factor):
+    """E_k^T matrix to `rows` (n, d); `factor` times E_k^T matrix E_k is added to the derivative of the velocity of point k by its own
+    place."""
+    frame = work.frames[k]
+    d, n = frame.shape
+    for a in range(n):
+        for c in range(d):
+            rows[a, c] = 0.0
+            for b in range(d):
+                rows[a, c] += frame[b, a] * matrix[b, c]
+        for b in range(n):
+            work.jacobian[k * n + a, k * n + b] += factor * _product(rows, frame, a, b)
+
+
+@inner
+def _pull_of(surroundings, work, k, j, h):
+    """One head's part of the derivative of the velocity of point k by its own place and by that of point j."""
+    x, jacobian, values, forms, frames = work.charts.origin, work.jacobian, work.values[h], work.forms[h], work.frames
+    beta, weight, query, spread = surroundings.betas[h], work.weights[h, j], work.queries[h], work.spreads[h]
+    lever, turn, grip = work.vectors[0], work.vectors[1], work.vectors[2]
+    d = x.shape[1]
+    n = d - 1
+    for a in range(n):
+        lever[a], turn[a], grip[a] = 0.0, 0.0, 0.0
+        for c in range(d):
+            gap = x[j, c] - x[k, c]
+            lever[a] += values[a, c] * (gap - spread[c])
+            turn[a] += beta * forms[a, c] * gap - frames[k, c, a] * query[c]
+            grip[a] += frames[j, c, a] * query[c]
     for a in range(n):
         for b in range(n):
-            work.jacobian[k * n + a, j * n + b] = block[a, b]
+            side = _product(values, frames[j], a, b)
+            jacobian[k * n + a, k * n + b] += weight * lever[a] * turn[b]
+            jacobian[k * n + a, j * n + b] += weight * (side + lever[a] * grip[b])
 
 
 @inner
 def linearise(surroundings, work):
     """New charts, and velocities and Jacobian in them at the start of a step."""
-    charts, own = work.charts, work.own
-    m, n = work.velocity.shape
-    heads = len(surroundings.betas)
+    charts, jacobian, heads = work.charts, work.jacobian, len(surroundings.betas)
+    m, d, n = work.frames.shape
     set_frames(charts)
-    work.jacobian[:] = 0.0
+    jacobian[:] = 0.0
     work.velocity[:] = 0.0
-    work.y[:] = 0.0
     for k in range(m):
-        for a in range(n + 1):
+        for a in range(d):
             work.place[a, k] = charts.origin[k, a]
+            for b in range(n):
+                reflected = charts.scale[k] * charts.mirror[k, a] * charts.mirror[k, b + 1]
+                work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - reflected
     for k in range(m):
         if not work.alone[k]:
             continue
         attend(surroundings, work, k)
-        chart_velocity(charts, k, work.force, work.y[k], 1.0, work.velocity[k])
-        for a in range(n + 1):
-            for b in range(n + 1):
-                own[a, b] = surroundings.rest[a, b]
-                for h in range(heads):
-                    own[a, b] -= work.others[h] * surroundings.values[h, a, b]
-        for j in range(m):
-            seen = 0.0
-            for h in range(heads):
-                seen += work.weights[h, j]
-            if j != k and seen != 0.0:
-                _pull_of(surroundings, work, k, j)
-                _put(work, k, j, work.pair)
-        _put(work, k, k, own)
+        to_chart(charts, k, work.force, work.velocity[k])
         along = radial(charts, k, work.force)
+        if surroundings.drifting:
+            _face(work, k, surroundings.rest, work.rest, 1.0)
+        for h in range(heads):
+            _face(work, k, surroundings.forms[h], work.forms[h], 0.0)
+            _face(work, k, surroundings.values[h], work.values[h], -work.others[h])
         for b in range(n):
-            work.jacobian[k * n + b, k * n + b] -= along
+            jacobian[k * n + b, k * n + b] -= along
+        for j in range(m):
+            for h in range(heads):
+                if j != k and work.weights[h, j] != 0.0:
+                    _pull_of(surroundings, work, k, j, h)

@@ -56,10 +56,11 @@ class Work(NamedTuple):
     spreads: FloatArray  # (heads, d) D_k of it
     others: FloatArray  # (heads,) the weight of the others
     force: FloatArray  # (d,) G_k of it
-    own: FloatArray  # (d, d) its derivative by the place of the leader itself
-    pair: FloatArray  # (d, d) and by that of another one
-    gap: FloatArray  # (d,) to work with
-    lever: FloatArray  # (d,)
+    frames: FloatArray  # (m, d, n) tangent bases E of all
+    rest: FloatArray  # (n, d) E_k^T R
+    values: FloatArray  # (heads, n, d) E_k^T V
+    forms: FloatArray  # (heads, n, d) E_k^T M
+    vectors: FloatArray  # (3, d) to work with
     result: FloatArray  # (1,)
     owner: np.ndarray  # (m,) the leader that each one is one with
     alone: np.ndarray  # (m,) 1 while a leader is its own owner
@@ -85,10 +86,11 @@ def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
         spreads=np.zeros((heads, d)),
         others=np.zeros(heads),
         force=np.zeros(d),
-        own=np.zeros((d, d)),
-        pair=np.zeros((d, d)),
-        gap=np.zeros(d),
-        lever=np.zeros(d),
+        frames=np.zeros((m, d, n)),
+        rest=np.zeros((n, d)),
+        values=np.zeros((heads, n, d)),
+        forms=np.zeros((heads, n, d)),
+        vectors=np.zeros((3, d)),
         result=np.zeros(1),
         owner=np.arange(m),
         alone=np.ones(m, dtype=np.int64),
@@ -147,11 +149,12 @@ def _fastest(work):
 @inner
 def _place_stage(work, i):
     """Where the leaders are at stage i."""
+    place = work.vectors[0]
     for k in range(work.alone.size):
         if work.alone[k]:
-            work.r[k] = stage_place(work.charts, work.increments, k, i, work.y[k], work.gap)
-            for a in range(work.gap.size):
-                work.place[a, k] = work.gap[a]
+            work.r[k] = stage_place(work.charts, work.increments, k, i, work.y[k], place)
+            for a in range(place.size):
+                work.place[a, k] = place[a]
 
 
 @inner
@@ -204,15 +207,17 @@ def _take_step(surroundings, work, h):
 @inner
 def _write_piece(work, piece):
     """The polynomial of a step, (5, m, d), that of its owner for a leader that has left; the leaders move to its end."""
-    charts = work.charts
-    for k in range(work.alone.size):
-        write_polynomial(charts, work.increments, work.owner[k], work.y[k], piece, k)
-    for k in range(work.alone.size):
+    origin = work.charts.origin
+    m, d = origin.shape
+    for k in range(m):
+        write_polynomial(work.charts, work.increments, work.owner[k], work.y[k], piece, k)
+    for k in range(m):
         if work.alone[k]:
-            move(charts, work.increments, k, work.y[k], work.gap)
-    for k in range(work.alone.size):
-        for a in range(work.gap.size):
-            charts.origin[k, a] = charts.origin[work.owner[k], a]
+            move(work.charts, work.increments, k, work.y[k], work.vectors[0])
+        else:
+            # Its owner is an earlier one and has moved.
+            for a in range(d):
+                origin[k, a] = origin[work.owner[k], a]
 
 
 @allocating

@@ -210,7 +210,7 @@ def _linearise_row(system, k, h):
     charts, vectors, local, rows = system.charts, system.vectors, system.local, system.rows
     m = local.y.size
     linearise_at(system, k)
-    chart.reflect_block(charts, k, k, vectors.block)
+    chart.reflect_block(charts, k, vectors.block)
     dot = chart.radial(charts, k, vectors.force)
     for b in range(m):
         vectors.block[b, b] -= dot
