@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.control import T, first_control
+from metastable.integrate.rodas.control import REACHED, T, first_control
 from metastable.integrate.rodas.forces import Surroundings
 from metastable.integrate.rodas.points import STILL as STILL
 from metastable.integrate.rodas.points import TAKEN, make_work, step
@@ -33,8 +33,8 @@ FIRST_STEP = 1e-2
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
-# How a march ended, besides EXHAUSTED, STILL and LOST of `rodas.points`.
-ONE_LEFT, REACHED = range(4, 6)
+ONE_LEFT = 20
+"""How a march ended, besides REACHED, EXHAUSTED and LOST of `rodas.control` and STILL of `rodas.points`."""
 
 
 class Path(NamedTuple):

@@ -28,13 +28,23 @@ from metastable.integrate.rodas.charts import (
     stage_place,
     write_polynomial,
 )
-from metastable.integrate.rodas.control import CAP, OVERSHOOT, T, accept, break_cap, propose, refuse
+from metastable.integrate.rodas.control import (
+    CAP,
+    EXHAUSTED,
+    LOST,
+    OVERSHOOT,
+    T,
+    accept,
+    break_cap,
+    propose,
+    refuse,
+)
 from metastable.integrate.rodas.forces import attend, linearise
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
 from metastable.kernels.cpu.compiled import allocating, inner, summing
 
-# What became of a step.
-TAKEN, EXHAUSTED, STILL, LOST = range(4)
+# What became of a step, or of many, besides what `control` knows: it was taken, nothing moves any more, points have met.
+TAKEN, STILL, MET = range(10, 13)
 
 
 class Work(NamedTuple):
