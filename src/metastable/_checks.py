@@ -156,7 +156,10 @@ def number(
     strict: bool = False,
     error: type[MetastableError] = InvalidInputError,
 ) -> float:
-    """`value` as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
+    """`value`, a number or an array without axes, as a finite float in [minimum, maximum] (`strict`: in the open interval)."""
+    if getattr(value, "shape", None) == () and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u", "f"):
+        refuse_masked(value, name, error)
+        value = np.asarray(value)[()]
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise error(f"{name} must be a number, not {value!r}")
     try:
@@ -276,17 +279,23 @@ def listed(value: Any, name: str, each: str) -> list[Any]:
 
 
 def path(value: Any, name: str = "path") -> Path:
-    """`value` as the path of a file or folder."""
+    """`value` as the path of a file or folder; `~` in front is the home folder, as in a shell."""
     if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
         raise InvalidInputError(f"{name} must be the path of a file or folder as text, not {value!r}")
     if not str(value) or "\0" in str(value):
         raise InvalidInputError(f"{name} is empty, or holds a null character: {str(value)!r} names no file")
     try:
-        os.lstat(value)
+        found = Path(value).expanduser()
+    except RuntimeError:
+        raise InvalidInputError(
+            f"{name} begins with {Path(value).parts[0]!r}, whose home folder is not known; write it in full"
+        ) from None
+    try:
+        os.lstat(found)
     except OSError as reason:
         if reason.errno == errno.ENAMETOOLONG:
             raise InvalidInputError(f"{name} is longer than the disk allows ({len(str(value))} letters)") from None
-    return Path(value)
+    return found
 
 
 def output_times(value: Any, name: str = "times") -> FloatArray:

@@ -119,6 +119,10 @@ class PassingMergeWarning(UserWarning):
     """The merge tree of a run with noise, in which tokens that meet part again: its merges are not for good."""
 
 
+class RepeatedMembersWarning(UserWarning):
+    """An ensemble in which members are there more than once, as if they were others."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a missing optional dependency, with the command that installs it."""
     return MissingExtraError(

@@ -1,5 +1,7 @@
 """The command line, as a user calls it."""
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -25,7 +27,7 @@ def call(*arguments: str, cwd=None, code: int = 0) -> str:
 
 def test_overview_names_every_command():
     text = call("--help")
-    for name in ("simulate", "reproduce", "sweep", "control", "spectrum", "geometry", "explore", "bench"):
+    for name in ("simulate", "predict", "reproduce", "sweep", "control", "spectrum", "geometry", "explore", "bench"):
         assert name in text
 
 
@@ -224,6 +226,58 @@ def test_extending_what_stops_early_keeps_what_was_reached(tmp_path):
     run.save(tmp_path / "run.zarr")
     assert "raise max_steps" in call("extend", "run.zarr", "-t", "900", "--max-steps", "9", cwd=tmp_path, code=3)
     assert 5.0 < ms.load(tmp_path / "run.zarr").end < 900.0
+
+
+def test_predict_shows_writes_and_draws_the_merges_of_a_stored_run(tmp_path):
+    model = ms.Attention(dim=2, beta=16.0)
+    run = ms.simulate(model, ms.sphere.uniform(40, dim=2, seed=0), until=50.0)
+    run.save(tmp_path / "run.zarr")
+    tree = run.predict_merges()
+    text = call("predict", "run.zarr", cwd=tmp_path)
+    assert f"{tree.start_labels.max() + 1} clusters at t = 50" in text
+    assert "1 cluster left at the end of time" in text
+    for when in tree.time:
+        assert f"{when:.6g}" in text
+    assert len(tree) > 1
+    flags = ["--at", "30", "--radius", "0.1", "--csv", "merges.csv", "--plot", "tree.svg", "--json"]
+    found = json.loads(call("predict", "run.zarr", *flags, cwd=tmp_path))
+    earlier = run.predict_merges(30.0, radius=0.1)
+    assert (found["t0"], found["radius"], found["left"], found["balanced"]) == (30.0, 0.1, 1, False)
+    assert found["clusters"] == earlier.start_labels.max() + 1
+    for name, column in earlier.to_columns().items():
+        assert [row[name] for row in found["merges"]] == column.tolist()
+    rows = list(csv.DictReader((tmp_path / "merges.csv").open()))
+    assert [float(row["time"]) for row in rows] == earlier.time.tolist()
+    assert [int(row["parent"]) for row in rows] == earlier.parent.tolist()
+    assert "<svg" in (tmp_path / "tree.svg").read_text()
+
+
+def test_predict_says_when_clusters_are_left_in_balance(tmp_path):
+    run = ms.simulate(
+        ms.Attention(dim=3, beta=4.0), np.diag([1.0, -1.0, 1.0])[[0, 0]] * [[1], [-1]], until=1.0, engine="reference"
+    )
+    run.save(tmp_path / "run.zarr")
+    text = call("predict", "run.zarr", "--at", "0", cwd=tmp_path)
+    assert "2 clusters left" in text
+    assert "balance" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ("--csv merges.txt", "must end in .csv"),
+        ("--csv no/merges.csv", "does not exist"),
+        ("--at 9", "outside the run"),
+        ("", "PreLN"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(flags, word, tmp_path):
+    norm = ms.PostLN() if flags else ms.PreLN()
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0, norm=norm), ms.sphere.uniform(4, dim=2, seed=0), until=5.0)
+    run.save(tmp_path / "run.zarr")
+    text = call("predict", "run.zarr", *flags.split(), cwd=tmp_path, code=2)
+    assert word in text
+    assert "Traceback" not in text
 
 
 def test_control_teaches_and_finds_a_temperature(tmp_path):

@@ -393,6 +393,22 @@ def test_who_sees_itself_is_read_off_the_mask(kind):
     assert not new_mask().sees_self(3)
 
 
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"norms": {"postln"}}, "unknown norm kinds postln; there are post_ln, "),
+        ({"masks": {"causal", "triangle"}}, "unknown mask kinds triangle"),
+        ({"weights": {"soft"}}, "unknown weights kinds soft"),
+        ({"biases": {"slope"}}, "unknown bias kinds slope"),
+        ({"parts": {"heads", "head"}}, "unknown parts head; there are heads, "),
+    ],
+)
+def test_a_support_lists_what_is_declared(lists, message):
+    """Misspelt, a kind would be refused by the engine that was meant to have it, as one that it does not know."""
+    with pytest.raises(ModelError, match=message):
+        Support("engine='mirror'", **{name: frozenset(names) for name, names in lists.items()})
+
+
 def test_a_token_that_sees_nobody_is_a_part_of_its_own():
     """Who lists masks without the diagonal does not yet know what to do without any weight."""
     model = ms.Attention(dim=2, beta=1.0, mask=new_mask())

@@ -12,7 +12,13 @@ import pytest
 import xarray as xr
 
 import metastable as ms
-from metastable.errors import IncompleteStoreError, InvalidInputError, StoreError, StoreExistsError
+from metastable.errors import (
+    IncompleteStoreError,
+    InvalidInputError,
+    RepeatedMembersWarning,
+    StoreError,
+    StoreExistsError,
+)
 from metastable.stores import folders
 
 COSINE = ms.observe.mean_cosine()
@@ -251,6 +257,31 @@ def test_joined_ensembles_of_two_models_are_kept(tmp_path):
     assert "model" not in found.attrs
     assert (found.attrs["members"], found.attrs["seed"]) == (4, [0, 1])
     np.testing.assert_array_equal(found.cosine, joined.cosine)
+
+
+def test_ensembles_of_two_models_do_not_take_the_name_of_one(tmp_path):
+    """Of the same seed: xarray keeps the attributes of the first."""
+    options = {"tokens": 4, "members": 3, "times": [1.0], "observe": {"cosine": ms.observe.mean_cosine()}, "seed": 0}
+    cold, hot = (ms.ensemble(ms.Attention(dim=2, beta=beta), **options) for beta in (9.0, 4.0))
+    mixed = xr.concat([cold, hot], "member")
+    for use in (ms.summarize, lambda data: ms.save_ensemble(data, tmp_path / "mixed.zarr")):
+        with pytest.raises(InvalidInputError, match=r"several models .* combine_attrs='drop_conflicts'"):
+            use(mixed)
+    assert not (tmp_path / "mixed.zarr").exists()
+    ms.summarize(xr.concat([cold, hot], "member", combine_attrs="drop_conflicts"))
+
+
+def test_members_that_are_there_twice_are_told(tmp_path, recwarn):
+    options = {"tokens": 4, "members": 3, "times": [1.0], "observe": {"cosine": ms.observe.mean_cosine()}}
+    stats, other = (ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=seed, **options) for seed in (0, 1))
+    for use in (ms.summarize, lambda data: ms.save_ensemble(data, tmp_path / "twice.zarr")):
+        with pytest.warns(RepeatedMembersWarning, match="2 of the 5 members of stats are there already") as told:
+            use(xr.concat([stats, stats.isel(member=[0, 2])], "member"))
+        assert told[0].filename == __file__
+    recwarn.clear()
+    ms.summarize(xr.concat([stats, other], "member"))
+    ms.summarize(stats.isel(member=[2, 0]))
+    assert not recwarn
 
 
 def test_text_instead_of_numbers_is_refused_by_name(stats, tmp_path):

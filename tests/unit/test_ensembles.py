@@ -2,6 +2,10 @@
 
 import functools
 import itertools
+import os
+import signal
+import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,6 +131,33 @@ def test_interruption_returns_what_is_finished(monkeypatch, overlap):
     assert stats.attrs["members"] == 4
     assert stats.attrs["status"] == "interrupted"
     assert list(stats.member.values) == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals for one thread")
+@pytest.mark.parametrize("overlap", [False, True])
+def test_interruption_while_members_are_measured_leaves_the_rest_alone(monkeypatch, overlap):
+    """Before, Ctrl-C waited for a whole batch, here 2 s."""
+    monkeypatch.setattr(problems.Problem, "overlap", overlap)
+    calls = []
+
+    def slow(x):
+        calls.append(0)
+        if len(calls) == 10:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.01)
+        return x[0, 0]
+
+    options = {"tokens": 3, "members": 200, "times": [1.0], "seed": 0, "progress": False}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it
+    try:
+        with pytest.warns(UserWarning, match="of 200 members"):
+            stats = ms.ensemble(MODEL, observe={"slow": slow}, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stats.attrs["status"] == "interrupted"
+    assert 8 <= stats.sizes["member"] <= len(calls) < 200
+    whole = ms.ensemble(MODEL, observe={"slow": lambda x: x[0, 0]}, **options)
+    np.testing.assert_array_equal(stats.slow, whole.slow[: stats.sizes["member"]])
 
 
 def test_measuring_beside_the_simulation_changes_nothing(monkeypatch):

@@ -320,6 +320,42 @@ def test_a_rule_extends_where_earlier_tokens_see_the_same():
     assert not ms.Mask(lambda k, j: j <= k + 1).extends(4, 7)
 
 
+@pytest.mark.parametrize("until", [50.0, "settled"])
+def test_append_to_a_run_that_stopped_early_says_how_to_finish_it(until):
+    """And that call does it."""
+    model, start = ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0)
+    with pytest.warns(errors.StoppedEarlyWarning):
+        run = ms.simulate(model, start, until=until, max_steps=5)
+    with pytest.raises(errors.UnsupportedError, match=r"finish it first: run.extend\(") as refused:
+        run.append(start[:1])
+    call = str(refused.value).split("finish it first: ")[1].replace("...", "10_000")
+    assert eval(call, {"run": run}).status == "success"
+
+
+def test_times_may_be_arrays_without_axes():
+    model, start = ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0)
+    run = ms.simulate(model, start, until=np.array(2.0))
+    np.testing.assert_array_equal(run.at(run.dataset.time[2]), run.states[2])
+    for bad in (np.array(True), np.array("2"), np.array(2j), np.ma.array(2.0, mask=True), np.array(np.nan)):
+        with pytest.raises(errors.TimeError, match="until"):
+            ms.simulate(model, start, until=bad)
+    kept = ms.simulate(model, start, times=[1.0, 5.0])
+    with pytest.raises(errors.TimeError, match=r"t = 5.0000000001 is not among them \(the nearest is 5.0\)"):
+        kept.at(5.0000000001)
+
+
+def test_a_path_may_begin_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0), until=1.0)
+    run.save("~/run.zarr")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.zarr"]
+    np.testing.assert_array_equal(ms.load("~/run.zarr").final, run.final)
+    with pytest.raises(errors.InvalidInputError, match="'~nobody-of-that-name', whose home folder is not known"):
+        run.save("~nobody-of-that-name/run.zarr")
+
+
 def test_append_is_refused_where_it_would_be_wrong():
     full = ms.simulate(MODEL.replace(mask=ms.Full()), START, until=1.0, engine="reference")
     with pytest.raises(errors.UnsupportedError, match="Full"):

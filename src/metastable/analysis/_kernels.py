@@ -62,6 +62,16 @@ def by_first_token(labels, count):
     return result
 
 
+@compiled
+def first_of_each(labels):
+    """Index of the first entry with each of the labels 0, 1, ..."""
+    first = np.full(labels.max() + 1, -1, np.int64)
+    for k in range(labels.size):
+        if first[labels[k]] < 0:
+            first[labels[k]] = k
+    return first
+
+
 # ------------------------------------------------------------------------------------------------- few tokens
 
 

@@ -17,8 +17,15 @@ LEBESGUE = 2.21
 @compiled
 def places_at(piece, u):
     """Unit points (m, d) at the fraction u of a step."""
-    m, d = piece.shape[1:]
-    x = np.empty((m, d))
+    x = np.empty(piece.shape[1:])
+    write_places(piece, u, x)
+    return x
+
+
+@compiled
+def write_places(piece, u, x):
+    """The same, into x."""
+    m, d = x.shape
     for k in range(m):
         square = 0.0
         for a in range(d):
@@ -28,7 +35,6 @@ def places_at(piece, u):
             square += x[k, a] * x[k, a]
         for a in range(d):
             x[k, a] /= np.sqrt(square)
-    return x
 
 
 @compiled
@@ -77,34 +83,54 @@ def _grow(linked, label, labels, seed, queue):
 
 
 @compiled
+def _square(x, k, y, j):
+    """|x_k - y_j|^2."""
+    total = 0.0
+    for a in range(x.shape[1]):
+        total += (x[k, a] - y[j, a]) ** 2
+    return total
+
+
+@compiled
+def _turn(states, k, j):
+    """How far x_k - x_j is from its value in the middle at the farthest of five nodes, squared."""
+    farthest = 0.0
+    for node in range(5):
+        square = 0.0
+        for a in range(states.shape[2]):
+            square += (states[node, k, a] - states[node, j, a] - (states[2, k, a] - states[2, j, a])) ** 2
+        farthest = max(farthest, square)
+    return farthest
+
+
+@compiled
 def held(piece, low, high, bound):
     """Parts of clusters (m,) that hold together from fraction `low` of a step to `high`, and how far any pair that may open or close a
     link in between changes its chord at most, from the middle on (0 when no link changes).
 
     A difference of two points is never farther from its value in the middle than `LEBESGUE` times the farthest of five
-    nodes. Only differences count: a cluster that falls as one holds together.
+    nodes. Only differences count: a cluster that falls as one holds together. Where the ways of both points decide by themselves,
+    differences are not looked at.
     """
     m, d = piece.shape[1:]
     states = np.empty((5, m, d))
     for node in range(5):
         states[node] = places_at(piece, low + (high - low) * 0.25 * node)
     chord = np.sqrt(bound)
+    way = np.empty(m)
+    for k in range(m):
+        farthest = 0.0
+        for node in range(5):
+            farthest = max(farthest, _square(states[node], k, states[2], k))
+        way[k] = LEBESGUE * np.sqrt(farthest)
     linked = np.zeros((m, m), np.bool_)
     change = 0.0
     for k in range(m):
         for j in range(k):
-            apart, moved = 0.0, 0.0
-            for node in range(5):
-                square = 0.0
-                for a in range(d):
-                    middle = states[2, k, a] - states[2, j, a]
-                    part = middle if node == 2 else states[node, k, a] - states[node, j, a] - middle
-                    square += part * part
-                if node == 2:
-                    apart = np.sqrt(square)
-                else:
-                    moved = max(moved, square)
-            moved = LEBESGUE * np.sqrt(moved)
+            apart = np.sqrt(_square(states[2], k, states[2], j))
+            moved = way[k] + way[j]
+            if not (apart + moved <= chord or apart - moved > chord):
+                moved = LEBESGUE * np.sqrt(_turn(states, k, j))
             linked[k, j] = linked[j, k] = apart + moved <= chord
             if not linked[k, j] and apart - moved <= chord:
                 change = max(change, moved)

@@ -12,14 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable.analysis._kernels import compiled
-from metastable.analysis._paths import places_at
+from metastable.analysis._paths import places_at, write_places
 
-HALVINGS = 6
-"""A step in which a follower would leave is cut into up to 2^6 parts before it counts."""
 CALM = 0.01
 """Displacement, over the limit, that is none."""
-LAST = 16
-"""Parts of the stretch of time behind the end of a path."""
+STRIDE = 0.2
+"""Way, over the limit, that a follower goes in one step of its own: forces change on the scale of the limit."""
+CUT, GROW = 0.25, 2.0
+"""By which a step of its own that was too long is cut, and by which the next one may be longer."""
+SHORTEST = 0.25
+"""Length, times 1 + beta, of a step that is never too long: no rate is above 1 + beta."""
+WATCHED = 0.25
+"""Steps of a follower that is away, over the time that is `brief`."""
+RETURN = 20.0
+"""Time after which a follower that nobody else draws is back with its leader: it falls back at a rate of one half or more."""
+MOST_STEPS = 2000
+"""Steps of its own that a follower has within one step of the leaders; who needs more has left."""
 
 
 class Followers(NamedTuple):
@@ -42,17 +50,20 @@ class Rule(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of a step: attention weights (m,), the force (d,) and the matrix of the step (d, d)."""
+    """Memory of a step: attention weights (m,), the force (d,) and the matrix of the step (d, d); places within a step of the leaders
+    (m, d), and where a follower was (d,)."""
 
     weights: Any
     force: Any
     matrix: Any
+    places: Any
+    before: Any
 
 
 @compiled
 def make_work(m, d):
     """Memory for steps among m places in dimension d."""
-    return Work(np.empty(m), np.empty(d), np.empty((d, d)))
+    return Work(np.empty(m), np.empty(d), np.empty((d, d)), np.empty((m, d)), np.empty(d))
 
 
 @compiled
@@ -66,7 +77,7 @@ def _step(y, own, places, seen, beta, h, work):
 
     the derivative of F for Q^T K = beta I: the token's own logit does not change along the sphere, and J is symmetric.
     """
-    weights, force, matrix = work
+    weights, force, matrix = work.weights, work.force, work.matrix
     m, d = places.shape
     total, held = own, 0.0
     for j in range(m):
@@ -125,25 +136,6 @@ def _step(y, own, places, seen, beta, h, work):
 
 
 @compiled
-def _advance(y, own, piece, places, seen, beta, h, work):
-    """Move y along a whole step of the leaders, to `places`, in parts where it is unstable; False where that does not help."""
-    before = y.copy()
-    parts = 1
-    for _ in range(HALVINGS + 1):
-        stays = True
-        for part in range(parts):
-            at = places if part == parts - 1 else places_at(piece, (part + 1.0) / parts)
-            stays = _step(y, own, at, seen, beta, h / parts, work)
-            if not stays:
-                break
-        if stays:
-            return True
-        y[:] = before
-        parts *= 2
-    return False
-
-
-@compiled
 def _far(y, place, limit):
     """Whether y is not closer than the chord `limit`."""
     square = 0.0
@@ -169,55 +161,89 @@ def _calm(places, c, heaviest, beta, distance):
 
 
 @compiled
+def _follow(k, followers, rule, piece, end, begin, h, y, track, work):
+    """Move follower k, who is at y (d,), along a step of the leaders of length h from the time `begin` on, to the places `end`; False
+    where it is lost.
+
+    It makes as few linearly implicit steps of its own as its place allows: one where that is stable, and, where it falls, steps that
+    follow the fall. `track` (3,) is kept: since when it has been away (infinity: it is not), 1 where it has left, and the last
+    time at which it was seen away.
+    """
+    home, limit = followers.home[k], rule.limit
+    before = work.before
+    done, part, tries = 0.0, 1.0, 0
+    while done < 1.0:
+        part = min(part, 1.0 - done)
+        watching = track[0] < np.inf and not track[2] >= track[0]
+        if watching:
+            part = min(part, max(WATCHED * rule.brief * (begin + done * h), SHORTEST / (1.0 + rule.beta)) / h)
+        if done + part < 1.0:
+            places = work.places
+            write_places(piece, done + part, places)
+        else:
+            places = end
+        before[:] = y
+        stays = _step(y, followers.own[k], places, followers.seen[k], rule.beta, part * h, work)
+        tries += 1
+        if tries > MOST_STEPS:
+            return False
+        short = part * h * (1.0 + rule.beta) <= SHORTEST
+        if not short and (not stays or _far(y, before, STRIDE * limit)):
+            y[:] = before
+            part *= CUT
+            continue
+        done += part
+        part *= GROW
+        now = begin + min(1.0, done) * h
+        if not _far(y, places[home], limit):
+            track[0] = np.inf
+        else:
+            track[0] = min(track[0], now)
+            if now > track[0] * (1.0 + rule.brief):
+                track[1], track[2] = 1.0, now
+    return True
+
+
+@compiled
 def leaving(begin, width, pieces, followers, rule):
     """Which `followers` (f,) leave their leader, as the `rule` says; and the last time (f,) at which each of them is seen away,
     infinity where it does not come back.
 
-    `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand. A follower whose place becomes
-    unstable in a long step has left it.
+    `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand.
     """
     tokens, own, home, seen = followers
-    beta, limit, brief = rule
     f, d = tokens.shape
     m = pieces.shape[2]
-    found, lost = np.zeros(f, np.bool_), np.zeros(f, np.bool_)
-    since, back = np.full(f, np.inf), np.zeros(f)
+    found, lost, back = np.zeros(f, np.bool_), np.zeros(f, np.bool_), np.zeros(f)
+    tracks = np.zeros((f, 3))
+    tracks[:, 0] = np.inf
     heaviest = np.zeros(m)
     for k in range(f):
         heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
-    y, calm = tokens.copy(), np.zeros(m, np.bool_)
+    y, calm, quiet = tokens.copy(), np.zeros(m, np.bool_), np.zeros(m, np.bool_)
     work = make_work(m, d)
     for step in range(len(width)):
-        places, now = places_at(pieces[step], 1.0), begin[step] + width[step]
+        places = places_at(pieces[step], 1.0)
         for c in range(m):
-            calm[c] = _calm(places, c, heaviest[c], beta, CALM * limit)
+            quiet[c] = calm[c]
+            calm[c] = _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
+            quiet[c] = quiet[c] and calm[c]
+        near = rule.limit if width[step] > RETURN else CALM * rule.limit
         for k in range(f):
-            place = places[home[k]]
             if lost[k]:
                 continue
-            if calm[home[k]] and not _far(y[k], place, CALM * limit):
-                y[k], since[k] = place, np.inf
-            elif not _advance(y[k], own[k], pieces[step], places, seen[k], beta, width[step], work):
-                found[k], lost[k], back[k] = True, True, np.inf
-            elif not _far(y[k], place, limit):
-                since[k] = np.inf
+            if calm[home[k]] and not _far(y[k], places[home[k]], near if quiet[home[k]] else CALM * rule.limit):
+                y[k], tracks[k, 0] = places[home[k]], np.inf
             else:
-                since[k] = min(since[k], now)
-                if now > since[k] * (1.0 + brief):
-                    found[k], back[k] = True, now
+                lost[k] = not _follow(
+                    k, followers, rule, pieces[step], places, begin[step], width[step], y[k], tracks[k], work
+                )
+    end = begin[-1] + width[-1]
+    last = np.zeros_like(pieces[-1])
+    last[0] = places = places_at(pieces[-1], 1.0)
     for k in range(f):
-        span = brief * (begin[-1] + width[-1])
-        if since[k] < np.inf and _stays_away(y[k], k, places, followers, rule, span, work):
-            found[k], back[k] = True, np.inf
+        if not lost[k] and tracks[k, 0] < np.inf:
+            lost[k] = not _follow(k, followers, rule, last, places, end, rule.brief * end, y[k], tracks[k], work)
+            lost[k] |= tracks[k, 0] < np.inf
+        found[k], back[k] = lost[k] or tracks[k, 1] > 0.0, np.inf if lost[k] else tracks[k, 2]
     return found, back
-
-
-@compiled
-def _stays_away(y, k, places, followers, rule, span, work):
-    """Whether follower k, who is at y, is still far from its leader after the time `span`, while leaders stand."""
-    for _ in range(LAST):
-        if not _step(y, followers.own[k], places, followers.seen[k], rule.beta, span / LAST, work):
-            return True
-        if not _far(y, places[followers.home[k]], rule.limit):
-            return False
-    return True

@@ -115,7 +115,8 @@ def predict_merges(
     than an earlier one and so holds itself longer, all are. Tokens that part after t0 are apart in the tree from the start, as in
     `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, and those that the leaders by themselves
     would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a
-    merge while a third cluster falls into the same place (`doubts.at_once`).
+    merge while a third cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a
+    square) never move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -164,7 +165,8 @@ def predict_merges(
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
         return with_doubts(tree, copies, t0, encounter, torn)
-    copies = [clusters.tree(places, DISTURBED) for places in clusters.disturbed(blur)] if len(tree) else []
+    several = len(clusters.leaders) > 1
+    copies = [clusters.tree(places, DISTURBED) for places in clusters.disturbed(blur)] if several else []
     doubts = with_doubts(tree, copies, t0, encounter)
     return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
 
@@ -346,10 +348,12 @@ class Clusters:
         from metastable.analysis.followers import tree_of_groups
 
         path = self.path(places, 0.0, until=back, gathered=self._gathered(), tolerance=tolerance)
+        if len(path.begin) == 0:
+            stands = labels_of_unit_tokens(places, link_bound(self.radius))[self.labels]
+            return Events().tree(self.radius, stands, stands, refined=True)
         if back < LATEST and path.code == leaders.REACHED:
             reached = _paths.places_at(path.pieces[-1], 1.0)
-            further = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance)
-            path = leaders.joined(path, further)
+            path = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance, before=path)
         return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
 
     def _gathered(self) -> float:
@@ -372,11 +376,12 @@ class Clusters:
         beta: float | None = None,
         tolerance: float = TOLERANCE,
         gathered: float = 0.0,
+        before: Any = None,
     ) -> Any:
         """The way of points from these places on, as long as `until`; those within `reach` of one another are one, and all are when
         they have `gathered`.
 
-        `beta`: another inverse temperature than that of the model.
+        `beta`: another inverse temperature than that of the model. `before`: the way until `begin`, which is made longer.
         """
         from metastable.analysis import leaders
         from metastable.integrate.rodas.forces import plain_surroundings
@@ -393,6 +398,7 @@ class Clusters:
             tolerance=tolerance,
             max_steps=MAX_STEPS,
             gathered=gathered,
+            before=before,
         )
 
     def read(self, path: Any) -> MergeTree:
@@ -400,7 +406,7 @@ class Clusters:
         from metastable.analysis import _paths
 
         bound, events = link_bound(self.radius), Events()
-        later = np.zeros(len(self.leaders), dtype=np.int64)
+        later = labels_of_unit_tokens(self.places, bound)  # where nothing moves
         step, high = len(path.begin) - 1, 1.0
         if step >= 0:
             later = _paths.labels_at(path.pieces[step], high, bound)

@@ -72,10 +72,14 @@ def cluster_leaders(labels: ArrayLike) -> IntArray:
 
     Under the causal mask the leader is the token that the rest of its cluster follows.
     """
-    array = _labels(labels)
-    leaders = np.full(array.max() + 1, array.size, dtype=np.int64)
-    np.minimum.at(leaders, array, np.arange(array.size))
-    return leaders
+    return leaders_of_labels(_labels(labels))
+
+
+def leaders_of_labels(labels: IntArray) -> IntArray:
+    """`cluster_leaders` without checks, for loops."""
+    from metastable.analysis import _kernels
+
+    return _kernels.first_of_each(labels)
 
 
 def cluster_means(x: ArrayLike, labels: ArrayLike) -> FloatArray:

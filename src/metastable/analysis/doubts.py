@@ -23,7 +23,7 @@ AT_ONCE = 3.0
 def with_doubts(
     tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float, torn: NDArray[np.bool_] | None = None
 ) -> MergeTree:
-    """The tree with `uncertainty` and `doubtful`, from disturbed cascades, merges at once, and those (m,) that are `torn`."""
+    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed cascades, merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter)
     if torn is not None:
         doubtful |= torn
@@ -37,7 +37,8 @@ def with_doubts(
                 square[row] += math.log10(waits[1] / waits[0]) ** 2
     wait = np.maximum(tree.time - t0, encounter)
     uncertainty = np.sqrt(square / max(1, len(copies)) + (encounter / (math.log(10.0) * wait)) ** 2)
-    return replace(tree, uncertainty=uncertainty, doubtful=doubtful)
+    balanced = any(copy.final_labels.max() < tree.final_labels.max() for copy in copies)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
 
 
 def elsewhere(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:

@@ -17,24 +17,29 @@ system. What is still pulled elsewhere follows later, as tokens of one cluster d
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.control import REACHED, T, first_control
+from metastable.integrate.rodas.control import EXHAUSTED, REACHED, T, first_control
 from metastable.integrate.rodas.forces import Surroundings
 from metastable.integrate.rodas.points import STILL as STILL
-from metastable.integrate.rodas.points import TAKEN, make_work, step
+from metastable.integrate.rodas.points import TAKEN, Work, make_work, step
 from metastable.kernels.cpu.compiled import allocating, compiled, inner
 from metastable.kernels.cpu.memory import Reference
 
 FIRST_STEP = 1e-2
+LATE = 10.0
+"""Tolerances by which a fall may be late, over the time at which it happens: at the default one hundred-thousandth of the time."""
+FEW_LEFT = 0.75
+"""Share of the points that are still alone at which the others are left behind."""
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
-ONE_LEFT = 20
-"""How a march ended, besides REACHED, EXHAUSTED and LOST of `rodas.control` and STILL of `rodas.points`."""
+# How a march ended, besides REACHED, EXHAUSTED and LOST of `rodas.control` and STILL of `rodas.points`; the last one is the end of a
+# stretch only.
+ONE_LEFT, FEWER = range(20, 22)
 
 
 class Path(NamedTuple):
@@ -52,12 +57,6 @@ class Path(NamedTuple):
     owner: np.ndarray
     code: int
     end: float
-
-
-def joined(one: Path, other: Path) -> Path:
-    """A path and its continuation."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in ("begin", "width", "pieces", "owner"))
-    return Path(*(np.concatenate(pair) for pair in pairs), code=other.code, end=other.end)
 
 
 @inner
@@ -109,32 +108,57 @@ def _gathered(work, distance):
 @allocating
 def _grown(array):
     """A copy with room for twice as many steps."""
-    larger = np.zeros((2 * len(array), *array.shape[1:]), dtype=array.dtype)
+    larger = np.empty((2 * len(array), *array.shape[1:]), dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
 
 @compiled
-def _march(surroundings, work, control, goal, max_steps, gathered):
-    """Steps to the end (`goal`: when, and the tolerance): their begins, widths, polynomials and owners, and how it ended."""
+def _march(surroundings, work, control, goal, limits, tries):
+    """Steps to the end, or to `limits`: their begins, widths, polynomials and owners, how it ended, and how many of the `tries` are
+    left. `goal` as for `points.step`; limits: the distance at which all have gathered, the number of points moving alone at which a
+    stretch ends, and whether no step was made before."""
+    gathered, fewest, first = limits
     m, d = work.charts.origin.shape
-    begins, widths, pieces = np.zeros(ROOM), np.zeros(ROOM), np.zeros((ROOM, 5, m, d))
-    owners = np.zeros((ROOM, m), dtype=np.int64)
-    steps, tries = 0, max_steps
+    begins, widths, pieces = np.empty(ROOM), np.empty(ROOM), np.empty((ROOM, 5, m, d))
+    owners = np.empty((ROOM, m), dtype=np.int64)
+    steps = 0
     left = _absorb(surroundings, work)
     while True:
-        code = ONE_LEFT if left == 1 else REACHED
-        if left == 1 or control[T] >= goal[0]:
+        code = ONE_LEFT if left == 1 else REACHED if control[T] >= goal[0] else EXHAUSTED if tries <= 0 else TAKEN
+        if code == TAKEN and left <= fewest:
+            code = FEWER
+        if code != TAKEN:
             break
         if steps == len(begins):
             begins, widths, pieces, owners = _grown(begins), _grown(widths), _grown(pieces), _grown(owners)
         begins[steps], owners[steps] = control[T], work.owner
-        widths[steps], tries, code = step(surroundings, work, control, goal, tries, steps == 0, pieces[steps])
+        widths[steps], tries, code = step(surroundings, work, control, goal, tries, first and steps == 0, pieces[steps])
         if code != TAKEN:
             break
         steps += 1
         left = 1 if _gathered(work, gathered) else _absorb(surroundings, work)
-    return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code
+    return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code, tries
+
+
+@compiled
+def _write_all(pieces, owners, names, stands, all_pieces, all_owners):
+    """Pieces and owners of the points `names`, into those of all points, for whom the points number `stands` (m,) of them stand."""
+    for number in range(len(pieces)):
+        for k in range(len(stands)):
+            all_owners[number, k] = names[owners[number, stands[k]]]
+            for power in range(pieces.shape[1]):
+                for a in range(pieces.shape[3]):
+                    all_pieces[number, power, k, a] = pieces[number, power, stands[k], a]
+
+
+def _those_left(surroundings: Surroundings, work: Work) -> tuple[np.ndarray, Surroundings, Work]:
+    """The points that move alone (their numbers), and what moves them: others have no mass."""
+    left = np.flatnonzero(work.alone)
+    n = work.charts.origin.shape[1] - 1
+    together = n * int((left < surroundings.together // n).sum())
+    masses = np.ascontiguousarray(surroundings.masses[np.ix_(left, left)])
+    return left, surroundings._replace(masses=masses, together=together), make_work(work.charts.origin[left], together)
 
 
 def solve(
@@ -146,17 +170,43 @@ def solve(
     tolerance: float,
     max_steps: int,
     gathered: float = 0.0,
+    late: float = LATE,
+    before: Path | None = None,
 ) -> Path:
     """Move leaders at `places` (m, d) from time `begin` until one is left, nothing moves any more, or `until` (see `Path`).
 
     They also count as one when all are within `gathered` (a chord) of the first. Well below 1/(beta |M|) all logits are equal there, so
     everybody goes to the first one, which stands still.
+
+    `late`: a step of a point that falls may be off by the tolerance times late t |v| along its velocity v. That delays the fall by late
+    times the tolerance of its time t, and lets its last decades pass in half as many steps.
+
+    `before`: the way until `begin`, of the same points; the path that is returned begins with it.
+
+    Whoever has joined another one costs nothing more: most steps of a cascade are those of the last two or three.
     """
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
     work = make_work(places, surroundings.together)
-    goal = float(until), float(tolerance)
-    begins, widths, pieces, owners, code = _march(
-        Reference(surroundings), Reference(work), control, goal, max_steps, float(gathered)
-    )
+    goal = (float(until), float(tolerance), float(late))
+    m, d = places.shape
+    names, stands, code, tries = np.arange(m), np.arange(m), FEWER, max_steps
+    stretches: list[tuple[Any, ...]] = [] if before is None else [(*before[:4], names, stands)]
+    while code == FEWER:
+        limits = (float(gathered), int(FEW_LEFT * len(names)), tries == max_steps)
+        *found, code, tries = _march(Reference(surroundings), Reference(work), control, goal, limits, tries)
+        stretches.append((*found, names, stands))
+        if code == FEWER:
+            left, surroundings, smaller = _those_left(surroundings, work)
+            names, stands, work = names[left], np.searchsorted(left, work.owner)[stands], smaller
+    if len(stretches) == 1:
+        begins, widths, pieces, owners, *_ = stretches[0]
+        return Path(begins, widths, pieces, owners, int(code), float(control[0]))
+    steps = sum(len(stretch[0]) for stretch in stretches)
+    pieces, owners, done = np.empty((steps, 5, m, d)), np.empty((steps, m), dtype=np.int64), 0
+    for begins, _, part, owner, known, standing in stretches:
+        end = done + len(begins)
+        _write_all(part, owner, known, standing, pieces[done:end], owners[done:end])
+        done = end
+    begins, widths = (np.concatenate([stretch[number] for stretch in stretches]) for number in (0, 1))
     return Path(begins, widths, pieces, owners, int(code), float(control[0]))

@@ -15,7 +15,13 @@ from metastable._checks import FloatArray
 from metastable._words import counted
 from metastable.analysis import _html
 from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
-from metastable.analysis.clusters import cluster_leaders, cluster_sizes, labels_of_unit_tokens, link_bound
+from metastable.analysis.clusters import (
+    cluster_leaders,
+    cluster_sizes,
+    labels_of_unit_tokens,
+    leaders_of_labels,
+    link_bound,
+)
 from metastable.analysis.scales import cluster_radius_of_run
 from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
 from metastable.errors import PassingMergeWarning, UnsupportedError
@@ -48,6 +54,8 @@ class MergeTree(_checks.LockedArrays):
         one after the merge and `before` the last one before it.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
+    balanced : True for predicted trees that end with clusters in an exact balance, where nothing moves: next to nothing would disturb it,
+        and they would merge further, so how many are left says nothing. False for trees of runs.
     until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
@@ -67,6 +75,7 @@ class MergeTree(_checks.LockedArrays):
     doubtful: NDArray[np.bool_] | None = None
     until: float | None = None
     noise: float = 0.0
+    balanced: bool = False
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -79,9 +88,14 @@ class MergeTree(_checks.LockedArrays):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What to know before believing the times, in words: that they are those of saved moments, that there was noise."""
-        saved = () if self.refined else ("times of saved moments",)
-        return saved if self.noise == 0 else (*saved, f"under noise {self.noise:g}, where merges are not for good")
+        """What to know before believing the times, in words: that they are those of saved moments, that there was noise, that clusters
+        are left which the slightest disturbance would merge."""
+        said = {
+            "times of saved moments": not self.refined,
+            f"under noise {self.noise:g}, where merges are not for good": self.noise > 0,
+            "clusters left in an exact balance that any disturbance ends": self.balanced,
+        }
+        return tuple(words for words, holds in said.items() if holds)
 
     def _repr_html_(self) -> str:
         left = int(self.final_labels.max()) + 1
@@ -93,6 +107,8 @@ class MergeTree(_checks.LockedArrays):
             "last merges": "; ".join(last),
             "times": "refined on dense output" if self.refined else "of saved moments: merged between before and time",
         }
+        if self.balanced:
+            facts["balance"] = "nothing moves any more, but the slightest disturbance would merge those that are left"
         if self.noise > 0:
             facts["noise"] = f"{self.noise:g}: tokens that meet part again, and merges are not for good"
         return _html.table("MergeTree", facts)
@@ -107,7 +123,7 @@ class MergeTree(_checks.LockedArrays):
 
     @property
     def complete(self) -> bool:
-        """True when one cluster is left at the end."""
+        """True when one cluster is left at the end (not so for clusters in an exact balance: `balanced`)."""
         return bool(self.final_labels.max() == 0)
 
     def count(self, t: ArrayLike) -> Any:
@@ -311,7 +327,7 @@ class _Rewind:
         begin, state = self._checkpoint(window)
         earlier = refine(state, self.partition)
         if earlier.max() > self.partition.max():
-            leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
+            leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
             crowd = np.bincount(self.partition[leaders])
             moving = leaders[crowd[self.partition[leaders]] > 1]
             # The next checkpoint behind the start is in the window where the first half begins after it, or in the one behind that.
@@ -323,13 +339,14 @@ class _Rewind:
     def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
         """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first."""
         film, later = self.film, by_first_token(self.partition[leaders])
-        found = film.last_parting(later, leaders, begin, end, self.resolution)
-        while found is not None:
-            before, after = found
-            earlier = refine(by_first_token(film.look(*before)[leaders]), later)
-            self.events.add(earlier, later, leaders, sizes, film.time(*before), film.time(*after))
+        while later.max() + 1 < len(leaders):  # else all are apart, and nothing is left to be found
+            found = film.last_parting(later, leaders, begin, end, self.resolution)
+            if found is None:
+                break
+            end, after = found
+            earlier = refine(by_first_token(film.look(*end)[leaders]), later)
+            self.events.add(earlier, later, leaders, sizes, film.time(*end), film.time(*after))
             later = earlier
-            found = film.last_parting(later, leaders, begin, before, self.resolution)
 
     def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
         """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end where one of them is
@@ -361,7 +378,7 @@ class Events:
         """
         if earlier.max() == later.max():
             return
-        first = cluster_leaders(earlier)
+        first = leaders_of_labels(earlier)
         sizes = np.bincount(earlier, weights=weight).astype(np.int64)
         home = later[first]
         merged: list[tuple[float, float, int, int, int, int]] = []

@@ -11,6 +11,7 @@ import typer
 COMMANDS = {
     "simulate": ("simulate", "Simulate one sequence of tokens and keep the run."),
     "extend": ("extend", "Take a stored run further."),
+    "predict": ("predict", "Which clusters of a stored run will merge, and when, over any number of decades."),
     "reproduce": ("reproduce", "Reproduce papers: their figures, tables, lemmas and theorems."),
     "sweep": ("sweep", "Phase diagrams: grids of ensembles, resumable, on a laptop or a cluster."),
     "control": (

@@ -18,7 +18,7 @@ from metastable.integrate import adjoint
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Statistics
-from metastable.kernels import select
+from metastable.kernels import pullback, select
 from metastable.kernels.pullback import HEAD_FIELDS
 from metastable.model import Attention, Schedule
 
@@ -122,7 +122,7 @@ def gradient(
     - "beta": a number; "query", "key", "value", ...: matrices of partial derivatives, also where the model has the identity. For a
       model that was given as `heads` each is a list with one entry per head (None where a head has no such part).
     - "frozen" (m, dim): tangent, as for the start; "frozen_weights" (m,); "masses" (tokens,), at masses one where the model has none.
-    - for a `Schedule` every entry but "start" is a list with one entry per piece.
+    - for a `Schedule` every entry but "start" is a list with one entry per piece (zeros for pieces that begin after the end).
 
     Reference: E. Hairer, G. Wanner, C. Lubich, *Geometric Numerical Integration*, section VI.4 (adjoint of a Runge-Kutta method); docs,
     "Mathematics".
@@ -319,15 +319,18 @@ def _collected(
     tokens: FloatArray,
 ) -> dict[str, Any]:
     """The entries that were asked for, checked to be finite."""
+    reached = [leg.plan.model for leg in legs]
     if names is None:
-        names = tuple(name for name in NAMES if any(_has(leg.plan.model, name) for leg in legs))
+        names = tuple(name for name in NAMES if any(_has(item, name) for item in reached))
     found: dict[str, Any] = {}
+    pieces = reached if isinstance(model, Attention) else [item for _, item in model.pieces]
     parameters = [path.parameters for path in paths]
+    parameters += [pullback.untouched(item, len(tokens)) for item in pieces[len(reached) :]]
     for name in names:
         if name == "start":
             found[name] = _tangent(pulled[:, : tokens.shape[1]], tokens)
             continue
-        entries = [_of_model(name, leg.plan.model, item) for leg, item in zip(legs, parameters)]
+        entries = [_of_model(name, item, arrived) for item, arrived in zip(pieces, parameters)]
         found[name] = entries if isinstance(model, Schedule) else entries[0]
     for name, entry in found.items():
         if not _finite(entry):

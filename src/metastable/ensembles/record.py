@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable._words import counted
 from metastable.ensembles import digests
 from metastable.ensembles.problem import Problem
-from metastable.errors import InvalidInputError, ObservableError
+from metastable.errors import InvalidInputError, ObservableError, RepeatedMembersWarning
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
 
@@ -46,6 +48,8 @@ class Record:
     status: np.ndarray = field(init=False)
     statistics: np.ndarray = field(init=False)
     interrupted: bool = False
+    stopped: bool = False
+    """Nobody waits for what is not measured yet."""
     failure: str = ""
     """Why the first member failed that could not be drawn or measured."""
     error: Exception | None = None
@@ -210,7 +214,8 @@ class Record:
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     """The attributes, with those that depend on who the members are as these members have them.
 
-    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN.
+    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN. Refuses several models under the
+    name of one, and warns of members that are there more than once.
     """
     gone = np.zeros(stats.sizes["member"], dtype=bool)
     for name in ("member_seed", "status"):
@@ -221,6 +226,7 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
             "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.isel(member=stats.status.notnull())"
         )
+    _check_repeated(stats)
     attributes = {**stats.attrs, "members": stats.sizes["member"]}
     if "member_seed" in stats.coords:
         seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
@@ -232,6 +238,27 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
         if "failed" not in statuses:
             attributes.pop("failure", None)
     return attributes
+
+
+def _check_repeated(stats: xr.Dataset) -> None:
+    """One seed, number and model make one member: two of them are the same, or of two models, of which `attrs` names the first."""
+    if "model" not in stats.attrs or not {"member", "member_seed", digests.DIGEST} <= {*stats.variables}:
+        return
+    names = list(zip(stats["member_seed"].values.tolist(), stats["member"].values.tolist()))
+    repeated = len(names) - len(set(names))
+    if len(set(zip(names, stats[digests.DIGEST].values.tolist()))) > len(set(names)):
+        raise InvalidInputError(
+            "stats holds members of the same seed and number with other values: ensembles of several models (or starts, times, "
+            "observables) were joined under the attributes of the first; join them with xarray.concat(ensembles, 'member', "
+            "combine_attrs='drop_conflicts')"
+        )
+    if repeated:
+        warnings.warn(
+            f"{repeated} of the {counted(len(names), 'member')} of stats are there already (same seed, same number): they say nothing "
+            "new, and errors of means come out too small; join ensembles of different seeds",
+            RepeatedMembersWarning,
+            stacklevel=4,
+        )
 
 
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:

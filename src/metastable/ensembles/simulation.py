@@ -84,7 +84,8 @@ def ensemble(
     A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the first 32 do, the call.
     A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
-    Ctrl-C returns the members that were finished, with a warning and "interrupted" there.
+    Ctrl-C returns the members that were finished, with a warning and "interrupted" there (once more while they are being measured:
+    those that were measured).
 
     >>> import metastable as ms
     >>> stats = ms.ensemble(ms.Attention(dim=2, beta=9.0), tokens=20, members=4, times=[0.0, 5.0], seed=0,
@@ -149,16 +150,25 @@ def _measure_here(problem: Problem, record: Record, numbers: range, report: Repo
             assert solve_members is not None
             solved = solve_members(plan, starts, first, lambda done, first=first: report(first + done))
             if measured is not None:
-                measured.result()
+                _wait(measured, record)
             interrupted = bool((solved.status == UNFINISHED).any())
             measured = measuring.submit(_measure, problem, record, first, starts, solved, plan.model, undrawn)
             del solved  # its states go as soon as they are measured
             if not problem.overlap:
-                measured.result()
+                _wait(measured, record)
             if interrupted:
                 break
         if measured is not None:
-            measured.result()
+            _wait(measured, record)
+
+
+def _wait(measured: Future[None], record: Record) -> None:
+    """Wait for a batch to be measured; Ctrl-C meanwhile leaves the rest of it alone."""
+    try:
+        measured.result()
+    except KeyboardInterrupt:
+        record.stopped = True
+        raise
 
 
 def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, OwnFunctionError]]:
@@ -203,6 +213,8 @@ def _measure(
     states, statistics, status = solved
     for i, start in enumerate(starts):
         member = first + i
+        if record.stopped:
+            return
         if status[i] == UNFINISHED:
             record.interrupted = True
             continue

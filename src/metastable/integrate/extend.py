@@ -51,27 +51,33 @@ def taken_up(earlier: Solution, method: str, start: FloatArray) -> Resume:
     return replace(said, method=method, control=memory)
 
 
-def solve(plan: Plan, earlier: Solution, start: FloatArray, report: Report) -> Solution:
-    """The earlier solution, which began at the packed state `start`, up to the end of the plan.
+def solve(plan: Plan, earlier: Solution, start: FloatArray, report: Report, made_by: str) -> Solution:
+    """The earlier solution, which the method `made_by` made from the packed state `start`, up to the end of the plan.
 
-    `plan.save.times` holds all times to be kept, those of the earlier solution too; None keeps every step.
+    `plan.save.times` holds all times to be kept, those of the earlier solution too; None keeps every step. With chosen times every state
+    that was kept stays as it is: the step that was cut short to end on time is made anew, but the earlier end is exact, and the new
+    step would have to be interpolated there.
     """
     resume = taken_up(earlier, plan.method, start)
+    times = plan.save.times
     if plan.method in TABLEAUS and resume.statistics.accepted == 0:
         # Nothing was done but to choose a first step that fits the end, which is another one now.
-        return METHODS[plan.method].solve(replace(plan, resume=None), start, report)
-    times = plan.save.times
-    kept = None if times is None else times[times > resume.t]
+        anew = METHODS[plan.method].solve(replace(plan, resume=None), start, report)
+        known = len(earlier.times)
+        if times is None or len(anew.times) < known:
+            return anew
+        return replace(anew, states=np.concatenate([earlier.states, anew.states[known:]]))
+    kept = None if times is None else times[times > max(resume.t, earlier.times.max(initial=resume.t))]
     further = replace(plan, save=replace(plan.save, times=kept), resume=resume)
     later = METHODS[plan.method].solve(further, resume.state, report)
-    return _joined(earlier, later, resume, plan)
+    return _joined(earlier, later, resume, plan, made_by)
 
 
-def _joined(earlier: Solution, later: Solution, resume: Resume, plan: Plan) -> Solution:
+def _joined(earlier: Solution, later: Solution, resume: Resume, plan: Plan, made_by: str) -> Solution:
     """One solution: the earlier one up to where it was taken up, then the later one."""
     every_step = plan.save.times is None
     # With every step kept, the later one begins with the state where it was taken up.
-    before = earlier.times < resume.t if every_step else earlier.times <= resume.t
+    before = earlier.times < resume.t if every_step else np.ones(len(earlier.times), dtype=bool)
     dense = None
     if every_step and earlier.dense is not None and isinstance(later.dense, Dense):
         # Late in a merge steps do not move the clock: they are told apart by their number.
@@ -80,7 +86,7 @@ def _joined(earlier: Solution, later: Solution, resume: Resume, plan: Plan) -> S
     elif every_step:
         dense = earlier.dense if later.dense is None else later.dense
     notes: dict[str, Any] = {**earlier.notes, **later.notes}
-    notes |= _segments(earlier, later, resume, plan)
+    notes |= _segments(earlier, later, resume, plan, made_by)
     if "settled" not in later.notes:
         notes.pop("settled", None)
     return Solution(
@@ -111,10 +117,10 @@ def _joined_dense(earlier: Dense | JoinedDense, undone: int, later: Dense) -> De
     return join(parts)
 
 
-def _segments(earlier: Solution, later: Solution, resume: Resume, plan: Plan) -> dict[str, Any]:
+def _segments(earlier: Solution, later: Solution, resume: Resume, plan: Plan, made_by: str) -> dict[str, Any]:
     """The methods with the times between which they worked, where there were several (as `integrate.auto` notes them)."""
     said = earlier.resume
-    first = said.method if said is not None else plan.method
+    first = said.method if said is not None else made_by
     known = earlier.notes.get("segments")
     segments = [dict(entry) for entry in known or [auto.segment(first, 0.0, resume.t, resume.statistics)]]
     end = float(later.notes.get("reached", later.times[-1] if len(later.times) else resume.t))

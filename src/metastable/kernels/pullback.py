@@ -140,6 +140,18 @@ class _Sums:
             self.arrays[bias] += rows.sum(axis=0)
 
 
+def untouched(model: Attention, tokens: int) -> Parameters:
+    """Zeros: the derivatives of a number that does not depend on the model."""
+    frozen = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
+    return Parameters(
+        (0.0,) * len(model.all_heads),
+        tuple(_Sums(model, head).arrays for head in model.all_heads),
+        np.zeros_like(frozen),
+        np.zeros(len(frozen)),
+        np.zeros(tokens),
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------- tokens
 
 

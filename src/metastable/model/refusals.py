@@ -7,13 +7,13 @@ yesterday is never taken for one that was there before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from metastable.errors import UnsupportedError
+from metastable.errors import ModelError, UnsupportedError
 from metastable.model.attention import Attention
 from metastable.model.declare import Declared, kinds, optionals
 from metastable.model.norms import Norm
@@ -164,6 +164,21 @@ class Support:
     use: str = ""
     rules: tuple[Rule, ...] = ()
     verb: str = "has"
+
+    def __post_init__(self) -> None:
+        """A name that nobody has declared would refuse in silence what it was meant to allow."""
+        listed = {"norm": self.norms, "mask": self.masks, "weights": self.weights, "bias": self.biases}
+        for family, allowed in listed.items():
+            _declared(allowed or (), kinds(family), f"{family} kinds", self.who)
+        _declared(self.parts, PARTS, "parts", self.who)
+
+
+def _declared(names: Iterable[str], known: Iterable[str], what: str, who: str) -> None:
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise ModelError(
+            f"the Support of {who} lists unknown {what} {', '.join(unknown)}; there are {', '.join(known)}"
+        )
 
 
 def why_not(model: Attention, support: Support, tokens: int | None = None) -> str | None:

@@ -56,7 +56,7 @@ def extended(
         seed=None if seed < 0 else seed,
     )
     with progress_bar("extend", plan.save.until, progress) as report:
-        solution = extend.solve(plan, earlier, plan.packed(np.array(run.start)), report)
+        solution = extend.solve(plan, earlier, plan.packed(np.array(run.start)), report, run.method)
     # The plan to remember is that of a run with as many steps at a time.
     asked = replace(Wishes(), **memory.asked(run._made))
     return replace(plan, accuracy=replace(plan.accuracy, max_steps=steps)), asked, solution

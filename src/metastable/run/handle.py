@@ -20,6 +20,7 @@ from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError,
 from metastable.handle import Handle, moments_of
 from metastable.integrate.methods import FIXED_STEP
 from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
+from metastable.integrate.planning import SETTLED_HORIZON
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
@@ -190,8 +191,9 @@ class Run(Handle):
         near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-12, atol=0.0))
         if near.size:
             return self.states[near[0]]
+        nearest = float(self.times[np.abs(self.times - t).argmin()])
         raise TimeError(
-            f"this run kept {len(self.times)} chosen times, and t = {t:g} is not among them; "
+            f"this run kept {counted(len(self.times), 'chosen time')}, and t = {t!r} is not among them (the nearest is {nearest!r}); "
             "simulate without times= to have every t"
         )
 
@@ -285,9 +287,7 @@ class Run(Handle):
             )
         model.check_count(after)
         if self.status != "success":
-            raise UnsupportedError(
-                f"this run stopped early ({self.message}); finish it first: simulate again with a larger max_steps"
-            )
+            raise UnsupportedError(f"this run stopped early ({self.message}); {self._way_on()}")
         if self.dense is None or self.method not in TABLEAUS:
             raise UnsupportedError(
                 f"append reads the earlier tokens off the dense output of an explicit run, which this one ({self.method}"
@@ -331,7 +331,8 @@ class Run(Handle):
         ----------
         until : the later time to reach, or "settled"; may be left out when `times` is given.
         times : further output times, all beyond `run.end`. A run that kept every step and is extended with `times` keeps its steps
-            so far, but no dense output. A run that kept chosen times and is extended without them keeps the state at `until`.
+            so far, but no dense output. A run that kept chosen times and is extended without them keeps the state at `until`. Either
+            way the states that were kept stay as they are, the exact one at the earlier end included.
         method : "auto" goes on as the run was made; a run that was explicit because its horizon was short goes on implicitly where that
             pays. "tsit5" and "rodas" decide.
         max_steps : give up after this many further steps (None: as many as the run was given).
@@ -370,6 +371,14 @@ class Run(Handle):
         data = data.set_coords([name for name in names if name in self.dataset.coords])
         own = {name: self.dataset.attrs[name] for name in added["attributes"]}
         return Run(data.assign_attrs(own))
+
+    def _way_on(self) -> str:
+        """What to do with a run that stopped early before tokens are appended."""
+        if self.status != "max_steps":
+            return "tokens behind the others cannot go on alone; simulate the time before that, and append there"
+        end = float(self._made.attrs["until"])
+        wanted = "'settled'" if end >= SETTLED_HORIZON else repr(end)
+        return f"finish it first: run.extend({wanted}, max_steps=...)"
 
     def _call(self, start: str) -> str:
         """The call of `simulate` that makes this run from other tokens."""

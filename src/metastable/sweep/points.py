@@ -78,10 +78,10 @@ def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any
             scope[name] = settings[name]
     if settings["tokens"] is None:
         raise SweepError("tokens is missing: give tokens = 200, or an axis grid.tokens")
-    tokens = _checks.count(settings["tokens"], "tokens", error=SweepError)
+    tokens = _whole(settings["tokens"], "tokens", 1)
     if "dim" not in settings:
         raise SweepError("dim is missing: give it in [model] or as an axis")
-    draw = _checks.count(free.get(REPLICATE, 0), REPLICATE, minimum=0, error=SweepError)
+    draw = _whole(free.get(REPLICATE, 0), REPLICATE, 0)
     table = {name: value for name, value in settings.items() if name in MODEL_FIELDS and value is not None}
     _fill_matrices(table, scope, sweep.seed, draw)
     rest = {name: resolve(v, scope, name, name) for name, v in table.items() if name not in families.FIELDS}
@@ -122,9 +122,18 @@ def _varies(sweep: Sweep, field: str) -> bool:
     )
 
 
+def _whole(value: Any, name: str, minimum: int) -> int:
+    """A whole number; who has a range of others in its place is told how they stay whole."""
+    try:
+        return _checks.count(value, name, minimum, error=SweepError)
+    except SweepError as reason:
+        hint = "; in a range of whole numbers say integer = true" if isinstance(value, float) else ""
+        raise SweepError(f"{reason}{hint}") from None
+
+
 def _fill_matrices(table: dict[str, Any], scope: Mapping[str, Any], seed: int, draw: int) -> None:
     """Replace families by matrices; `tied` keys copy the query."""
-    dim = _checks.count(table["dim"], "dim", minimum=2, error=SweepError)
+    dim = _whole(table["dim"], "dim", 2)
     for name in ("query", "value", "key"):
         item = table.get(name)
         if item is None or not families.is_family(item):

@@ -12,7 +12,7 @@ from metastable.analysis import _paths, _probes, cascade, cluster_leaders, leade
 from metastable.analysis._film import Film, RunFilm, by_first_token, refine
 from metastable.analysis.cascade import COPIES
 from metastable.analysis.clusters import link_bound
-from metastable.analysis.followers import PathFilm, groups_of, parted_by_mass, tree_of_groups
+from metastable.analysis.followers import PathFilm, groups_of, parted_by_mass, tree_of_groups, unsteady
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
 from metastable.integrate.plan import Accuracy, Save
@@ -475,3 +475,112 @@ def test_every_predicted_tree_adds_up(dim):
             assert len(tree) == tree.start_labels.max() - tree.final_labels.max()
             assert len(set(tree.child.tolist())) == len(tree)
             assert tree.count(1e301) == tree.final_labels.max() + 1
+
+
+# ------------------------------------------------------------------------------------------- what makes predictions quick
+
+
+def solved(state, model, radius, **options):
+    """The clusters of a state and the path of their leaders, with other options than those of `predict_merges`."""
+    clusters = cascade.Clusters(state, model, 100.0, radius)
+    around = plain_surroundings(clusters.masses, np.eye(model.dim), float(model.beta), clusters.together, 0.02 * radius)
+    known = {"begin": 0.0, "until": cascade.LATEST, "tolerance": 1e-6, "max_steps": 100_000}
+    return clusters, leaders.solve(clusters.places, around, **{**known, **options})
+
+
+@pytest.mark.parametrize(("dim", "beta", "mask"), [(2, 40.0, ms.Causal()), (3, 16.0, ms.Causal()), (3, 9.0, ms.Full())])
+def test_falls_that_may_be_late_are_hardly_late(dim, beta, mask):
+    """Against steps that are exact to 1e-9 radians all the way: half as many, the same tree, and times to 1e-4 decades."""
+    model, merges = ms.Attention(dim=dim, beta=beta, mask=mask), 0
+    for seed in range(6):
+        generator = np.random.default_rng([seed, dim])
+        state = sphere.uniform(6, dim=dim, seed=generator)[generator.integers(0, 6, 40)]
+        clusters, quick = solved(state, model, 0.05)
+        _, strict = solved(state, model, 0.05, late=0.0)
+        _, exact = solved(state, model, 0.05, late=0.0, tolerance=1e-9)
+        assert len(quick.begin) < 0.85 * len(strict.begin)
+        one, other = clusters.read(quick), clusters.read(exact)
+        np.testing.assert_array_equal(one.child, other.child)
+        np.testing.assert_array_equal(one.parent, other.parent)
+        np.testing.assert_allclose(np.log10(one.time - 100.0), np.log10(other.time - 100.0), atol=1e-4)
+        merges += len(one)
+    assert merges > 12
+
+
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Full()])
+def test_points_that_are_left_behind_change_nothing(mask, monkeypatch):
+    model = ms.Attention(dim=3, beta=12.0, mask=mask)
+    generator = np.random.default_rng(8)
+    state = sphere.uniform(8, dim=3, seed=generator)[generator.integers(0, 8, 40)]
+    _, fewer = solved(state, model, 0.1)
+    monkeypatch.setattr(leaders, "FEW_LEFT", 0.0)
+    _, whole = solved(state, model, 0.1)
+    assert fewer.code == whole.code == leaders.ONE_LEFT
+    np.testing.assert_array_equal(fewer.owner, whole.owner)
+    np.testing.assert_allclose(fewer.begin, whole.begin, rtol=1e-6)
+    np.testing.assert_allclose(fewer.pieces, whole.pieces, atol=1e-6)
+
+
+def test_a_path_goes_on_where_another_one_ended():
+    model = ms.Attention(dim=2, beta=20.0)
+    generator = np.random.default_rng(3)
+    state = sphere.uniform(6, dim=2, seed=generator)[generator.integers(0, 6, 30)]
+    clusters = cascade.Clusters(state, model, 0.0, 0.1)
+    first = clusters.path(clusters.places, 0.002, until=1000.0)
+    second = clusters.path(_paths.places_at(first.pieces[-1], 1.0), 0.002, begin=1000.0, before=first)
+    steps = len(first.begin)
+    assert first.code == leaders.REACHED
+    np.testing.assert_array_equal(second.begin[:steps], first.begin)
+    np.testing.assert_array_equal(second.pieces[:steps], first.pieces)
+    assert second.begin[steps] == 1000.0
+    whole = clusters.read(clusters.path(clusters.places, 0.002))
+    np.testing.assert_allclose(np.log10(clusters.read(second).time), np.log10(whole.time), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [17, 30, 32, 50])
+def test_whether_followers_leave_does_not_depend_on_the_steps_of_leaders(seed):
+    """A follower that falls within a long step of the leaders was lost: carried to the end of time, for nothing."""
+    model = ms.Attention(dim=2, beta=32.0)
+    run = ms.simulate(model, sphere.uniform(100, dim=2, seed=1000 + seed), until=100.0, progress=False)
+    radius = ms.analysis.cluster_radius(model)
+    clusters, usual = solved(run.final, model, radius)
+    found = [
+        unsteady(clusters, path) for path in (usual, solved(run.final, model, radius, late=0.0, tolerance=1e-9)[1])
+    ]
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=0.02)
+    assert found[0][0].any() == (seed == 32)
+
+
+# ------------------------------------------------------------------------------------------------------- exact balances
+
+ANTIPODES = np.array([[1.0, 0.0], [-1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "left"),
+    [
+        (ANTIPODES, {}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {"query": np.diag([1.0, 1.2]), "key": np.eye(2)}, 2),
+        (np.repeat(ANTIPODES, 2, axis=0), {"masses": np.arange(1.0, 5.0)}, 2),
+        (np.concatenate([ANTIPODES, on_circle([0.3])]), {}, 2),
+        (on_circle(np.pi / 2 * np.arange(4.0)), {"mask": ms.Full()}, 4),
+    ],
+)
+def test_clusters_in_an_exact_balance_are_left_and_said_to_be(state, fields, left):
+    """They were one cluster at the end of a tree without merges, or an IndexError."""
+    state = np.round(state, 15) / np.linalg.norm(np.round(state, 15), axis=1, keepdims=True)
+    tree = ms.predict_merges(state, ms.Attention(dim=2, beta=4.0, **fields), radius=0.1)
+    assert tree.final_labels.max() + 1 == left == tree.count(1e300)
+    assert not tree.complete
+    assert tree.balanced
+    assert "balance" in repr(tree)
+    assert "balance" in tree._repr_html_()
+
+
+def test_other_cascades_are_not_in_balance():
+    tree = ms.predict_merges(on_circle([0.0, 2.5, 1.0]), ms.Attention(dim=2, beta=4.0), radius=0.1)
+    assert tree.complete
+    assert not tree.balanced
+    assert not ms.predict_merges(ANTIPODES[:1], ms.Attention(dim=2, beta=4.0), radius=0.1).balanced

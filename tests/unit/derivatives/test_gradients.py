@@ -175,6 +175,25 @@ def test_a_schedule_has_entries_for_its_pieces(engine, norm):
     assert abs(cut["beta"][1] - (ahead - behind) / (2 * h)) < 1e-7
 
 
+def test_pieces_behind_the_end_have_zeros():
+    """One entry per piece, of its shape, also where a piece has other parts, or such that have no derivatives."""
+    model, start = ms.Attention(dim=2, beta=3.0), ms.sphere.uniform(5, dim=2, seed=1)
+    later = ms.Attention(
+        dim=2,
+        heads=[ms.Head(beta=1.0, query=np.ones((1, 2)), key=np.ones((1, 2)))] * 3,
+        frozen=ms.Frozen([[1.0, 0.0]]),
+    )
+    hard = model.replace(weights="hardmax", key=np.array([[0.0, -1.0], [1.0, 0.0]]))
+    found = ms.gradient(ms.Schedule([(0.0, model), (1.0, later), (2.0, hard)]), start, GOAL, until=0.5)
+    alone = ms.gradient(model, start, GOAL, until=0.5)
+    assert found["beta"] == [alone["beta"], [0.0, 0.0, 0.0], 0.0]
+    assert [np.shape(entry) for entry in found["query"]] == [(2, 2), (3, 1, 2), (2, 2)]
+    assert not np.any(found["query"][1])
+    assert not np.any(found["masses"][1])
+    np.testing.assert_array_equal(found["query"][0], alone["query"])
+    assert [np.shape(entry) for entry in found["masses"]] == [(5,), (5,), (5,)]
+
+
 def path_of(steps: float, tokens: int = 40, rtol: float = 1e-6) -> adjoint.Path:
     model, start = ms.Attention(dim=3, beta=9.0), ms.sphere.uniform(tokens, dim=3, seed=0)
     wishes = Wishes("tsit5", "reference", "direct", rtol=rtol)

@@ -223,6 +223,8 @@ class TestExpressions:
         ("members = 10", "", "members is missing"),
         ("members = 10", "members = 0", "members must be at least 1"),
         ("tokens = 16", "", "tokens"),
+        ("tokens = 16", "tokens = 16.0", "tokens must be a whole number, not 16.0; in a range .* integer = true"),
+        ("ratio = [", "draw = {range = [0, 2], count = 3}\nratio = [", "draw must be a whole number.* integer = true"),
         ("seed = 3", "seeds = 3", "no key 'seeds'"),
         ("until = 10.0", "", "times"),
         ("ratio = [0.25, 0.5]", "ratio = [0.25, 0.5]\nunused = [1, 2]", "unused changes nothing"),

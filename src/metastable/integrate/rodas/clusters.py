@@ -240,7 +240,7 @@ class Trail(NamedTuple):
 def _march(surroundings, work, memory, goal, tries, first, trail):
     """Steps until points meet (MET), the trail is filled, or the end; how many, how many tries are left, and how it ended.
 
-    `memory` is that of the step control, `goal`: until when, and the tolerance. `first`: no step was made before.
+    `memory` is that of the step control, `goal` as for `step`. `first`: no step was made before.
     """
     x, square = work.charts.origin, surroundings.reach**2
     d = x.shape[1]
@@ -319,7 +319,7 @@ class Flow:
         work = make_work(self.places, surroundings.together, len(self.field.betas))
         done = int(journal.counters[control.ACCEPTED])
         tries = goal.max_steps - done - int(journal.counters[control.REJECTED])
-        end = goal.until, goal.tolerance
+        end = goal.until, goal.tolerance, 0.0
         count, left, code = _march(surroundings, work, journal.control, end, tries, done == 0, trail)
         made = tries - left
         journal.counters[: control.OUTPUTS] += count, made - count, 8 * made, made

@@ -45,6 +45,8 @@ from metastable.kernels.cpu.compiled import allocating, inner, summing
 
 # What became of a step, or of many, besides what `control` knows: it was taken, nothing moves any more, points have met.
 TAKEN, STILL, MET = range(10, 13)
+MOST_FORGIVEN = 1000.0
+"""Tolerances by which a point that falls may be off along its way."""
 
 
 class Work(NamedTuple):
@@ -168,8 +170,30 @@ def _place_stage(work, i):
 
 
 @inner
-def _take_step(surroundings, work, h):
-    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end."""
+def _forgiven(error, velocity, square, lag):
+    """The squared error of a step, `square` = |error|^2, of a point for which the time is free up to a few `lag`.
+
+    The part of the error along the velocity v is a delay by error/|v|: it is divided by 1 + lag |v|, which is at most `MOST_FORGIVEN`.
+    The part across it counts in full.
+    """
+    speed, along = 0.0, 0.0
+    for b in range(len(velocity)):
+        speed += velocity[b] * velocity[b]
+    speed = math.sqrt(speed)
+    if not lag * speed > 1e-3:
+        return square
+    for b in range(len(velocity)):
+        along += error[b] * (velocity[b] / speed)
+    share = 1.0 / (1.0 + min(lag * speed, MOST_FORGIVEN))
+    return square - (1.0 - share * share) * along * along
+
+
+@inner
+def _take_step(surroundings, work, h, lag):
+    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end.
+
+    A point that falls may be late by `lag`, a time: see `_forgiven`.
+    """
     increments, slope, jacobian = work.increments, work.slope, work.jacobian
     m, n = work.velocity.shape
     last = 0
@@ -207,6 +231,8 @@ def _take_step(surroundings, work, h):
     error, extent = 0.0, 0.0
     for k in range(m):
         last_stage, end = end_of_step(increments, k, work.y[k])
+        if lag > 0.0:
+            last_stage = _forgiven(increments[STAGES - 1, k], work.velocity[k], last_stage, lag)
         if not last_stage <= error:
             error = last_stage
         if not end <= extent:
@@ -232,17 +258,17 @@ def _write_piece(work, piece):
 
 @allocating
 def step(surroundings, work, control, goal, tries, first, piece):
-    """One step as the control proposes it, towards `goal` (until, tolerance): its length, how many `tries` are left, and what became of
-    it.
+    """One step as the control proposes it, towards `goal`: its length, how many `tries` are left, and what became of it.
 
-    Its polynomial (5, m, d) to `piece`. `first`: none was made before.
+    `goal`: until when, the tolerance, and by which part of the time a fall may be late (`_forgiven`). Its polynomial (5, m, d) to
+    `piece`. `first`: none was made before.
     """
     if tries <= 0:
         return 0.0, tries, EXHAUSTED
     linearise(surroundings, work)
     if not work.velocity.any():
         return 0.0, tries, STILL
-    until, tolerance = goal
+    until, tolerance, late = goal
     rate = _fastest(work)
     while tries > 0:
         h = propose(control, until)
@@ -252,7 +278,7 @@ def step(surroundings, work, control, goal, tries, first, piece):
         if rate * h > CAP * OVERSHOOT:
             break_cap(control, rate)
             continue
-        error, extent = _take_step(surroundings, work, h)
+        error, extent = _take_step(surroundings, work, h, late * control[T])
         error /= tolerance
         if not (error <= 1.0 and extent < 1.0):
             refuse(control, h, error, extent, rate)
