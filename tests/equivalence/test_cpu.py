@@ -11,7 +11,7 @@ from metastable import sphere
 from metastable.errors import UnsupportedError
 from metastable.kernels import cpu, reference
 from metastable.kernels.cpu import members, rules, system
-from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled
+from metastable.kernels.cpu.compiled import aligned_array, call_address, compiled
 from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.problem import prepare
 from metastable.kernels.cpu.vector import LANES
@@ -38,7 +38,7 @@ TIME = 0.7
 
 @compiled
 def run_members(kernel, problem, time, y, scratch, out):
-    call_members(kernel, problem, time * 0.0 + rules.pace(problem, time[0]), y, scratch, out)
+    call_address(kernel, problem, time * 0.0 + rules.pace(problem, time[0]), y, scratch, out)
 
 
 def matrices(dim, count, seed):

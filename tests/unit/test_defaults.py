@@ -94,6 +94,27 @@ def test_results_say_with_which_lengths_they_were_measured(tmp_path):
     xr.Dataset({"one": stats.clusters, "drawn": drawn.clusters})  # nothing goes along that would not fit together
 
 
+def test_no_result_hides_a_length_that_each_model_sets():
+    """`clusters_radius` took the name, and nothing said with which radius clusters were counted."""
+    options = {"tokens": 5, "members": 2, "times": [1.0], "seed": 0, "engine": "reference"}
+
+    def drawn(generator):
+        return ms.Attention(dim=2, beta=float(generator.uniform(4, 25)))
+
+    def height(x):
+        return x[:, 0]
+
+    counted = {"clusters": ms.observe.clusters(), "clusters_radius": ms.observe.mean_cosine()}
+    with pytest.raises(ms.errors.InvalidInputError, match="clusters_radius"):
+        ms.ensemble(drawn, observe=counted, **options)
+    along = {"near": ms.observe.consumed(), "height": ms.observe.own(height, dims=("near_delta",))}
+    with pytest.raises(ms.errors.ObservableError, match="near_delta"):
+        ms.ensemble(drawn, observe=along, **options)
+    told = {**counted, "clusters": ms.observe.clusters(0.1)}
+    assert ms.ensemble(drawn, observe=told, **options).clusters_radius.dims == ("member", "time")
+    assert ms.ensemble(ms.Attention(dim=2, beta=9.0), observe=counted, **options).clusters.attrs["radius"] == 0.5 / 3
+
+
 def test_a_sweep_needs_no_radius():
     table = {"model": {"dim": 2}, "grid": {"beta": [4.0, 16.0]}, "tokens": 6, "members": 1, "run": {"times": [1.0]}}
     sweep = ms.Sweep.from_dict({**table, "observe": {"clusters": {}, "consumed": {}}})

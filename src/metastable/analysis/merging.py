@@ -54,8 +54,8 @@ class MergeTree(_checks.LockedArrays):
         one after the merge and `before` the last one before it.
     uncertainty : (m,) of predicted trees (`predict_merges`): by how many decades each wait may be off; None for trees of runs.
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
-    balanced : True for predicted trees that end with clusters in an exact balance, where nothing moves: next to nothing would disturb it,
-        and they would merge further, so how many are left says nothing. False for trees of runs.
+    balanced : True for predicted trees that end with clusters in an exact balance, where nothing moves: the slightest push ends it, and
+        they merge further, so how many are left says nothing. False for trees of runs.
     until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).

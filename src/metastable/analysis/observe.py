@@ -143,8 +143,16 @@ def attributes_of(item: Any) -> dict[str, Any]:
 
 def lengths_of(item: Any) -> dict[str, float]:
     """`delta` and `radius` of one of our observables that has them; not those left to the model."""
-    names = ("delta", "radius") if isinstance(item, Consumed) else ("radius",) if isinstance(item, Clusters) else ()
-    return {name: float(getattr(item, name)) for name in names if getattr(item, name) is not None}
+    return {name: float(getattr(item, name)) for name in _names_of_lengths(item) if getattr(item, name) is not None}
+
+
+def lengths_left(item: Any) -> tuple[str, ...]:
+    """Which of `lengths_of` are left to the model."""
+    return tuple(name for name in _names_of_lengths(item) if getattr(item, name) is None)
+
+
+def _names_of_lengths(item: Any) -> tuple[str, ...]:
+    return ("delta", "radius") if isinstance(item, Consumed) else ("radius",) if isinstance(item, Clusters) else ()
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,20 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
         # With one model for all, its lengths are filled in (and shown by the dataset); else member by member.
         checked[name] = item if model is None else known.for_model(item, model)
+    for name, owner in names_of_lengths(checked).items():
+        if name in checked:
+            raise InvalidInputError(
+                f"observe: {name!r} is where the dataset says what length {owner!r} had for each member, whose model sets it; choose "
+                f"another name, or give that length to {owner!r} yourself"
+            )
     return checked
+
+
+def names_of_lengths(observables: Mapping[str, Any]) -> dict[str, str]:
+    """Variables such as `clusters_radius` that a dataset has for lengths which each member's own model sets -> whose length it is."""
+    from metastable.analysis.observe import lengths_left
+
+    return {f"{name}_{length}": name for name, item in observables.items() for length in lengths_left(item)}
 
 
 def _start(start: str | Start) -> Draw | None:

@@ -14,7 +14,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._words import counted
 from metastable.ensembles import digests
-from metastable.ensembles.problem import Problem
+from metastable.ensembles.problem import Problem, names_of_lengths
 from metastable.errors import InvalidInputError, ObservableError, RepeatedMembersWarning
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
@@ -62,7 +62,7 @@ class Record:
 
     def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
-        from metastable.analysis.observe import for_model, lengths_of
+        from metastable.analysis.observe import for_model, lengths_left, lengths_of
         from metastable.analysis.observe_own import coordinates_of, measured
 
         problem = self.problem
@@ -72,7 +72,7 @@ class Record:
         for name, observable in problem.observables.items():
             item = for_model(observable, model)
             for length, value in lengths_of(item).items():
-                if length not in lengths_of(observable):
+                if length in lengths_left(observable):
                     self.lengths.setdefault(f"{name}_{length}", np.full(problem.members, np.nan))[member] = value
             found, dims = measured(
                 item,
@@ -100,10 +100,12 @@ class Record:
             self.values[name] = np.full((self.problem.members, self.problem.times.size, *shape), np.nan)
             self.dims[name] = dims
             self._check_sizes(name, shape, dims)
-            both = [dim for dim in dims if dim in self.problem.observables]
+            lengths = names_of_lengths(self.problem.observables)
+            both = [dim for dim in dims if dim in self.problem.observables or dim in lengths]
             if both:
+                what = f"a length of {lengths[both[0]]!r}" if both[0] in lengths else "an observable"
                 raise ObservableError(
-                    f"{both[0]!r} is the name of an observable and of a dimension of the observable {name!r}; call one of them "
+                    f"{both[0]!r} is the name of {what} and of a dimension of the observable {name!r}; call one of them "
                     "otherwise, in observe={...} or with metastable.observe.own(f, dims=(...))"
                 )
         known = self.values[name].shape[2:]
@@ -179,7 +181,7 @@ class Record:
             for name, values in self.values.items()
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
-        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items() if name not in variables}
+        variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
         for column, name in enumerate(("accepted", "rejected", "evaluations")):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(

@@ -17,8 +17,16 @@ from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
 from metastable.figures.film_key import center_marks, draw_center_key, draw_key
 from metastable.figures.gaps import angles_between, note
+from metastable.figures.landmarks import (
+    diamonds,
+    draw_landmarks,
+    landmark_handles,
+    landmarks,
+    mark_rows,
+    row_marks,
+)
 from metastable.figures.moments import STRIDE, Frames, RunLike, frames, saved_states, trace, wants_log_time
-from metastable.figures.run_view import MANY, draw_gram, world_counts
+from metastable.figures.run_view import FROZEN_ROWS, MANY, draw_cosines, gram, world_counts
 from metastable.figures.sphere_view import DEFAULT_VIEW, View, draw_ball
 from metastable.figures.titles import describe_run, last_model
 
@@ -43,6 +51,8 @@ class Scene:
     page: Figure
     moving: Sequence[Any]
     update: Callable[[int], None]
+    others: Sequence[Any] = ()
+    """Entries of the key for what does not move."""
 
 
 def animate(
@@ -67,7 +77,8 @@ def animate(
     d = 2: circle and world lines with a moving clock; d = 3:
     the sphere with trails (`trail`: fraction of the film they remember); d > 3: the matrix of cosines. `delta`: mark the Renyi
     centers of the start with this separation, black, and the strong ones, red, over the others (d > 3: beside
-    their rows). `log`: log time (None: for long runs).
+    their rows). `log`: log time (None: for long runs). Frozen tokens, those of the model at that moment, are hollow diamonds (d > 3:
+    rows below the matrix), and dashed lines among world lines, which have a thin vertical line wherever the model changes.
     The clock follows the motion: it runs slowly where tokens move and fast where all stand (`moments.frames`). A run that
     kept chosen times only is shown at those, each as long as the clock says; nothing is made up between them, and the
     film says how many there are.
@@ -115,7 +126,7 @@ def _scene(
         scene = _circle_scene(run, times, states, log, colors, marks)
     else:
         scene = _sphere_scene(run, film, max(1, round(trail * len(times))), colors, marks, view)
-    draw_key(scene.page, labels, marks[1])
+    draw_key(scene.page, labels, marks[1], scene.others)
     return scene
 
 
@@ -153,6 +164,8 @@ def _circle_scene(
             axes[1], *trace(run, log=log), log=log, colors=colors, width=0.7, highlight=highlight, gaps=gaps
         )
         style.panel(axes[1], "", _title(run, 5.4))
+    still, anchors = landmarks(run), diamonds(axes[0])
+    draw_landmarks(axes[1], still)
     left, right = axes[1].get_xlim()
     now = axes[1].axvline(left, color=style.INK, linewidth=1.0, zorder=6)
     veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)
@@ -162,13 +175,14 @@ def _circle_scene(
         dots.set_offsets(np.column_stack([radii * np.cos(angles[frame]), radii * np.sin(angles[frame])]))
         if len(centers):
             rings.set_offsets(states[frame, centers])
+        anchors.set_offsets(still.at(float(times[frame])))
         moment = float(np.clip(times[frame], left, right))
         now.set_xdata([moment, moment])
         veil.set_x(moment)
         veil.set_width(right - moment)
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return Scene(page, (veil, now, dots, rings, clock), update)
+    return Scene(page, (veil, now, dots, rings, anchors, clock), update, landmark_handles(still, ax=axes[1]))
 
 
 def _sphere_scene(
@@ -200,8 +214,9 @@ def _sphere_scene(
             zorder=order + 0.3,
         )
         rings = ax.scatter([], [], s=90, facecolors="none", linewidths=1.4, zorder=order + 0.5)
-        layers[name] = (lines, dots, rings, opacity)
-    centers, tints = marks[0], np.array(marks[1], dtype=object)
+        anchors = diamonds(ax, _veiled(style.INK, opacity), order + 0.6)
+        layers[name] = (lines, dots, rings, anchors, opacity)
+    centers, tints, still = marks[0], np.array(marks[1], dtype=object), landmarks(run)
     clock = ax.text(0.02, 0.02, "", transform=ax.transAxes)
     style.panel(ax, "", _title(run, 5.4))
     # Between saved states without dense output nobody knows the way: a trail has dots there.
@@ -212,7 +227,8 @@ def _sphere_scene(
     def update(frame: int) -> None:
         first, last = film.index[max(0, frame - memory)], film.index[frame]
         past, gap = path[first : last + 1], far[first:last]
-        for name, (lines, dots, rings, opacity) in layers.items():
+        frozen = view.project(still.at(float(times[frame])))
+        for name, (lines, dots, rings, anchors, opacity) in layers.items():
             sign = 1.0 if name == "front" else -1.0
             _set_trails(lines, past, gap, _veiled(colors, opacity), sign)
             shown = (projected[frame, :, 2] >= 0) == (name == "front")
@@ -221,9 +237,10 @@ def _sphere_scene(
             there = shown[centers]
             rings.set_offsets(projected[frame, centers[there], :2])
             rings.set_edgecolor(_veiled(tints[there], opacity))  # pyright: ignore
+            anchors.set_offsets(frozen[(frozen[:, 2] >= 0) == (name == "front"), :2])
         clock.set_text(style.time_label(float(f"{times[frame]:.3g}")))
 
-    return Scene(page, (*layers["back"][:3], *layers["front"][:3], clock), update)
+    return Scene(page, (*layers["back"][:4], *layers["front"][:4], clock), update, landmark_handles(still))
 
 
 def _title(run: RunLike, inches: float) -> str:
@@ -260,22 +277,32 @@ def _set_trails(lines: Any, past: np.ndarray, gap: np.ndarray, colors: np.ndarra
 
 def _gram_scene(run: RunLike, times: np.ndarray, states: np.ndarray, marks: tuple[np.ndarray, list[str]]) -> Scene:
     page, ax = style.figure(5.4, 5.4)
-    image = draw_gram(ax, states[0])
+    still = landmarks(run)
+
+    def matrix(frame: int) -> np.ndarray:
+        return gram(states[frame], still.at(float(times[frame])), still.most_frozen)
+
+    image = draw_cosines(ax, matrix(0))
+    rows = row_marks(ax, states.shape[1]) if still.any_frozen else ()
     ax.set_ylabel("token (from 0)")
     page.colorbar(image, ax=ax, shrink=0.8, label=r"$\langle x_j, x_k\rangle$")
     centers, tints = marks
     if len(centers):
         beside: Any = {"transform": ax.get_yaxis_transform(), "clip_on": False, "zorder": 4}
         ax.scatter(np.full(len(centers), 1.018), centers, s=14, c=tints, marker="<", linewidths=0, **beside)
-        draw_center_key(page, tints, marker="<")
+    others = landmark_handles(still, frozen=FROZEN_ROWS)
+    if others or len(centers):
+        draw_center_key(page, tints, "<", others)
     name = _title(run, 4.2)
     title = ax.set_title(f"{name}\n ", loc="left")  # room for two lines
 
     def update(frame: int) -> None:
-        image.set_data(states[frame] @ states[frame].T)
+        image.set_data(matrix(frame))
+        if rows:
+            mark_rows(rows, matrix(frame))
         title.set_text(f"{name}\n{style.time_label(float(f'{times[frame]:.3g}'))}")
 
-    return Scene(page, (image, title), update)
+    return Scene(page, (image, *rows, title), update)
 
 
 def _pictures(scene: Scene, frames: int, name: str, progress: bool | None, dpi: int = 120) -> Iterator[np.ndarray]:

@@ -13,10 +13,11 @@ from metastable.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_KEYS = 8
-"""Clusters in the key."""
-MOST_KEYS_BESIDE_CENTERS = 5
-"""The same where the key names centers as well: a line has no room for more."""
+MOST_KEYS_BESIDE = (8, 5, 3)
+"""Clusters in the key; where it names centers, or what does not move on a narrow page, as well; where it names both: a line has no room
+for more."""
+WIDE = 7.0
+"""Inches of a page from which on a line has room for more."""
 CENTERS = {style.RENYI: "Rényi center", style.STRONG: "strong center"}
 """Colours of centers, and what the key calls them."""
 
@@ -30,12 +31,14 @@ def center_marks(start: np.ndarray, delta: float | None) -> tuple[np.ndarray, li
     return np.concatenate([weak, strong]), [style.RENYI] * len(weak) + [style.STRONG] * len(strong)
 
 
-def draw_key(page: Figure, labels: np.ndarray, tints: Sequence[str]) -> None:
-    """The clusters that tokens end in, largest first, and the centers, where there are any of these `tints`."""
+def draw_key(page: Figure, labels: np.ndarray, tints: Sequence[str], others: Sequence[Any] = ()) -> None:
+    """The clusters that tokens end in, largest first, the centers, where there are any of these `tints`, and `others` (handles)."""
     from matplotlib.lines import Line2D
 
     sizes = np.bincount(labels)
-    order = np.argsort(-sizes, kind="stable")[: MOST_KEYS_BESIDE_CENTERS if len(tints) else MOST_KEYS]
+    narrow = bool(page.get_figwidth() < WIDE)
+    most = MOST_KEYS_BESIDE[(len(tints) > 0) + (narrow and len(others) > 0)]
+    order = np.argsort(-sizes, kind="stable")[:most]
     colors = style.cluster_colors(order)
     options: Any = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
     handles = [Line2D([], [], color=color, label=f"{sizes[k]}", **options) for k, color in zip(order, colors)]
@@ -43,12 +46,13 @@ def draw_key(page: Figure, labels: np.ndarray, tints: Sequence[str]) -> None:
     more = f"\nthe {len(order)} largest of {len(sizes)} clusters" if len(sizes) > len(order) else ""
     again = "; colours repeat" if len(sizes) > len(style.CATEGORICAL) else ""
     title = f"colour: the cluster that a token ends in, with its size{more}{again}"
-    _legend(page, [*handles, *_center_handles(tints)], title)
+    style.page_key(page, [*handles, *_center_handles(tints), *others], title)
 
 
-def draw_center_key(page: Figure, tints: Sequence[str], marker: str) -> None:
-    """The centers alone, for a film in which colours mean cosines."""
-    _legend(page, _center_handles(tints, marker), "beside its row: a center of the start")
+def draw_center_key(page: Figure, tints: Sequence[str], marker: str, others: Sequence[Any] = ()) -> None:
+    """The centers alone, for a film in which colours mean cosines, and `others` (handles)."""
+    title = "beside its row: a center of the start" if len(tints) else ""
+    style.page_key(page, [*_center_handles(tints, marker), *others], title)
 
 
 def _center_handles(tints: Sequence[str], marker: str = "o") -> list[Any]:
@@ -57,17 +61,3 @@ def _center_handles(tints: Sequence[str], marker: str = "o") -> list[Any]:
     options: Any = {"linestyle": "", "marker": marker, "markeredgewidth": 0}
     return [Line2D([], [], color=tint, label=name, **options) for tint, name in CENTERS.items() if tint in tints]
 
-
-def _legend(page: Figure, handles: Sequence[Any], title: str) -> None:
-    key = page.legend(
-        handles=handles,
-        title=title,
-        loc="outside lower left",
-        ncols=len(handles),
-        fontsize="small",
-        title_fontsize="small",
-        handletextpad=0.1,
-        columnspacing=0.8,
-        borderaxespad=0.2,
-    )
-    key.set_alignment("left")

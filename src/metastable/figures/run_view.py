@@ -20,6 +20,17 @@ from metastable.figures.circle_view import (
 )
 from metastable.figures.density_view import draw_ring, draw_sphere_density, sphere_counts
 from metastable.figures.gaps import angles_between, note
+from metastable.figures.landmarks import (
+    draw_frozen,
+    draw_frozen_half,
+    draw_joints,
+    draw_landmark_key,
+    draw_landmarks,
+    landmark_handles,
+    landmarks,
+    mark_rows,
+    row_marks,
+)
 from metastable.figures.moments import STRIDE, RunLike, half_way, sample, saved_states, trace, walk, wants_log_time
 from metastable.figures.sphere_view import DEFAULT_VIEW, Dots, View, draw_ball, draw_paths, draw_points
 from metastable.figures.titles import describe_run
@@ -28,6 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BACKENDS = ("matplotlib", "plotly")
+FROZEN_ROWS = "frozen token (rows below the dashed line)"
+"""What the key of a matrix of cosines says."""
 MANY = 2000
 """Tokens from which on densities are drawn instead of lines."""
 CELLS = 240
@@ -54,6 +67,10 @@ def draw_run(
     Tokens are counted from 0. From `MANY` tokens on there is no telling lines apart: d = 2 shows how many tokens are
     where against depth (a histogram of every moment), d = 3 how dense they are on both sides of the sphere at the start,
     in the middle (of time or log time) and at the end.
+
+    Frozen tokens are hollow diamonds, and dashed lines where angles are drawn against depth; a matrix of cosines has rows for them
+    below its own. Of a `Schedule` a picture of a moment shows those of its model then, and every axis of depth has a thin line at each
+    joint. A key below says so.
 
     `backend`: `"matplotlib"` (a `Figure` known to pyplot) or `"plotly"` (interactive, d = 2 and 3). `log`: log time
     (None: for runs longer than `moments.LOG_SPAN`). `view`: camera for d = 3. `theme`: `"screen"` or `"print"`.
@@ -92,8 +109,20 @@ def _circle_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool)
     draw_tokens(
         axes[1], run.final, stack=0.035, stack_width=0.05, reach=0.7, size=12, colors=style.token_colors(tokens)
     )
-    axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
+    # The first token is the lowest of its pile: red over all of them, as its line is.
+    draw_tokens(axes[1], run.final[:1], size=16, opacity=1.0, colors=style.RED)
+    _finish_circle(page, axes, run)
     return page
+
+
+def _finish_circle(page: Figure, axes: Any, run: RunLike) -> None:
+    """The time inside the circle; what does not move, here and against depth, and its key."""
+    axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
+    marks = landmarks(run)
+    draw_landmarks(axes[0], marks)
+    if len(marks.frozen[-1]):
+        draw_frozen(axes[1], marks.frozen[-1])
+    draw_landmark_key(page, landmark_handles(marks, ax=axes[0]))
 
 
 def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure:
@@ -102,7 +131,7 @@ def _circle_density_page(run: RunLike, moments: int, log: bool | None) -> Figure
     image = world_counts(axes[0], run, moments, log)
     page.colorbar(image, ax=axes[0], label=f"tokens per cell (1/{CELLS} of the circle)", pad=0.01, aspect=30)
     draw_ring(axes[1], run.final)
-    axes[1].text(0, 0, style.time_label(float(run.times[-1])), ha="center", va="center")
+    _finish_circle(page, axes, run)
     return page
 
 
@@ -136,14 +165,17 @@ def _sphere_density_page(run: RunLike, view: View, log: bool | None) -> Figure:
     top = max(float(sphere_counts(x, bands).max()) for _, x in shown)
     page, axes = style.figure(8.6, 5.6, 2, 3, managed=True)
     grid = np.asarray(axes).reshape(2, 3)
+    marks = landmarks(run)
     for column, (t, x) in enumerate(shown):
         for row in range(2):
             image = draw_sphere_density(grid[row, column], x, view, bands=bands, top=top, far=row == 1)
+            draw_frozen_half(grid[row, column], marks.at(t), view, far=row == 1)
         style.panel(grid[0, column], "", style.time_label(float(f"{t:.3g}")))
     for row, name in enumerate(("this side", "the other side, from behind")):
         grid[row, 0].text(-1.15, 0, name, rotation=90, ha="right", va="center", color=style.MUTED)
     page.colorbar(image, ax=list(grid.ravel()), label="density of tokens (1: uniform)", pad=0.01, aspect=40)
     page.suptitle(_and(describe_run(run, 8.6), note(saved_states(run), False)), x=0.01, ha="left", fontsize="medium")
+    draw_landmark_key(page, landmark_handles(marks))
     return page
 
 
@@ -155,6 +187,12 @@ def _sphere_page(run: RunLike, times: np.ndarray, states: np.ndarray, view: View
     draw_paths(ax, states, view, colors=colors, width=1.1, gaps=saved_states(run) is not None)
     draw_points(ax, states[0], view, colors=colors, size=9, dots=Dots(edge_width=0))
     draw_points(ax, run.final, view, size=34, dots=Dots(edge_width=0.8))
+    marks = landmarks(run)
+    # Paths are of all depths, so what tokens ran to before is here as well.
+    for points, gone in ((marks.earlier(), True), (marks.frozen[-1], False)):
+        if len(points):
+            draw_frozen(ax, points, view, gone=gone)
+    draw_landmark_key(page, landmark_handles(marks, earlier=True))
     style.token_key(page, ax, tokens)
     end = style.time_label(float(times[-1]))
     words = f"{describe_run(run, 5.0)}\nfrom start (small) to {end} (red)"
@@ -175,8 +213,9 @@ def _and(title: str, words: str) -> str:
 def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -> Figure:
     page, axes = style.figure(9.6, 3.0, 1, 4, managed=True, width_ratios=[1, 1, 1, 1.25])
     shown = (0, half_way(states), len(times) - 1)
+    marks = landmarks(run)
     for ax, index in zip(axes, shown):
-        image = draw_gram(ax, states[index])
+        image = draw_gram(ax, states[index], marks.at(float(times[index])), marks.most_frozen)
         style.panel(ax, "", style.time_label(float(f"{times[index]:.3g}")))
     page.colorbar(
         image, ax=list(axes[:3]), location="bottom", shrink=0.5, aspect=30, label=r"$\langle x_j, x_k\rangle$"
@@ -193,20 +232,44 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
     axes[3].set_xlabel("depth $t$")
     axes[3].set_ylabel("mean cosine")
     style.grid(axes[3])
+    draw_joints(axes[3], marks.joints)
+    draw_landmark_key(page, landmark_handles(marks, frozen=FROZEN_ROWS, ax=axes[3]))
     words = ", ".join(part for part in (describe_run(run, 9.6), note(only, False)) if part)
     page.suptitle(words, x=0.01, ha="left", fontsize="medium")
     return page
 
 
-def draw_gram(ax: Any, points: Any) -> Any:
-    """Cosines <x_j, x_k> between tokens (tokens, dim) as a matrix; returns the image, for a colour bar."""
-    x = np.asarray(points, dtype=float)
-    image = ax.imshow(x @ x.T, cmap=style.diverging_map(), vmin=-1, vmax=1, interpolation="nearest")
-    last = len(x) - 1
+def draw_gram(ax: Any, points: Any, frozen: Any = None, rows: int | None = None) -> Any:
+    """Cosines <x_j, x_k> between tokens (tokens, dim) as a matrix; returns the image, for a colour bar.
+
+    `frozen` (m, dim): frozen tokens, in rows of their own below; `rows`: how many rows to keep for them (None: m).
+    """
+    matrix = gram(points, frozen, rows)
+    image = draw_cosines(ax, matrix)
+    if len(matrix) > matrix.shape[1]:
+        mark_rows(row_marks(ax, matrix.shape[1]), matrix)
+    return image
+
+
+def draw_cosines(ax: Any, matrix: np.ndarray) -> Any:
+    """What `gram` makes as an image, which it returns, without marks."""
+    image = ax.imshow(matrix, cmap=style.diverging_map(), vmin=-1, vmax=1, interpolation="nearest")
+    last = matrix.shape[1] - 1
     ax.set_xticks(sorted({0, last}))
     ax.set_yticks(sorted({0, last}))
     ax.set_xlabel("token (from 0)")
     return image
+
+
+def gram(points: Any, frozen: Any = None, rows: int | None = None) -> np.ndarray:
+    """Cosines <y_j, x_k> (tokens + rows, tokens): of tokens with tokens, and below those of frozen tokens, NaN where there are fewer of
+    them than `rows` (None: as many as there are)."""
+    x = np.asarray(points, dtype=float)
+    still = x[:0] if frozen is None else np.asarray(frozen, dtype=float)
+    matrix = np.full((len(x) + (len(still) if rows is None else rows), len(x)), np.nan)
+    matrix[: len(x)] = x @ x.T
+    matrix[len(x) : len(x) + len(still)] = still @ x.T
+    return matrix
 
 
 def mean_cosine(states: np.ndarray) -> np.ndarray:

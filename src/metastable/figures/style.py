@@ -304,6 +304,22 @@ def token_key(page: Figure, ax: Axes, tokens: int) -> None:
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
+def page_key(page: Figure, handles: Sequence[Any], title: str = "") -> None:
+    """One line of a key below everything on a page, with a title over it."""
+    key = page.legend(
+        handles=handles,
+        title=title or None,
+        loc="outside lower left",
+        ncols=len(handles),
+        fontsize="small",
+        title_fontsize="small",
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderaxespad=0.2,
+    )
+    key.set_alignment("left")
+
+
 def panel(ax: Axes, letter: str = "", title: str = "") -> None:
     """Title on the left with a bold panel letter: **a** title."""
     text = rf"$\mathbf{{{letter}}}$" if letter else ""

@@ -54,7 +54,7 @@ def taken_up(earlier: Solution, method: str, start: FloatArray) -> Resume:
 def solve(plan: Plan, earlier: Solution, start: FloatArray, report: Report, made_by: str) -> Solution:
     """The earlier solution, which the method `made_by` made from the packed state `start`, up to the end of the plan.
 
-    `plan.save.times` holds all times to be kept, those of the earlier solution too; None keeps every step. With chosen times every state
+    `plan.save.times` holds all times to be kept, those of the earlier solution too; None keeps every step. With chosen times each state
     that was kept stays as it is: the step that was cut short to end on time is made anew, but the earlier end is exact, and the new
     step would have to be interpolated there.
     """

@@ -4,9 +4,11 @@ where its terms are larger than what they add up to. No Numba here: asking costs
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
+from metastable.errors import NumericalRangeError
 from metastable.model import Attention, Full, Prefix
 
 EPSILON = 2.0**-52
@@ -18,6 +20,28 @@ SERIES_TOLERANCE = 1e-12
 def expected_modes(beta: float) -> float:
     """Modes that a series needs on the circle (degrees, on the sphere) for the default tolerance, to about ten percent."""
     return 8.0 + 7.4 * math.sqrt(abs(beta))
+
+
+def truncated(
+    coefficients: Callable[[np.ndarray], np.ndarray], beta: float, tolerance: float, limit: int, beyond: str
+) -> tuple[int, np.ndarray]:
+    """The number of terms whose neglected tail, in weight and in force, is below `tolerance`; and their coefficients, from 0 on.
+
+    `coefficients` of the numbers l = 0, 1, ...; a force is the gradient over beta, at most l / beta times the term (Bernstein).
+    """
+    top = 64
+    while True:
+        number = np.arange(top)
+        found = coefficients(number)
+        size = found * np.maximum(1.0, number / beta)
+        tail = np.cumsum(size[::-1])[::-1]
+        terms = max(1, int(np.argmax(tail < tolerance)) - 1)
+        if size[-1] < 1e-6 * tolerance and terms <= limit:
+            return terms, found[: terms + 1]
+        # Too many, or not a number: Bessel functions of huge beta.
+        if not size[-1] >= 1e-6 * tolerance or top > limit:
+            raise NumericalRangeError(f"a series for beta = {beta:g} would need {beyond}; use interaction='direct'")
+        top *= 2
 
 
 def whole(model: Attention, tokens: int) -> int:

@@ -27,9 +27,9 @@ import math
 
 import numpy as np
 
-from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, fill, load, root, store, where
+from metastable.kernels.expansion import truncated
 from metastable.kernels.minimax import LOG2E
 from metastable.model import Attention
 
@@ -43,19 +43,8 @@ def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
     """Number of modes M whose neglected tail, in weight and in force, is below `tolerance`; and the coefficients a_0..a_M."""
     from scipy.special import ive
 
-    top = 64
-    while top <= MODES_LIMIT:
-        m = np.arange(top)
-        coefficient = np.where(m == 0, 1.0, 2.0) * ive(m, beta)
-        size = coefficient * np.maximum(1.0, m / beta)
-        tail = np.cumsum(size[::-1])[::-1]
-        if size[-1] == 0.0 or size[-1] < 1e-6 * tolerance:
-            modes = max(1, int(np.argmax(tail < tolerance)) - 1)
-            return modes, coefficient[: modes + 1]
-        top *= 2
-    raise NumericalRangeError(
-        f"a series for beta = {beta:g} would need more than {MODES_LIMIT} modes; use interaction='direct'"
-    )
+    beyond = f"more than {MODES_LIMIT} modes"
+    return truncated(lambda m: np.where(m == 0, 1.0, 2.0) * ive(m, beta), beta, tolerance, MODES_LIMIT, beyond)
 
 
 def pair_tolerance(tokens: int, tolerance: float, loss: float = 1.0) -> float:

@@ -19,9 +19,9 @@ import math
 
 import numpy as np
 
-from metastable.errors import NumericalRangeError
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, fill, load, spread, store
+from metastable.kernels.expansion import truncated
 from metastable.kernels.fourier import SMALLEST_BETA, divisor, pair_tolerance
 
 DEGREE_LIMIT = 1500
@@ -32,24 +32,8 @@ def degree_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
     """Degree L whose neglected tail, in weight and in force, is below `tolerance`; and g_0..g_L."""
     from scipy.special import ive
 
-    top = 32
-    while True:
-        l = np.arange(top)
-        g = (2 * l + 1) * np.sqrt(np.pi / (2 * beta)) * ive(l + 0.5, beta)
-        # |d/dt P_l(cos t)| <= l (Bernstein), and the force is the gradient over beta.
-        size = g * np.maximum(1.0, l / beta)
-        tail = np.cumsum(size[::-1])[::-1]
-        if size[-1] < 1e-6 * tolerance:
-            degree = max(1, int(np.argmax(tail < tolerance)) - 1)
-            if degree <= DEGREE_LIMIT:
-                return degree, g[: degree + 1]
-        if (
-            not size[-1] >= 1e-6 * tolerance or top > DEGREE_LIMIT
-        ):  # too high, or not a number: Bessel functions of huge beta
-            raise NumericalRangeError(
-                f"a series for beta = {beta:g} would need a degree above {DEGREE_LIMIT}; use interaction='direct'"
-            )
-        top *= 2
+    scale, beyond = np.sqrt(np.pi / (2 * beta)), f"a degree above {DEGREE_LIMIT}"
+    return truncated(lambda l: (2 * l + 1) * scale * ive(l + 0.5, beta), beta, tolerance, DEGREE_LIMIT, beyond)
 
 
 def sphere_series(
@@ -105,7 +89,7 @@ def _token(x, i):
 
 
 @inlined
-def _turn(power, token):
+def turn(power, token):
     """(x_1 + i x_2)^(m + 1), and behind it (x_1 + i x_2)^m, from the one before: real and imaginary parts."""
     c, s, _, _ = power
     a, b, _ = token
@@ -113,7 +97,7 @@ def _turn(power, token):
 
 
 @inlined
-def _climb(q, z, rise, fall):
+def climb(q, z, rise, fall):
     """q_lm and its derivative in z, and behind them those of l - 1, from the degree before. (The derivative obeys the derivative of the
     recurrence.)"""
     value, slope, value_old, slope_old = q
@@ -151,7 +135,7 @@ def add_stretch(problem, stretch, last):
                 store(sums, at, load(sums, at) + q1 * power_1[0] + q2 * power_2[0])
                 store(sums, at + LANES, load(sums, at + LANES) + q1 * power_1[1] + q2 * power_2[1])
                 place += 1
-            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
+            power_1, power_2 = turn(power_1, token_1), turn(power_2, token_2)
 
 
 @inlined
@@ -185,8 +169,8 @@ def _finish(problem, stretch, token, gradient, i, out):
     store(out, (3 * i + 2) * LANES, scale * (up - radial * z))
 
 
-@inlined
-def _walk(problem, stretch, first, last, grows, out):
+@inner
+def walk(problem, stretch, first, last, grows, out):
     """Velocities (three vectors per token) of the tokens first..last of each lane.
 
     `grows` True: one after the other, the sums are what lies before them; None (in code of its own): they see one another wholly, the
@@ -205,7 +189,7 @@ def _walk(problem, stretch, first, last, grows, out):
             order_1 = order_2 = none
             for _ in range(m, problem.modes + 1):
                 rise, fall = spread(problem.rise, place), spread(problem.fall, place)
-                q1, q2 = _climb(q1, token_1[2], rise, fall), _climb(q2, token_2[2], rise, fall)
+                q1, q2 = climb(q1, token_1[2], rise, fall), climb(q2, token_2[2], rise, fall)
                 at = 2 * LANES * place
                 real, imaginary = load(sums, at), load(sums, at + LANES)
                 if grows is not None:
@@ -219,19 +203,7 @@ def _walk(problem, stretch, first, last, grows, out):
                 place += 1
             gradient_1 = _add_order(gradient_1, order_1, power_1, 1.0 * m)
             gradient_2 = _add_order(gradient_2, order_2, power_2, 1.0 * m)
-            power_1, power_2 = _turn(power_1, token_1), _turn(power_2, token_2)
+            power_1, power_2 = turn(power_1, token_1), turn(power_2, token_2)
         _finish(problem, stretch, token_1, gradient_1, i, out)
         if second:
             _finish(problem, stretch, token_2, gradient_2, i + 1, out)
-
-
-@inner
-def sphere_stretch(problem, stretch, first, out):
-    """Velocities of the tokens of each lane from `first` on, one after the other; the sums are what lies before them."""
-    _walk(problem, stretch, first, stretch.length, True, out)
-
-
-@inner
-def sphere_total(problem, stretch, last, out):
-    """Velocities of the first `last` tokens of each lane, who see one another wholly; the sums are those of everybody."""
-    _walk(problem, stretch, 0, last, None, out)

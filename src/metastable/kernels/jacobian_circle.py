@@ -20,8 +20,9 @@ from collections import namedtuple
 
 from numba.extending import register_jitable
 
+from metastable.kernels.cpu.chunks import store_first
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, total
 
 ROWS = 4
 """Rows of a block, see `pull_block`."""
@@ -60,15 +61,6 @@ def _weight(columns, line, j, scale):
     cj, sj = load(columns.cosine, j), load(columns.sine, j)
     exponent = cj * (line.cosine * scale) + (sj * (line.sine * scale) + load(line.bias, j))
     return exp2(exponent), sj * line.cosine - cj * line.sine
-
-
-@inlined
-def store_first(target, index, value, count):
-    """Store the first `count` lanes only; the entries behind them belong to another range."""
-    if count < LANES:
-        before = load(target, index)
-        value = keep(value, count) + (before - keep(before, count))
-    store(target, index, value)
 
 
 # ------------------------------------------------------------------------------------------------- one row, any range

@@ -15,8 +15,7 @@ which costs as much as the attention sum itself: Jacobian blocks are never forme
     dA_k/dx_k = V [ (1 - q_k) I + beta ((C_k - D_k D_k^T) M^T - (1 - q_k) D_k g^T) ].
 
 Columns (frozen tokens first, then the tokens) are lines of `Columns`, one for each component, padded so that whole vectors can be
-read from any column on (`padded_columns`). Components come in chunks of `tag.ndim` = 2, 3 or 4, which is a constant of the compiled
-code; dimensions above four are padded with zero components to a multiple of four and looped over.
+read from any column on (`padded_columns`). Components come in `chunks`, of which `tag` is the `chunk_tag`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,10 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 
-import numpy as np
-
-from metastable._checks import FloatArray
+from metastable.kernels.cpu.chunks import add_totals, dot, no_four, numbers_of, store_first, with_gaps
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.fastmath import exp2 as exp2_scalar
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, store, total
-from metastable.kernels.jacobian_circle import store_first
 from metastable.kernels.minimax import LOG2E
 
 NOTHING = -1e300
@@ -53,39 +49,32 @@ Vectors = namedtuple(
 and a part of it, zeros; D_k of each head; (components, components): C_k, and the matrix in braces of J_kk."""
 
 
-def padded_dimension(dim: int) -> int:
-    """Components after padding: dim up to four, else the next multiple of four."""
-    return dim if dim <= 4 else -(-dim // 4) * 4
-
-
 def padded_columns(columns: int) -> int:
     """Entries for so many columns: whole vectors, so that none straddles two cache lines, with one behind the last column."""
     return -(-(columns + LANES) // LANES) * LANES
 
 
-def chunk_tag(dim: int) -> FloatArray:
-    """An empty array whose number of axes, which compiled code knows, is the number of components that are handled at once."""
-    return np.empty((0,) * min(padded_dimension(dim), 4))
-
-
 # ------------------------------------------------------------------------------- sums over the columns that a row sees
+
+
+@inlined
+def _columns_at(size, columns, a, j):
+    """A chunk of the columns of one vector, from component a on."""
+    third = load(columns[a + 2], j) if size > 2 else fill(0.0)
+    fourth = load(columns[a + 3], j) if size > 3 else fill(0.0)
+    return load(columns[a], j), load(columns[a + 1], j), third, fourth
 
 
 @inner
 def dots(row, q, columns, vector, shift, target):
     """Write `<vector, column_j> + sign bias_j + offset` to `target` for the columns of range q; returns the largest."""
-    tag, start, stop = row.tag, row.ranges[q, 0], row.ranges[q, 1]
+    size, start, stop = row.tag.ndim, row.ranges[q, 0], row.ranges[q, 1]
     top = fill(NOTHING)
     whole = start + (stop - start) // LANES * LANES
     for j in range(start, stop, LANES):
         value = load(shift.bias, j) * shift.sign + shift.offset
-        for a in range(0, vector.size, tag.ndim):
-            value += load(columns[a], j) * vector[a]
-            value += load(columns[a + 1], j) * vector[a + 1]
-            if tag.ndim > 2:
-                value += load(columns[a + 2], j) * vector[a + 2]
-            if tag.ndim > 3:
-                value += load(columns[a + 3], j) * vector[a + 3]
+        for a in range(0, vector.size, size):
+            value = dot(size, _columns_at(size, columns, a, j), numbers_of(size, vector, a), value)
         store(target, j, value)
         if j < whole:
             top = maximum(top, value)
@@ -112,28 +101,15 @@ def exponentials(row, target, top):
 @inner
 def moments(row, columns, weights, origin, out):
     """Add `sum_j weight_j (column_j - origin)` to `out`."""
-    tag = row.tag
+    size = row.tag.ndim
     for q in range(row.ranges.shape[0]):
         start, stop = row.ranges[q, 0], row.ranges[q, 1]
-        for a in range(0, out.size, tag.ndim):
-            o0, o1 = origin[a], origin[a + 1]
-            o2 = origin[a + 2] if tag.ndim > 2 else 0.0
-            o3 = origin[a + 3] if tag.ndim > 3 else 0.0
-            s0, s1, s2, s3 = fill(0.0), fill(0.0), fill(0.0), fill(0.0)
+        for a in range(0, out.size, size):
+            own, sums = numbers_of(size, origin, a), no_four()
             for j in range(start, stop, LANES):
-                w = keep(load(weights, j), stop - j)
-                s0 += w * (load(columns[a], j) - o0)
-                s1 += w * (load(columns[a + 1], j) - o1)
-                if tag.ndim > 2:
-                    s2 += w * (load(columns[a + 2], j) - o2)
-                if tag.ndim > 3:
-                    s3 += w * (load(columns[a + 3], j) - o3)
-            out[a] += total(s0)
-            out[a + 1] += total(s1)
-            if tag.ndim > 2:
-                out[a + 2] += total(s2)
-            if tag.ndim > 3:
-                out[a + 3] += total(s3)
+                weight = keep(load(weights, j), stop - j)
+                sums = with_gaps(size, sums, weight, _columns_at(size, columns, a, j), own)
+            add_totals(size, sums, out, a)
 
 
 @inner

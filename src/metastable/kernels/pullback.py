@@ -30,6 +30,13 @@ from metastable._checks import FloatArray
 from metastable.kernels import reference
 from metastable.kernels.reference import Rows, Sides
 from metastable.model import Attention, Frozen, Head, Law, Support, require
+from metastable.model.heads import BIASES, MATRICES
+
+PARTS = frozenset(
+    {"heads", "repulsion", "factors", "rotary", "head_biases", "bilinear", "value", "feedforward", "frozen", "masses"}
+    | {"radius", "depth", "jumps", "blind", "lonely"}
+)
+"""Parts of a model that have derivatives, and that matrix products know (`torch`)."""
 
 SUPPORT = Support(
     "the derivative of engine='reference'",
@@ -37,21 +44,7 @@ SUPPORT = Support(
     masks=None,
     weights=frozenset({"softmax", "unnormalized"}),
     biases=None,
-    parts=frozenset(
-        {
-            "heads",
-            "repulsion",
-            "factors",
-            "rotary",
-            "head_biases",
-            "bilinear",
-            "value",
-            "feedforward",
-            "frozen",
-            "masses",
-        }
-        | {"radius", "depth", "jumps", "blind", "lonely"}
-    ),
+    parts=PARTS,
     use="differentiable weights are 'softmax' and 'unnormalized'",
 )
 """Everything smooth that the reference engine does (where a ReLU bends it takes the slope on the left, zero)."""
@@ -59,7 +52,7 @@ SUPPORT = Support(
 LEAST = 1e-150
 """Weight of a frozen token that has none: too little to move anybody, enough to say what it would gain."""
 
-HEAD_FIELDS = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias")
+HEAD_FIELDS = (*MATRICES, *BIASES)
 
 
 @dataclass(frozen=True)

@@ -248,12 +248,17 @@ def _normalise(
     logit = top if law.score == "exponential" else np.zeros_like(top)
     logit = logit - log_visible(seen, added, float(mass.sum()))
     if logit.max() > LOG_MAX:
-        raise NumericalRangeError(
-            f"unnormalized attention overflows: a logit reaches {top.max():.4g}, and exp of more than {LOG_MAX:.0f} leaves "
-            "double precision; lower beta or use weights='softmax'"
-        )
+        raise overflow(float(top.max()), LOG_MAX, "double")
     scale = np.exp(logit)
     return scale * moving, scale * fixed
+
+
+def overflow(top: float, limit: float, precision: str) -> NumericalRangeError:
+    """What is said of weights that leave a precision."""
+    return NumericalRangeError(
+        f"unnormalized attention overflows: a logit reaches {top:.4g}, and exp of more than {limit:.0f} leaves {precision} "
+        "precision; lower beta or use weights='softmax'"
+    )
 
 
 def _apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:

@@ -21,7 +21,7 @@ from metastable.integrate.fused.stages import Method, Step, make_step, method_of
 from metastable.integrate.plan import Accuracy
 from metastable.integrate.solution import STATUSES, UNFINISHED
 from metastable.integrate.tableau import Tableau
-from metastable.kernels.cpu.compiled import aligned_array, call_members, compiled, fetch_add, inner
+from metastable.kernels.cpu.compiled import aligned_array, call_address, compiled, fetch_add, inner
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.members import Scratch, make_scratch
 from metastable.kernels.cpu.problem import Problem
@@ -265,7 +265,7 @@ def _take_step(kernel, batch, lanes, until):
             if stage == 2 and lanes.ledger.new[lane] == 1:
                 time = lanes.clock.trial[lane]
             lanes.pace[lane] = pace(batch.problem, time)
-        call_members(kernel, batch.problem, lanes.pace, step.new, lanes.scratch, step.k[stage])
+        call_address(kernel, batch.problem, lanes.pace, step.new, lanes.scratch, step.k[stage])
         if stage <= 2:
             _probe(batch, lanes, stage, until)
 

@@ -27,10 +27,8 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from metastable.kernels.cpu.compiled import address_of, compiled, generate_call, inner
-from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.cpu.compiled import address_of, call_address, compiled, inner
 from metastable.kernels.cpu.memory import Reference
 
 CAP = 0.5
@@ -132,41 +130,35 @@ def placed(system: Any) -> Reference:
     return system if isinstance(system, Reference) else Reference(system)
 
 
-@intrinsic
-def _call(typing_context, address, place, x):
-    """Call the compiled function at `address` of the system that stands at `place`."""
-    return types.none(types.int64, types.int64, x), generate_call
-
-
 @inner
 def attempt(system, h):
     """Try a step of size h: `ERROR`, `EXTENT` and `FASTEST` of `system.result`.
 
     Returns early, with the last entry above `CAP * OVERSHOOT / h`, as soon as the cap is broken.
     """
-    _call(system.calls.attempt, system.place, h)
+    call_address(system.calls.attempt, system.place, h)
 
 
 @inner
 def commit(system, tolerance):
     """Move the state to the end of the attempted step."""
-    _call(system.calls.commit, system.place, tolerance)
+    call_address(system.calls.commit, system.place, tolerance)
 
 
 @inner
 def polynomial(system, piece):
     """Write the dense output of the attempted step, (5, tokens, components) in powers of u; call it before `commit`."""
-    _call(system.calls.polynomial, system.place, piece)
+    call_address(system.calls.polynomial, system.place, piece)
 
 
 @inner
 def settled(system, threshold):
     """`STATE` of `system.result`: `AT_REST` when no token will move by more than `threshold` any more, `HIDDEN` when rounding
     errors hide whether one does, else `MOVING`; judged at the start of the attempted step."""
-    _call(system.calls.settled, system.place, threshold)
+    call_address(system.calls.settled, system.place, threshold)
 
 
-_run = compiled(lambda address, place, x: _call(address, place, x))
+_run = compiled(lambda address, place, x: call_address(address, place, x))
 
 
 def run(system: Any, name: str, x: Any) -> None:

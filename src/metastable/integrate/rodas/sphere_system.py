@@ -23,25 +23,22 @@ from collections import namedtuple
 from functools import cache
 
 import numpy as np
-from numba import types
 
 from metastable.integrate.rodas import charts as chart
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
-from metastable.kernels.cpu.compiled import address_of, aligned_array, generate_call, inlined, inner
-from metastable.kernels.cpu.fastmath import intrinsic
+from metastable.kernels.cpu.chunks import chunk_tag, padded_dimension
+from metastable.kernels.cpu.compiled import address_of, aligned_array, call_address, inlined, inner
 from metastable.kernels.jacobian_sphere import (
     Columns,
     Model,
     Row,
     Vectors,
-    chunk_tag,
     drive,
     linearise,
     other_rows,
     padded_columns,
-    padded_dimension,
 )
 from metastable.kernels.minimax import LOG2E
 
@@ -70,7 +67,7 @@ SphereSystem = namedtuple(
         "columns",  # `jacobian_sphere.Columns`
         "vectors",  # `jacobian_sphere.Vectors`
         "local",  # `Local`
-        "tag",  # array whose number of axes is that of components per chunk, see kernels.jacobian_sphere
+        "tag",  # array whose number of axes is that of components per chunk, see kernels.cpu.chunks
         "frozen",  # number of frozen tokens, the first columns
         "defective",  # 1 when the leading eigenvalue of V_sum has Jordan blocks: rests may be stable from one side only
         "first",  # rows below are handled elsewhere (a dense leading block)
@@ -153,12 +150,6 @@ def _eigenvalue_address() -> int:
     return address_of(chart.rate_of_modes, np.zeros((1, 1)), 1, np.zeros(1))
 
 
-@intrinsic
-def _call_eigenvalues(typing_context, address, block, m, result):
-    """Call `rate_of_modes` at an address: it allocates, which a kernel does not."""
-    return types.none(types.int64, block, types.int64, result), generate_call
-
-
 @inlined
 def _rate(system, m, enough):
     """Rate of the fastest unstable mode of the block (0 when none grows), or a bound on it that is below `enough`."""
@@ -170,7 +161,8 @@ def _rate(system, m, enough):
         return max(0.0, bound)
     if m == 2:
         return max(0.0, chart.rate_of_pair(block))
-    _call_eigenvalues(system.eigenvalue_address, block, m, system.local.rate)
+    # By its address: it allocates, which a kernel does not.
+    call_address(system.eigenvalue_address, block, m, system.local.rate)
     return max(0.0, system.local.rate[0])
 
 

@@ -10,7 +10,7 @@ force of 1e-50 is as accurate, relatively, as one of order one.
 from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
-from metastable.kernels.cpu.rules import divisor, own_weight, visible_range
+from metastable.kernels.cpu.rules import divisor, own_weight, range_of_others
 from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
 
 BOUNDED = 510.0
@@ -34,7 +34,7 @@ def members(problem, x, out):
         z = fill(own_weight(problem, k))
         force = fill(0.0)
         for q in range(4):
-            start, stop = visible_range(problem, k, q, k)
+            start, stop = range_of_others(problem, k, q)
             for j in range(start, stop):
                 exponent, pull = _pair(beta, c, s, load(x, j * LANES), load(x, sine + j * LANES))
                 weight = exp2_bounded(exponent) if beta < BOUNDED else exp2(exponent)
@@ -51,35 +51,21 @@ def members(problem, x, out):
 @inlined
 def row(problem, x, stride, k):
     """Angular velocity of token k of one system; other tokens fill the vectors: cosines, and sines from `stride` on."""
-    beta = problem.beta[0]
-    c = x[k]
-    s = x[stride + k]
-    z = fill(0.0)
-    force = fill(0.0)
-    z_odd = fill(0.0)
-    force_odd = fill(0.0)
+    beta, width = problem.beta[0], problem.mass.size
+    c, s = x[k], x[stride + k]
+    z, force = fill(0.0), fill(0.0)
     for q in range(4):
-        j, stop = visible_range(problem, k, q, k)
-        while j + 2 * LANES <= stop:
+        start, stop = range_of_others(problem, k, q)
+        for j in range(start, stop, LANES):
             exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
             weight = exp2(exponent)
+            if j + LANES > stop:
+                weight = keep(weight, stop - j)
             z = z + weight
             force = force + weight * pull
-            exponent, pull = _pair(beta, c, s, load(x, j + LANES), load(x, stride + j + LANES))
-            weight = exp2(exponent)
-            z_odd = z_odd + weight
-            force_odd = force_odd + weight * pull
-            j += 2 * LANES
-        while j < stop:
-            exponent, pull = _pair(beta, c, s, load(x, j), load(x, stride + j))
-            weight = keep(exp2(exponent), stop - j)
-            z = z + weight
-            force = force + weight * pull
-            j += LANES
-    width = problem.mass.size
     for j in range(0, width, LANES):
         exponent, pull = _pair(beta, c, s, load(problem.frozen, j), load(problem.frozen, width + j))
         weight = exp2(exponent) * load(problem.mass, j)
-        z_odd = z_odd + weight
-        force_odd = force_odd + weight * pull
-    return total(force + force_odd) / divisor(own_weight(problem, k) + total(z + z_odd))
+        z = z + weight
+        force = force + weight * pull
+    return total(force) / divisor(own_weight(problem, k) + total(z))

@@ -70,32 +70,16 @@ def address_of(kernel, *arguments) -> int:
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
 
 
-def generate_call(context, builder, signature, arguments):
-    """Call the function at the address `arguments[0]` with the other arguments; it returns nothing."""
+@intrinsic(lambda address, *arguments: types.none(types.int64, *map(types.unliteral, arguments)))
+def call_address(context, builder, signature, values):
+    """Call the kernel at `address`, one that was compiled for `arguments` of these types and returns nothing."""
     kinds = signature.args[1:]
     function_type = context.call_conv.get_function_type(types.none, kinds)
-    pointer = builder.inttoptr(arguments[0], function_type.as_pointer())
-    status, _ = context.call_conv.call_function(builder, pointer, types.none, kinds, arguments[1:])
+    pointer = builder.inttoptr(values[0], function_type.as_pointer())
+    status, _ = context.call_conv.call_function(builder, pointer, types.none, kinds, values[1:])
     with cgutils.if_unlikely(builder, status.is_error):
         context.call_conv.return_status_propagate(builder, status)
     return context.get_dummy_value()
-
-
-@intrinsic
-def call_members(typing_context, address, problem, pace, y, scratch, out):
-    """Call a kernel of `members`."""
-    return types.none(types.int64, problem, pace, y, scratch, out), generate_call
-
-
-FIRST, BETWEEN, SECOND = range(3)
-"""Phases of the evaluation of one system; the one between is for series, and has one piece."""
-
-
-@intrinsic
-def call_piece(typing_context, address, phase, piece, system, pace, y, out):
-    """Call a kernel of `system`."""
-    kinds = (types.int64, types.int64, types.int64, system, types.float64, y, out)
-    return types.none(*kinds), generate_call
 
 
 def aligned_array(*shape: int) -> np.ndarray:
@@ -112,12 +96,8 @@ def vectors(count: int, lines: int | None = None) -> np.ndarray:
     return aligned_array(size) if lines is None else aligned_array(lines, size)
 
 
-@intrinsic
-def fetch_add(typing_context, array, index, amount):
+@intrinsic(lambda array, index, amount: types.int64(array, types.intp, types.int64))
+def fetch_add(context, builder, signature, values):
     """`array[index] += amount` of a one-dimensional int64 array, in one indivisible step; returns the old value."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "monotonic")
-
-    return types.int64(array, types.intp, types.int64), generate
+    data = context.make_array(signature.args[0])(context, builder, values[0]).data
+    return builder.atomic_rmw("add", builder.gep(data, [values[1]]), values[2], "monotonic")

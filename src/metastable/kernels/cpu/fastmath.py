@@ -9,6 +9,7 @@ trick `(y + MAGIC) - MAGIC`, so do not inline them by `inline="always"` into a f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -20,23 +21,29 @@ from metastable._jit import part
 from metastable.kernels.minimax import COS, EXP2, HALF_PI, MAGIC, SIN, TWO_OVER_PI
 
 
-def intrinsic(definition: Any) -> Any:
-    """`numba.extending.intrinsic`: a function of a typing context and types that returns a signature and what generates the code.
+def intrinsic(typing: Callable) -> Callable:
+    """Decorator for functions that write their own LLVM code: `typing` makes a signature of the types of the arguments, and what is
+    decorated gets (context, builder, signature, values).
 
-    Numba's looks through all its registries whenever a call is typed, which took a twentieth of the time to compile.
+    Numba's own (`numba.extending.intrinsic`) looks through all its registries whenever a call is typed, which took a twentieth of the
+    time to compile.
     """
-    lowered = set()
 
-    def generic(self, arguments, named):
-        signature, generate = definition(self.context, *arguments)
-        if signature.args not in lowered:
-            lowered.add(signature.args)
-            lower_builtin(definition, *signature.args)(generate)
-        return signature
+    def register(generate: Any) -> Any:
+        lowered = set()
 
-    template: Any = type(definition.__name__, (AbstractTemplate,), {"key": definition, "generic": generic})
-    infer_global(definition, types.Function(template))
-    return definition
+        def generic(self, arguments, named):
+            signature = typing(*arguments)
+            if signature.args not in lowered:
+                lowered.add(signature.args)
+                lower_builtin(generate, *signature.args)(generate)
+            return signature
+
+        template: Any = type(generate.__name__, (AbstractTemplate,), {"key": generate, "generic": generic})
+        infer_global(generate, types.Function(template))
+        return generate
+
+    return register
 
 
 LOWEST_EXPONENT = -1021.0
@@ -59,52 +66,37 @@ def every(kind, value):
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
-@intrinsic
-def _times_power_of_two(typing_context, value, shifted):
+@intrinsic(lambda value, shifted: value(value, shifted))
+def _times_power_of_two(context, builder, signature, values):
     """`value * 2^i`, i the integer that MAGIC left in the low bits of `shifted`."""
-
-    def generate(context, builder, signature, arguments):
-        kind = integers(arguments[0].type)
-        value, shifted = (builder.bitcast(argument, kind) for argument in arguments)
-        return builder.bitcast(builder.add(value, builder.shl(shifted, every(kind, 52))), arguments[0].type)
-
-    return value(value, shifted), generate
+    kind = integers(values[0].type)
+    value, shifted = (builder.bitcast(number, kind) for number in values)
+    return builder.bitcast(builder.add(value, builder.shl(shifted, every(kind, 52))), values[0].type)
 
 
-@intrinsic
-def _if_odd(typing_context, shifted, odd, even):
+@intrinsic(lambda shifted, odd, even: odd(shifted, odd, even))
+def _if_odd(context, builder, signature, values):
     """`odd` where the integer in `shifted` is odd, else `even`."""
-
-    def generate(context, builder, signature, arguments):
-        kind = integers(arguments[0].type)
-        bit = builder.and_(builder.bitcast(arguments[0], kind), every(kind, 1))
-        return builder.select(builder.icmp_signed("!=", bit, every(kind, 0)), arguments[1], arguments[2])
-
-    return odd(shifted, odd, even), generate
+    shifted, odd, even = values
+    kind = integers(shifted.type)
+    bit = builder.and_(builder.bitcast(shifted, kind), every(kind, 1))
+    return builder.select(builder.icmp_signed("!=", bit, every(kind, 0)), odd, even)
 
 
-@intrinsic
-def _flip_by_bit_one(typing_context, value, shifted):
+@intrinsic(lambda value, shifted: value(value, shifted))
+def _flip_by_bit_one(context, builder, signature, values):
     """`-value` where bit 1 of the integer in `shifted` is set, else `value`."""
-
-    def generate(context, builder, signature, arguments):
-        kind = integers(arguments[0].type)
-        value, shifted = (builder.bitcast(argument, kind) for argument in arguments)
-        sign = builder.shl(builder.and_(shifted, every(kind, 2)), every(kind, 62))
-        return builder.bitcast(builder.xor(value, sign), arguments[0].type)
-
-    return value(value, shifted), generate
+    kind = integers(values[0].type)
+    value, shifted = (builder.bitcast(number, kind) for number in values)
+    sign = builder.shl(builder.and_(shifted, every(kind, 2)), every(kind, 62))
+    return builder.bitcast(builder.xor(value, sign), values[0].type)
 
 
-@intrinsic
-def _clamp(typing_context, value):
+@intrinsic(lambda value: value(value))
+def _clamp(context, builder, signature, values):
     """`value`, but at least `LOWEST_EXPONENT`."""
-
-    def generate(context, builder, signature, arguments):
-        value, bound = arguments[0], every(arguments[0].type, LOWEST_EXPONENT)
-        return builder.select(builder.fcmp_ordered(">", value, bound), value, bound)
-
-    return value(value), generate
+    bound = every(values[0].type, LOWEST_EXPONENT)
+    return builder.select(builder.fcmp_ordered(">", values[0], bound), values[0], bound)
 
 
 elementary = part(fastmath={"contract"}, forceinline=True)

@@ -16,22 +16,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from metastable._checks import FloatArray
+from metastable.kernels.cpu.chunks import add_totals, columns_of, dot, no_four, numbers_of, with_gaps
 from metastable.kernels.cpu.compiled import inlined, inner, vectors
 from metastable.kernels.cpu.problem import Problem
-from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, visible_range
-from metastable.kernels.cpu.vector import (
-    LANES,
-    exp2,
-    fill,
-    keep,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    where,
-)
+from metastable.kernels.cpu.rules import biased, divisor, member_logit, norm_factor, row_logits, seen_range
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, spread, store, total, where
 
 LOWEST = -1e300
 """Stands for minus infinity in a maximum."""
@@ -65,8 +54,8 @@ def _members_top(problem, head, k, x, query):
     if problem.unnormalized or problem.bounded[head]:
         return fill(0.0 if problem.unnormalized else problem.beta[head])
     top = fill(LOWEST)
-    for q in range(4):
-        start, stop = visible_range(problem, k, q, k + 1)
+    for q in range(2):
+        start, stop = seen_range(problem, k, q)
         for j in range(start, stop):
             logit = _logit(x, j * problem.dim * LANES, query, problem.dim)
             top = maximum(top, member_logit(problem, head, k, j, logit))
@@ -84,8 +73,8 @@ def _members_sums(problem, head, k, x, memory):
     weight_sum = fill(0.0)
     for a in range(dim):
         store(difference, a * LANES, fill(0.0))
-    for q in range(4):
-        start, stop = visible_range(problem, k, q, k + 1)
+    for q in range(2):
+        start, stop = seen_range(problem, k, q)
         for j in range(start, stop):
             place = j * dim * LANES
             weight = exp2(member_logit(problem, head, k, j, _logit(x, place, query, dim)) - top)
@@ -162,124 +151,76 @@ def _members_emit(problem, pace, x, k, drift, along, out):
 
 
 class Row(NamedTuple):
-    """Memory of a row: its token, its query, its drift and the sum of differences (`wide` numbers each), and that sum in lanes (dim
-    vectors)."""
+    """Memory of a row: its token, its query, its drift and the sum of differences (`wide` numbers each)."""
 
     own: FloatArray
     query: FloatArray
     drift: FloatArray
     difference: FloatArray
-    sums: FloatArray
 
 
 def make_row(problem: Problem, lines: int) -> Row:
     """So many lines of memory."""
-    wide = problem.wide // LANES
-    return Row(*(vectors(size, lines) for size in (wide, wide, wide, wide, problem.dim)))
+    return Row(*(vectors(problem.wide // LANES, lines) for _ in Row._fields))
 
 
 @inlined
-def _row_logit(x, stride, j, query, dim):
-    """q . x_j for the tokens of one vector, from j on."""
-    result = load(x, j) * spread(query, 0)
-    for a in range(1, dim):
-        result = result + load(x, a * stride + j) * spread(query, a)
-    return result
-
-
-@inlined
-def _row_top(problem, head, k, x, stride, query):
+def _row_top(size, problem, head, k, x, stride, query):
     """Largest logit of row k."""
     if problem.unnormalized or problem.bounded[head]:
         return 0.0 if problem.unnormalized else problem.beta[head]
-    dim = problem.dim
-    top = fill(LOWEST)
-    for q in range(4):
-        start, stop = visible_range(problem, k, q, k + 1)
-        for j in range(start, stop, LANES):
-            logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
-            top = maximum(top, where(keep(fill(1.0), stop - j), logit, LOWEST))
     width = problem.mass.size
+    top = fill(LOWEST)
+    for q in range(2):
+        start, stop = seen_range(problem, k, q)
+        for j in range(start, stop, LANES):
+            logit = dot(size, columns_of(size, x, j, stride), query, fill(0.0))
+            logit = row_logits(problem, head, k, j, logit)
+            top = maximum(top, where(keep(fill(1.0), stop - j), logit, LOWEST))
     for j in range(0, width, LANES):
-        logit = _row_logit(problem.frozen, width, j, query, dim)
+        logit = dot(size, columns_of(size, problem.frozen, j, width), query, fill(0.0))
         top = maximum(top, where(load(problem.mass, j), logit, LOWEST))
     return largest(top)
 
 
 @inlined
-def _sphere_run(x, stride, start, stop, top, memory):
-    """Add whole vectors of tokens start..stop to the sums (and the weight that is returned) in dimension 3, in registers.
-
-    Returns the weight and the first token that was left over.
-    """
-    query, own, sums = memory.query, memory.own, memory.sums
-    q0, q1, q2 = query[0], query[1], query[2]
-    x0, x1, x2 = own[0], own[1], own[2]
-    s0, s1, s2 = load(sums, 0), load(sums, LANES), load(sums, 2 * LANES)
-    weight_sum = fill(0.0)
-    j = start
-    while j + LANES <= stop:
-        a, b, c = load(x, j), load(x, stride + j), load(x, 2 * stride + j)
-        weight = exp2(a * q0 + (b * q1 + (c * q2 - top)))
-        weight_sum = weight_sum + weight
-        s0 = s0 + weight * (a - x0)
-        s1 = s1 + weight * (b - x1)
-        s2 = s2 + weight * (c - x2)
-        j += LANES
-    store(sums, 0, s0)
-    store(sums, LANES, s1)
-    store(sums, 2 * LANES, s2)
-    return weight_sum, j
-
-
-@inlined
-def _pull(x, stride, j, weight, dim, memory):
-    """Add the tokens of one vector, from j on, to the sums of differences."""
-    for a in range(dim):
-        pull = weight * (load(x, a * stride + j) - spread(memory.own, a))
-        store(memory.sums, a * LANES, load(memory.sums, a * LANES) + pull)
-
-
-@inlined
-def _row_sums(problem, head, k, x, stride, memory):
-    """W (returned) and D (into `difference`) of row k."""
-    dim, query, own, sums = problem.dim, memory.query, memory.own, memory.sums
-    top = _row_top(problem, head, k, x, stride, query)
-    plain = not biased(problem, head)
-    weight_sum = fill(0.0)
-    for a in range(dim):
-        store(sums, a * LANES, fill(0.0))
-    for q in range(4):
-        j, stop = visible_range(problem, k, q, k + 1)
-        if plain and dim == 3:
-            run, j = _sphere_run(x, stride, j, stop, top, memory)
-            weight_sum = weight_sum + run
-        elif plain:
-            # Two vectors at a time fraction the accumulators.
-            while j + 2 * LANES <= stop:
-                weight = exp2(_row_logit(x, stride, j, query, dim) - top)
-                other = exp2(_row_logit(x, stride, j + LANES, query, dim) - top)
-                weight_sum = weight_sum + weight + other
-                for a in range(dim):
-                    place = a * stride + j
-                    pull = weight * (load(x, place) - spread(own, a))
-                    pull = pull + other * (load(x, place + LANES) - spread(own, a))
-                    store(sums, a * LANES, load(sums, a * LANES) + pull)
-                j += 2 * LANES
-        while j < stop:
-            logit = row_logits(problem, head, k, j, _row_logit(x, stride, j, query, dim))
-            weight = keep(exp2(logit - top), stop - j)
+def _row_sums(size, problem, head, k, x, stride, memory):
+    """W (returned) and D (into `difference`) of row k; `size` is the dimension."""
+    width, plain = problem.mass.size, not biased(problem, head)
+    query, own = numbers_of(size, memory.query, 0), numbers_of(size, memory.own, 0)
+    top = _row_top(size, problem, head, k, x, stride, query)
+    weight_sum, sums = fill(0.0), no_four()
+    for q in range(2):
+        start, stop = seen_range(problem, k, q)
+        for j in range(start, stop, LANES):
+            columns = columns_of(size, x, j, stride)
+            logit = dot(size, columns, query, fill(-top))
+            if not plain:
+                logit = row_logits(problem, head, k, j, logit)
+            weight = exp2(logit)
+            if j + LANES > stop:
+                weight = keep(weight, stop - j)
             weight_sum = weight_sum + weight
-            _pull(x, stride, j, weight, dim, memory)
-            j += LANES
-    width = problem.mass.size
+            sums = with_gaps(size, sums, weight, columns, own)
     for j in range(0, width, LANES):
-        weight = exp2(_row_logit(problem.frozen, width, j, query, dim) - top) * load(problem.mass, j)
+        columns = columns_of(size, problem.frozen, j, width)
+        weight = exp2(dot(size, columns, query, fill(-top))) * load(problem.mass, j)
         weight_sum = weight_sum + weight
-        _pull(problem.frozen, width, j, weight, dim, memory)
-    for a in range(dim):
-        memory.difference[a] = total(load(sums, a * LANES))
+        sums = with_gaps(size, sums, weight, columns, own)
+    for a in range(size):
+        memory.difference[a] = 0.0
+    add_totals(size, sums, memory.difference, 0)
     return total(weight_sum)
+
+
+@inlined
+def _sums_of_row(problem, head, k, x, stride, memory):
+    """The same, in code of its own for each dimension."""
+    if problem.dim == 2:
+        return _row_sums(2, problem, head, k, x, stride, memory)
+    if problem.dim == 3:
+        return _row_sums(3, problem, head, k, x, stride, memory)
+    return _row_sums(4, problem, head, k, x, stride, memory)
 
 
 @inlined
@@ -295,7 +236,7 @@ def row(problem, pace, x, stride, k, memory, out):
     along = 0.0
     for head in range(problem.beta.size):
         set_query(problem, head, memory.own, memory.query)
-        weight_sum = _row_sums(problem, head, k, x, stride, memory)
+        weight_sum = _sums_of_row(problem, head, k, x, stride, memory)
         along += add_head(problem, head, k, weight_sum, memory.own, memory.difference, memory.drift)
     emit(problem, pace, memory.own, memory.drift, along, out, k)
 

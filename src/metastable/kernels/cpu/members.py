@@ -13,21 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import circle, general, series
-from metastable.kernels.cpu.compiled import address_of, inner, vectors
-from metastable.kernels.cpu.problem import (
-    CIRCLE,
-    CIRCLE_SERIES,
-    CIRCLE_TOTAL,
-    GENERAL,
-    MATRIX_SERIES,
-    MATRIX_TOTAL,
-    SPHERE_SERIES,
-    SPHERE_TOTAL,
-    TILES,
-    Problem,
-)
+from metastable.kernels.cpu.compiled import address_of, call_address, inner, vectors
+from metastable.kernels.cpu.problem import CIRCLE, SERIES, Problem
 from metastable.kernels.cpu.series import Stretch, directions
 from metastable.kernels.cpu.vector import LANES, load, store
 
@@ -62,70 +50,23 @@ def _general(problem, pace, y, scratch, out):
 
 
 @inner
-def _series(walk, planes, problem, pace, y, stretch, out):
-    """Series under a causal mask: the walk along the tokens begins with the sums of the frozen ones."""
-    directions(problem, problem.tokens, y, planes, stretch.x)
+def _series(problem, pace, y, scratch, out):
+    """The walk along the tokens begins with the sums of the frozen ones, and of those who see one another wholly: they are summed
+    first, and count as lying before everybody."""
+    stretch = scratch.stretch
+    directions(problem, problem.tokens, y, problem.dim == 2, stretch.x)
     series.start_sums(problem, stretch)
-    walk(problem, load(pace, 0), stretch, 0, out)
-
-
-@inner
-def _total(add_stretch, walk, planes, problem, pace, y, stretch, out):
-    """The same where some see one another wholly: they are summed first, and count as lying before everybody."""
-    directions(problem, problem.tokens, y, planes, stretch.x)
-    series.start_sums(problem, stretch)
-    store(stretch.before, 0, load(stretch.before, 0) + problem.whole_mass)
-    add_stretch(problem, stretch, problem.whole)
-    walk(problem, load(pace, 0), stretch, problem.whole, out)
-
-
-@inner
-def _circle_series(problem, pace, y, scratch, out):
-    _series(series.circle_walk, True, problem, pace, y, scratch.stretch, out)
-
-
-@inner
-def _matrix_series(problem, pace, y, scratch, out):
-    _series(series.matrix_walk, True, problem, pace, y, scratch.stretch, out)
-
-
-@inner
-def _sphere_series(problem, pace, y, scratch, out):
-    _series(series.sphere_walk, False, problem, pace, y, scratch.stretch, out)
-
-
-@inner
-def _circle_total(problem, pace, y, scratch, out):
-    _total(fourier.add_stretch, series.circle_total_walk, True, problem, pace, y, scratch.stretch, out)
-
-
-@inner
-def _matrix_total(problem, pace, y, scratch, out):
-    _total(fourier.add_stretch, series.matrix_walk, True, problem, pace, y, scratch.stretch, out)
-
-
-@inner
-def _sphere_total(problem, pace, y, scratch, out):
-    _total(harmonics.add_stretch, series.sphere_total_walk, False, problem, pace, y, scratch.stretch, out)
-
-
-_KERNELS = {
-    CIRCLE: _circle,
-    GENERAL: _general,
-    TILES: _general,
-    CIRCLE_SERIES: _circle_series,
-    MATRIX_SERIES: _matrix_series,
-    SPHERE_SERIES: _sphere_series,
-    CIRCLE_TOTAL: _circle_total,
-    MATRIX_TOTAL: _matrix_total,
-    SPHERE_TOTAL: _sphere_total,
-}
+    if problem.whole > 0:
+        store(stretch.before, 0, load(stretch.before, 0) + problem.whole_mass)
+        call_address(stretch.add, problem, stretch, problem.whole)
+    call_address(stretch.walk, problem, load(pace, 0), stretch, problem.whole, out)
 
 
 def kernel(kind: int, problem: Any, scratch: Any) -> int:
-    """Address of a kernel `(problem, pace, y, scratch, out)` for these types, to be called by `compiled.call_members`.
+    """Address of a kernel `(problem, pace, y, scratch, out)` for these types, to be called by `compiled.call_address`.
 
     It writes the velocities `out` at the states `y` of as many members as there are lanes; `pace` holds `rules.pace` of each.
     """
     numbers = np.zeros(1)
-    return address_of(_KERNELS[kind], problem, numbers, numbers, scratch, numbers)
+    chosen = _circle if kind == CIRCLE else _series if kind in SERIES else _general
+    return address_of(chosen, problem, numbers, numbers, scratch, numbers)

@@ -150,28 +150,31 @@ def _read(context, builder, reference, value, name):
     return _array(context, builder, kind, data, shape)
 
 
-@intrinsic
-def line_of(typing_context, lines, i):
+def _entry(kind):
+    """The type of an entry of an array, or of a number as it is."""
+    return kind.copy(ndim=kind.ndim - 1) if isinstance(kind, types.Array) else kind
+
+
+def line_type(lines: ReferenceType) -> Any:
+    """The type of a line of a named tuple in memory."""
+    return types.BaseTuple.from_types(tuple(_entry(kind) for kind in lines.target.types), lines.target.instance_class)
+
+
+@intrinsic(lambda lines, i: line_type(lines)(lines, types.intp))
+def line_of(context, builder, signature, values):
     """Line i of a named tuple in memory, as a tuple of the same name: the i-th entry of every array, and numbers as they are."""
-    target = lines.target
-    entries = [kind.copy(ndim=kind.ndim - 1) if isinstance(kind, types.Array) else kind for kind in target.types]
-
-    def generate(context, builder, signature, arguments):
-        found = []
-        for name, kind, entry in zip(target.fields, target.types, entries):
-            value = _read(context, builder, lines, arguments[0], name)
-            if isinstance(kind, types.Array):
-                array = context.make_array(kind)(context, builder, value)
-                shape = cgutils.unpack_tuple(builder, array.shape)[1:]
-                place = arguments[1]
-                for length in shape:
-                    place = builder.mul(place, length)
-                value = _array(context, builder, entry, builder.gep(array.data, [place], inbounds=True), shape)
-            found.append(value)
-        return context.make_tuple(builder, signature.return_type, found)
-
-    line: Any = types.BaseTuple.from_types(tuple(entries), target.instance_class)
-    return line(lines, types.intp), generate
+    lines, found = signature.args[0], []
+    for name, kind in zip(lines.target.fields, lines.target.types):
+        value = _read(context, builder, lines, values[0], name)
+        if isinstance(kind, types.Array):
+            array = context.make_array(kind)(context, builder, value)
+            shape = cgutils.unpack_tuple(builder, array.shape)[1:]
+            place = values[1]
+            for length in shape:
+                place = builder.mul(place, length)
+            value = _array(context, builder, _entry(kind), builder.gep(array.data, [place], inbounds=True), shape)
+        found.append(value)
+    return context.make_tuple(builder, signature.return_type, found)
 
 
 @unbox(ReferenceType)

@@ -22,28 +22,24 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import general
+from metastable.kernels.cpu.chunks import store_first
 from metastable.kernels.cpu.compiled import compiled, inlined, inner
 from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import prepare
-from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor
+from metastable.kernels.cpu.rules import biased, divisor, inverse_length, norm_factor, seen_range
 from metastable.kernels.cpu.scatter import (
     TILE,
     Sending,
     allocate,
-    chunk_of,
     clear,
-    dot,
-    logit_of,
+    frozen_logits,
     moments,
     scatter,
-    scatter_chunk,
-    scatter_logits,
-    seen_range,
+    token_logits,
     weigh,
 )
 from metastable.kernels.cpu.threads import thread_count
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, sincos, store, total, where
-from metastable.kernels.jacobian_circle import store_first
 from metastable.kernels.minimax import LOG2E
 from metastable.kernels.pullback import Parameters, from_form, with_some_weight
 from metastable.model import Attention
@@ -57,39 +53,34 @@ LN2 = 1.0 / LOG2E
 @inlined
 def _top(memory, head, k, line):
     """Largest logit of row k, and whether it was known. Where it was not, in large dimensions, the logits are left in `weights`."""
-    problem, tag, width = memory.problem, memory.tag, memory.problem.mass.size
-    query, weights, plain = line.query[head], line.weights[head], not biased(problem, head)
-    known, small = problem.unnormalized or problem.bounded[head], memory.padded == tag.ndim
+    problem, query, weights = memory.problem, line.query[head], line.weights[head]
+    plain, small = not biased(problem, head), memory.padded == memory.tag.ndim
     top = fill(general.LOWEST)
-    for j in range(0, width, LANES):
-        logit = fill(0.0)
-        for a in range(0, memory.padded, tag.ndim):
-            logit = dot(tag, memory.frozen, width, a * width + j, chunk_of(tag, query, a), logit)
+    for j in range(0, problem.mass.size, LANES):
+        logit = frozen_logits(memory, j, query)
         store(line.fixed[head], j, logit)
         top = maximum(top, where(load(problem.mass, j), logit, general.LOWEST))
+    if problem.unnormalized or problem.bounded[head]:
+        return (0.0 if problem.unnormalized else problem.beta[head]), True
     for q in range(2):
         start, stop = seen_range(problem, k, q)
-        if known:
-            continue
         for j in range(start, stop, LANES):
-            logit = logit_of(memory, head, k, j, query, plain)
+            logit = token_logits(memory, head, k, j, query, plain)
             if not small:
                 store(weights, j, logit)
             top = maximum(top, where(keep(fill(1.0), stop - j), logit, general.LOWEST))
-    if known:
-        return (0.0 if problem.unnormalized else problem.beta[head]), True
     return largest(top), False
 
 
 @inlined
 def _attend(memory, head, k, line):
     """Weights of head `head` in row k, their sum and D; the head's part of the drift. Returns its part along x_k."""
-    problem, tag, x, stride, width = memory.problem, memory.tag, memory.x, memory.stride, memory.problem.mass.size
+    problem, size, width = memory.problem, memory.tag.ndim, memory.problem.mass.size
     weights, fixed, own, difference = line.weights[head], line.fixed[head], line.own, line.difference[head]
     general.set_query(problem, head, own, line.query[head])
     top, known = _top(memory, head, k, line)
     clear(memory, line.sums)
-    plain, small = not biased(problem, head), memory.padded == tag.ndim
+    plain, small = not biased(problem, head), memory.padded == size
     weight_sum = fill(0.0)
     for q in range(2):
         start, stop = seen_range(problem, k, q)
@@ -97,10 +88,10 @@ def _attend(memory, head, k, line):
             last = stop if small else min(first + TILE, stop)
             if known and not small:
                 for j in range(first, last, LANES):
-                    store_first(weights, j, logit_of(memory, head, k, j, line.query[head], plain), last - j)
+                    store_first(weights, j, token_logits(memory, head, k, j, line.query[head], plain), last - j)
             weight_sum = weight_sum + weigh(memory, head, k, first, last, top, line)
-            for a in range(tag.ndim, memory.padded, 4):
-                moments(x, stride, first, last, weights, own, a, line.sums)
+            for a in range(size, memory.padded, 4):
+                moments(memory, first, last, weights, a, line)
     for j in range(0, width, LANES):
         weight = exp2(load(fixed, j) - top) * load(problem.mass, j)
         store(fixed, j, weight)
@@ -138,7 +129,7 @@ def _through_norm(problem, pace, k, along, line):
 @inlined
 def _through_head(memory, head, k, line):
     """What a head of row k sends back."""
-    problem, tag, x, stride, width = memory.problem, memory.tag, memory.x, memory.stride, memory.problem.mass.size
+    problem, x, stride, width = memory.problem, memory.x, memory.stride, memory.problem.mass.size
     dim, wide, own, target, keyed = problem.dim, problem.wide, line.own, line.target, line.keyed
     weights, fixed, query, difference = line.weights[head], line.fixed[head], line.query[head], line.difference[head]
     weight_sum = line.weight_sum[head]
@@ -157,26 +148,13 @@ def _through_head(memory, head, k, line):
         query[a] *= LN2
     clear(memory, line.sums)
     gained = 0.0
-    small = memory.padded == tag.ndim
     sending = Sending(x, stride, weights, inverse, mean, query, line.back, line.masses)
     for q in range(2):
         start, stop = seen_range(problem, k, q)
-        if small:
-            gained += scatter(tag, sending, start, stop, line)
-        else:
-            for first in range(start, stop, TILE):
-                last = min(first + TILE, stop)
-                gained += scatter_logits(tag, sending, memory.padded, first, last, line)
-                for a in range(0, memory.padded, 4):
-                    scatter_chunk(sending, first, last, line, a)
+        gained += scatter(memory, sending, start, stop, line)
     if width:
         anchored = Sending(memory.frozen, width, fixed, inverse, mean, query, line.frozen, line.frozen_weights)
-        if small:
-            gained += scatter(tag, anchored, 0, width, line)
-        else:
-            gained += scatter_logits(tag, anchored, memory.padded, 0, width, line)
-            for a in range(0, memory.padded, 4):
-                scatter_chunk(anchored, 0, width, line, a)
+        gained += scatter(memory, anchored, 0, width, line)
     for a in range(memory.padded):
         keyed[a] = total(load(line.sums, a * LANES))
     if problem.unnormalized:

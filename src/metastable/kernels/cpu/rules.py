@@ -18,15 +18,17 @@ def inverse_length(x, start, dim):
 
 
 @inlined
-def visible_range(problem, k, q, reach):
-    """The tokens that token k sees, in four ranges: each of the two of its mask up to `reach` and behind k. Start, stop of the q-th.
+def seen_range(problem, k, q):
+    """The q-th of the two ranges of tokens that token k sees."""
+    return problem.intervals[k, q, 0], problem.intervals[k, q, 1]
 
-    `reach` k + 1 counts the token itself, k leaves it out.
-    """
-    start = problem.intervals[k, q // 2, 0]
-    stop = problem.intervals[k, q // 2, 1]
+
+@inlined
+def range_of_others(problem, k, q):
+    """The q-th of the four ranges of tokens that token k sees without itself: each of the two before and behind it."""
+    start, stop = seen_range(problem, k, q // 2)
     if q % 2 == 0:
-        return start, min(stop, reach)
+        return start, min(stop, k)
     return max(start, k + 1), stop
 
 

@@ -1,7 +1,6 @@
 """Memory of the compiled pullback, and its sums over the columns of a row (`pullback` says what they are for).
 
-Components come in chunks of `tag.ndim` = 2, 3 or 4, a constant of the compiled code; dimensions above four are padded with zero
-components to a multiple of four and looped over, for `TILE` columns at a time, which stay in the cache meanwhile.
+Components come in `chunks`. Dimensions above four are looped over for `TILE` columns at a time, which stay in the cache meanwhile.
 """
 
 from __future__ import annotations
@@ -12,12 +11,21 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
+from metastable.kernels.cpu.chunks import (
+    chunk_tag,
+    columns_of,
+    dot,
+    get_four,
+    numbers_of,
+    padded_dimension,
+    put_four,
+    store_first,
+    with_gaps,
+)
 from metastable.kernels.cpu.compiled import inlined, vectors
 from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, row_logits
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
-from metastable.kernels.jacobian_circle import store_first
-from metastable.kernels.jacobian_sphere import chunk_tag, padded_dimension
 
 PIECE, PIECES_LIMIT = 256, 8
 """Rows of a piece aimed at, and pieces at the most: each has a copy of what is sent back to the tokens."""
@@ -122,89 +130,59 @@ def allocate(problem: Problem) -> Memory:
 
 
 @inlined
-def seen_range(problem, k, q):
-    """The q-th of the two ranges of tokens that token k sees."""
-    return problem.intervals[k, q, 0], problem.intervals[k, q, 1]
-
-
-@inlined
-def chunk_of(tag, vector, a):
-    """Four components of a vector from a on, those beyond the chunk zero."""
-    return vector[a], vector[a + 1], vector[a + 2] if tag.ndim > 2 else 0.0, vector[a + 3] if tag.ndim > 3 else 0.0
-
-
-@inlined
-def dot(tag, points, stride, j, v, value):
-    """`value` + <v, x_j> of one chunk of components, for the tokens of one vector; `points` begins with the chunk."""
-    value = value + load(points, j) * v[0]
-    value = value + load(points, stride + j) * v[1]
-    if tag.ndim > 2:
-        value = value + load(points, 2 * stride + j) * v[2]
-    if tag.ndim > 3:
-        value = value + load(points, 3 * stride + j) * v[3]
-    return value
-
-
-@inlined
-def logit_of(memory, head, k, j, query, plain):
-    """Logits of the tokens j, j + 1, ... of row k."""
-    problem, tag, stride = memory.problem, memory.tag, memory.stride
+def frozen_logits(memory, j, query):
+    """Logits of the frozen tokens of one vector, from j on."""
+    size, width = memory.tag.ndim, memory.problem.mass.size
     logit = fill(0.0)
-    for a in range(0, memory.padded, tag.ndim):
-        logit = dot(tag, memory.x, stride, a * stride + j, chunk_of(tag, query, a), logit)
-    return logit if plain else row_logits(problem, head, k, j, logit)
+    for a in range(0, memory.padded, size):
+        columns = columns_of(size, memory.frozen, a * width + j, width)
+        logit = dot(size, columns, numbers_of(size, query, a), logit)
+    return logit
+
+
+@inlined
+def token_logits(memory, head, k, j, query, plain):
+    """Logits of the tokens j, j + 1, ... of row k."""
+    size, stride = memory.tag.ndim, memory.stride
+    logit = fill(0.0)
+    for a in range(0, memory.padded, size):
+        columns = columns_of(size, memory.x, a * stride + j, stride)
+        logit = dot(size, columns, numbers_of(size, query, a), logit)
+    return logit if plain else row_logits(memory.problem, head, k, j, logit)
 
 
 @inlined
 def weigh(memory, head, k, start, stop, top, line):
     """Weights of the tokens start..stop; D of the first chunk of components is added to `sums`. Returns the sum of the weights."""
-    tag, x, stride, own, sums = memory.tag, memory.x, memory.stride, line.own, line.sums
-    plain, small, weights = not biased(memory.problem, head), memory.padded == tag.ndim, line.weights[head]
-    s0, s1, s2, s3 = load(sums, 0), load(sums, LANES), load(sums, 2 * LANES), load(sums, 3 * LANES)
-    o0, o1, o2, o3 = chunk_of(tag, own, 0)
-    query = chunk_of(tag, line.query[head], 0)
-    weight_sum = fill(0.0)
+    size, weights = memory.tag.ndim, line.weights[head]
+    plain, small = not biased(memory.problem, head), memory.padded == size
+    own, query = numbers_of(size, line.own, 0), numbers_of(size, line.query[head], 0)
+    weight_sum, sums = fill(0.0), get_four(line.sums, 0, LANES)
     for j in range(start, stop, LANES):
+        columns = columns_of(size, memory.x, j, memory.stride)
         # In small dimensions logits are made again: that takes less time than to read them.
         if small:
-            logit = dot(tag, x, stride, j, query, fill(-top))
+            logit = dot(size, columns, query, fill(-top))
             if not plain:
                 logit = row_logits(memory.problem, head, k, j, logit)
         else:
             logit = load(weights, j) - top
         weight = keep(exp2(logit), stop - j)
-        store_first(weights, j, weight, stop - j)
         weight_sum = weight_sum + weight
-        s0 = s0 + weight * (load(x, j) - o0)
-        s1 = s1 + weight * (load(x, stride + j) - o1)
-        if tag.ndim > 2:
-            s2 = s2 + weight * (load(x, 2 * stride + j) - o2)
-        if tag.ndim > 3:
-            s3 = s3 + weight * (load(x, 3 * stride + j) - o3)
-    store(sums, 0, s0)
-    store(sums, LANES, s1)
-    store(sums, 2 * LANES, s2)
-    store(sums, 3 * LANES, s3)
+        sums = with_gaps(size, sums, weight, columns, own)
+        store_first(weights, j, weight, stop - j)
+    put_four(line.sums, 0, LANES, sums)
     return weight_sum
 
 
 @inlined
-def moments(points, stride, start, stop, weights, origin, a, sums):
-    """Add `sum_j weights_j (x_j - origin)` of the components a..a + 3 to `sums`."""
-    place, first, second, third, fourth = a * LANES, a * stride, (a + 1) * stride, (a + 2) * stride, (a + 3) * stride
-    s0, s1 = load(sums, place), load(sums, place + LANES)
-    s2, s3 = load(sums, place + 2 * LANES), load(sums, place + 3 * LANES)
-    o0, o1, o2, o3 = origin[a], origin[a + 1], origin[a + 2], origin[a + 3]
+def moments(memory, start, stop, weights, a, line):
+    """Add `sum_j weights_j (x_j - x_k)` of the components a..a + 3 to `sums`."""
+    stride, own, sums = memory.stride, numbers_of(4, line.own, a), get_four(line.sums, a * LANES, LANES)
     for j in range(start, stop, LANES):
         weight = keep(load(weights, j), stop - j)
-        s0 = s0 + weight * (load(points, first + j) - o0)
-        s1 = s1 + weight * (load(points, second + j) - o1)
-        s2 = s2 + weight * (load(points, third + j) - o2)
-        s3 = s3 + weight * (load(points, fourth + j) - o3)
-    store(sums, place, s0)
-    store(sums, place + LANES, s1)
-    store(sums, place + 2 * LANES, s2)
-    store(sums, place + 3 * LANES, s3)
+        sums = with_gaps(4, sums, weight, columns_of(4, memory.x, a * stride + j, stride), own)
+    put_four(line.sums, a * LANES, LANES, sums)
 
 
 Sending = namedtuple("Sending", ["points", "stride", "weights", "inverse", "mean", "query", "back", "masses"])
@@ -213,46 +191,53 @@ where it goes, `back` and `masses`."""
 
 
 @inlined
-def scatter(tag, sending, start, stop, line):
+def _exchange(sending, place, share, target, logit, query, gathered):
+    """One component of the columns of a vector: `share target + logit query` goes back to them, and `logit x_j` is gathered."""
+    store(sending.back, place, load(sending.back, place) + (share * target + logit * query))
+    return gathered + logit * load(sending.points, place)
+
+
+@inlined
+def _exchange_chunk(size, sending, place, share, target, logit, query, sums):
+    """The same for a chunk of components, the first of which is at `place`; returns the sums with what is gathered."""
+    stride = sending.stride
+    s0, s1, s2, s3 = sums
+    s0 = _exchange(sending, place, share, target[0], logit, query[0], s0)
+    s1 = _exchange(sending, place + stride, share, target[1], logit, query[1], s1)
+    if size > 2:
+        s2 = _exchange(sending, place + 2 * stride, share, target[2], logit, query[2], s2)
+    if size > 3:
+        s3 = _exchange(sending, place + 3 * stride, share, target[3], logit, query[3], s3)
+    return s0, s1, s2, s3
+
+
+@inlined
+def _scatter_small(size, sending, start, stop, line):
     """Small dimensions: l, what is sent to the columns, and c in lanes (`sums`), all in registers. Returns sum l."""
-    points, stride, back, masses = sending.points, sending.stride, sending.back, sending.masses
-    weights, inverse, mean = sending.weights, sending.inverse, sending.mean
-    sums, t, q = line.sums, chunk_of(tag, line.target, 0), chunk_of(tag, sending.query, 0)
-    s0, s1, s2, s3 = load(sums, 0), load(sums, LANES), load(sums, 2 * LANES), load(sums, 3 * LANES)
-    gained = fill(0.0)
+    weights, masses, inverse, mean = sending.weights, sending.masses, sending.inverse, sending.mean
+    target, query = numbers_of(size, line.target, 0), numbers_of(size, sending.query, 0)
+    gained, sums = fill(0.0), get_four(line.sums, 0, LANES)
     for j in range(start, stop, LANES):
         share = keep(load(weights, j), stop - j) * inverse
-        logit = share * dot(tag, points, stride, j, t, fill(-mean))
+        columns = columns_of(size, sending.points, j, sending.stride)
+        logit = share * dot(size, columns, target, fill(-mean))
         gained = gained + logit
         store(masses, j, load(masses, j) + logit)
-        store(back, j, load(back, j) + (share * t[0] + logit * q[0]))
-        s0 = s0 + logit * load(points, j)
-        store(back, stride + j, load(back, stride + j) + (share * t[1] + logit * q[1]))
-        s1 = s1 + logit * load(points, stride + j)
-        if tag.ndim > 2:
-            store(back, 2 * stride + j, load(back, 2 * stride + j) + (share * t[2] + logit * q[2]))
-            s2 = s2 + logit * load(points, 2 * stride + j)
-        if tag.ndim > 3:
-            store(back, 3 * stride + j, load(back, 3 * stride + j) + (share * t[3] + logit * q[3]))
-            s3 = s3 + logit * load(points, 3 * stride + j)
-    store(sums, 0, s0)
-    store(sums, LANES, s1)
-    store(sums, 2 * LANES, s2)
-    store(sums, 3 * LANES, s3)
+        sums = _exchange_chunk(size, sending, j, share, target, logit, query, sums)
+    put_four(line.sums, 0, LANES, sums)
     return total(gained)
 
 
 @inlined
-def scatter_logits(tag, sending, padded, start, stop, line):
+def _scatter_logits(sending, padded, start, stop, line):
     """Large dimensions: l into `logits`, and to the masses. Returns sum l."""
-    points, stride, weights, masses = sending.points, sending.stride, sending.weights, sending.masses
-    inverse = sending.inverse
+    stride, masses = sending.stride, sending.masses
     gained = fill(0.0)
     for j in range(start, stop, LANES):
         u = fill(-sending.mean)
         for a in range(0, padded, 4):
-            u = dot(tag, points, stride, a * stride + j, chunk_of(tag, line.target, a), u)
-        logit = keep(load(weights, j), stop - j) * inverse * u
+            u = dot(4, columns_of(4, sending.points, a * stride + j, stride), numbers_of(4, line.target, a), u)
+        logit = keep(load(sending.weights, j), stop - j) * sending.inverse * u
         gained = gained + logit
         store(line.logits, j, logit)
         store(masses, j, load(masses, j) + logit)
@@ -260,31 +245,31 @@ def scatter_logits(tag, sending, padded, start, stop, line):
 
 
 @inlined
-def scatter_chunk(sending, start, stop, line, a):
+def _scatter_chunk(sending, start, stop, line, a):
     """Large dimensions: what is sent to the columns, and c in lanes (`sums`), for the components a..a + 3."""
-    points, stride, weights, back = sending.points, sending.stride, sending.weights, sending.back
-    query, inverse = sending.query, sending.inverse
-    target, sums, place = line.target, line.sums, a * LANES
-    t0, t1 = target[a] * inverse, target[a + 1] * inverse
-    t2, t3 = target[a + 2] * inverse, target[a + 3] * inverse
-    q0, q1, q2, q3 = query[a], query[a + 1], query[a + 2], query[a + 3]
-    s0, s1 = load(sums, place), load(sums, place + LANES)
-    s2, s3 = load(sums, place + 2 * LANES), load(sums, place + 3 * LANES)
-    first, second, third, fourth = a * stride, (a + 1) * stride, (a + 2) * stride, (a + 3) * stride
+    stride, inverse = sending.stride, sending.inverse
+    t0, t1, t2, t3 = numbers_of(4, line.target, a)
+    target, query = (t0 * inverse, t1 * inverse, t2 * inverse, t3 * inverse), numbers_of(4, sending.query, a)
+    sums = get_four(line.sums, a * LANES, LANES)
     for j in range(start, stop, LANES):
-        weight, logit = keep(load(weights, j), stop - j), load(line.logits, j)
-        store(back, first + j, load(back, first + j) + (weight * t0 + logit * q0))
-        s0 = s0 + logit * load(points, first + j)
-        store(back, second + j, load(back, second + j) + (weight * t1 + logit * q1))
-        s1 = s1 + logit * load(points, second + j)
-        store(back, third + j, load(back, third + j) + (weight * t2 + logit * q2))
-        s2 = s2 + logit * load(points, third + j)
-        store(back, fourth + j, load(back, fourth + j) + (weight * t3 + logit * q3))
-        s3 = s3 + logit * load(points, fourth + j)
-    store(sums, place, s0)
-    store(sums, place + LANES, s1)
-    store(sums, place + 2 * LANES, s2)
-    store(sums, place + 3 * LANES, s3)
+        weight, logit = keep(load(sending.weights, j), stop - j), load(line.logits, j)
+        sums = _exchange_chunk(4, sending, a * stride + j, weight, target, logit, query, sums)
+    put_four(line.sums, a * LANES, LANES, sums)
+
+
+@inlined
+def scatter(memory, sending, start, stop, line):
+    """What a row sends to the columns start..stop-1: l to the masses, p t + l q to the columns, c to `sums`. Returns sum l."""
+    size, padded = memory.tag.ndim, memory.padded
+    if padded == size:
+        return _scatter_small(size, sending, start, stop, line)
+    gained = 0.0
+    for first in range(start, stop, TILE):
+        last = min(first + TILE, stop)
+        gained += _scatter_logits(sending, padded, first, last, line)
+        for a in range(0, padded, 4):
+            _scatter_chunk(sending, first, last, line, a)
+    return gained
 
 
 @inlined

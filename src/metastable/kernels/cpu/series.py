@@ -8,18 +8,32 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
-from metastable.kernels.cpu.compiled import inner, vectors
-from metastable.kernels.cpu.problem import Problem
+from metastable.kernels.cpu.compiled import address_of, inner, vectors
+from metastable.kernels.cpu.memory import Reference, line_type
+from metastable.kernels.cpu.problem import (
+    CIRCLE_SERIES,
+    CIRCLE_TOTAL,
+    MATRIX_SERIES,
+    MATRIX_TOTAL,
+    SPHERE_SERIES,
+    SPHERE_TOTAL,
+    Problem,
+)
 from metastable.kernels.cpu.rules import norm_factor
-from metastable.kernels.cpu.vector import LANES, fill, load, root, sincos, store
+from metastable.kernels.cpu.vector import LANES, VECTOR, fill, load, root, sincos, store
 
 
 class Stretch(NamedTuple):
     """Memory of a series, in whole vectors: `length` unit tokens `x` to a lane (on the circle all cosines, then all sines;
     else dim vectors per token) and the `mass` of each (zero where there is no token), the weight of what lies `before`
-    the first (one vector) and the `sums` over it, a `table` of Bessel functions, and room for results, `mean` (as x)."""
+    the first (one vector) and the `sums` over it, a `table` of Bessel functions, and room for results, `mean` (as x).
+
+    `add` and `walk` are addresses of the two functions that the series of a kind has (see `WALKS`).
+    """
 
     length: int
+    add: int
+    walk: int
     x: FloatArray
     mass: FloatArray
     before: FloatArray
@@ -36,7 +50,18 @@ def make_stretch(problem: Problem, masses: FloatArray) -> Stretch:
     mass = vectors(length, lines)
     np.copyto(mass[..., : length * LANES], masses.reshape(*groups, -1))
     sizes = (1, problem.sums, problem.modes + 3, length * problem.dim)
-    return Stretch(length, vectors(length * problem.dim, lines), mass, *(vectors(size, lines) for size in sizes))
+    x, others = vectors(length * problem.dim, lines), (vectors(size, lines) for size in sizes)
+    stretch = Stretch(length, 0, 0, x, mass, *others)
+    if problem.kind not in WALKS:
+        return stretch
+    (add, walk), given, memory = WALKS[problem.kind], Reference(problem).kind, Reference(stretch).kind
+    if groups:
+        memory = line_type(memory)
+    return stretch._replace(
+        # Whoever walks from the first token on adds nobody beforehand.
+        add=address_of(add, given, memory, 0) if groups or problem.whole else 0,
+        walk=address_of(walk, given, VECTOR, memory, 0, np.zeros(1)),
+    )
 
 
 @inner
@@ -127,14 +152,26 @@ def matrix_walk(problem, pace, stretch, whole, out):
 @inner
 def sphere_walk(problem, pace, stretch, whole, out):
     """Velocities of the tokens of each lane on the sphere; `whole` is zero."""
-    harmonics.sphere_stretch(problem, stretch, whole, out)
+    harmonics.walk(problem, stretch, 0, stretch.length, True, out)
     scale(problem, pace, 3 * stretch.length, out)
 
 
 @inner
 def sphere_total_walk(problem, pace, stretch, whole, out):
     """The same where the first `whole` tokens of each lane see one another wholly."""
-    harmonics.sphere_total(problem, stretch, whole, out)
+    harmonics.walk(problem, stretch, 0, whole, None, out)
     if whole < stretch.length:
-        harmonics.sphere_stretch(problem, stretch, whole, out)
+        harmonics.walk(problem, stretch, whole, stretch.length, True, out)
     scale(problem, pace, 3 * stretch.length, out)
+
+
+WALKS = {
+    CIRCLE_SERIES: (fourier.add_stretch, circle_walk),
+    MATRIX_SERIES: (fourier.add_stretch, matrix_walk),
+    SPHERE_SERIES: (harmonics.add_stretch, sphere_walk),
+    CIRCLE_TOTAL: (fourier.add_stretch, circle_total_walk),
+    MATRIX_TOTAL: (fourier.add_stretch, matrix_walk),
+    SPHERE_TOTAL: (harmonics.add_stretch, sphere_total_walk),
+}
+"""Kind of series -> what adds the first tokens of each lane to the sums, `(problem, stretch, last)`; and what walks along the tokens
+and makes their velocities, `(problem, pace, stretch, whole, out)`."""

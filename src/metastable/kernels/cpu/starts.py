@@ -44,10 +44,10 @@ _ONE, _SMALL, _HALF, _MOST = np.uint64(1), np.uint64(8), np.uint64(32), np.uint6
 
 
 @part
-def _hashed(word, constant):
+def _hashed(word, constant, multiplier):
     """A word of entropy, hashed; and the next constant."""
     word = np.uint32(word ^ constant)
-    constant = np.uint32(constant * _MULT_A)
+    constant = np.uint32(constant * multiplier)
     word = np.uint32(word * constant)
     return np.uint32(word ^ (word >> _HALF_WORD)), constant
 
@@ -65,22 +65,19 @@ def _seeds(entropy, seeds):
     pool = np.zeros(POOL, np.uint32)
     constant = _INIT_A
     for i in range(POOL):
-        pool[i], constant = _hashed(entropy[i], constant)
+        pool[i], constant = _hashed(entropy[i], constant, _MULT_A)
     for source in range(POOL):
         for target in range(POOL):
             if source != target:
-                word, constant = _hashed(pool[source], constant)
+                word, constant = _hashed(pool[source], constant, _MULT_A)
                 pool[target] = _mixed(pool[target], word)
     for source in range(POOL, entropy.size):
         for target in range(POOL):
-            word, constant = _hashed(entropy[source], constant)
+            word, constant = _hashed(entropy[source], constant, _MULT_A)
             pool[target] = _mixed(pool[target], word)
     constant = _INIT_B
     for i in range(2 * POOL):
-        word = np.uint32(pool[i % POOL] ^ constant)
-        constant = np.uint32(constant * _MULT_B)
-        word = np.uint32(word * constant)
-        word = np.uint32(word ^ (word >> _HALF_WORD))
+        word, constant = _hashed(pool[i % POOL], constant, _MULT_B)
         if i % 2 == 0:
             seeds[i // 2] = np.uint64(word)
         else:

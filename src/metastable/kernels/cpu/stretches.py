@@ -1,7 +1,7 @@
 """Series of one system: the sequence cut into stretches, a group of them (one per lane) to a piece of the work.
 
 Tokens that see one another wholly come first and have groups of their own, which all get the same total; the others walk along prefix
-sums. There is one kernel of each kind, as in `system`.
+sums. What tells one series from another is called by its address (`series.WALKS`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu import series
-from metastable.kernels.cpu.compiled import BETWEEN, FIRST, inlined, inner
+from metastable.kernels.cpu.compiled import call_address, inlined, inner
 from metastable.kernels.cpu.memory import line_of
-from metastable.kernels.cpu.problem import (
-    CIRCLE_SERIES,
-    CIRCLE_TOTAL,
-    MATRIX_SERIES,
-    MATRIX_TOTAL,
-    SPHERE_SERIES,
-    SPHERE_TOTAL,
-    Problem,
-)
+from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import write_spin
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
+
+FIRST, BETWEEN, SECOND = range(3)
+"""Phases of the evaluation of one system; the one between is for series, and has one piece."""
 
 STRETCH = 256
 """Tokens per stretch aimed at, and the most groups of stretches (one per lane)."""
@@ -121,57 +115,17 @@ def _scatter(problem, buffers, group, stretch, out):
 
 
 @inner
-def _do_piece(add_stretch, walk, phase, piece, system, pace, y, out):
-    """What all series have in common: sums over the stretches of a group, sums over those before each one, then the walk along them."""
+def piece_of_series(phase, piece, system, pace, y, out):
+    """Sums over the stretches of a group, sums over those before each one, then the walk along them."""
     problem, buffers = system.problem, system.buffers
     stretch = line_of(buffers.stretch, piece)
     if phase == FIRST:
         _gather(problem, buffers, y, piece, stretch)
-        add_stretch(problem, stretch, stretch.length)
+        call_address(stretch.add, problem, stretch, stretch.length)
     elif phase == BETWEEN:
         _accumulate(problem, buffers)
     else:
         # Tokens of a lane see one another wholly: all or none.
         whole = stretch.length if piece < buffers.heads else 0
-        walk(problem, fill(pace), stretch, whole, stretch.mean)
+        call_address(stretch.walk, problem, fill(pace), stretch, whole, stretch.mean)
         _scatter(problem, buffers, piece, stretch, out)
-
-
-# One function for each kind: one that is made by a function would be a new type in every process, which Numba's cache on disk would
-# never find again. (Nor does it keep code that hands on a function by a global name; by that of its module it may be.)
-
-
-@inner
-def _circle_series_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, series.circle_walk, phase, piece, system, pace, y, out)
-
-
-@inner
-def _matrix_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, series.matrix_walk, phase, piece, system, pace, y, out)
-
-
-@inner
-def _sphere_series_piece(phase, piece, system, pace, y, out):
-    _do_piece(harmonics.add_stretch, series.sphere_walk, phase, piece, system, pace, y, out)
-
-
-@inner
-def _circle_total_piece(phase, piece, system, pace, y, out):
-    _do_piece(fourier.add_stretch, series.circle_total_walk, phase, piece, system, pace, y, out)
-
-
-@inner
-def _sphere_total_piece(phase, piece, system, pace, y, out):
-    _do_piece(harmonics.add_stretch, series.sphere_total_walk, phase, piece, system, pace, y, out)
-
-
-KERNELS = {
-    CIRCLE_SERIES: _circle_series_piece,
-    MATRIX_SERIES: _matrix_piece,
-    SPHERE_SERIES: _sphere_series_piece,
-    CIRCLE_TOTAL: _circle_total_piece,
-    MATRIX_TOTAL: _matrix_piece,
-    SPHERE_TOTAL: _sphere_total_piece,
-}
-"""Kind of problem -> kernel."""

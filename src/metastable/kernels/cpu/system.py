@@ -17,23 +17,13 @@ from numba import prange
 
 from metastable._checks import FloatArray
 from metastable.kernels.cpu import circle, general, stretches, tiles
-from metastable.kernels.cpu.compiled import (
-    BETWEEN,
-    FIRST,
-    SECOND,
-    address_of,
-    call_piece,
-    compiled,
-    inlined,
-    inner,
-    parallel,
-    vectors,
-)
+from metastable.kernels.cpu.compiled import address_of, call_address, compiled, inlined, inner, parallel, vectors
 from metastable.kernels.cpu.fastmath import sincos
 from metastable.kernels.cpu.memory import Reference, line_of
 from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
 from metastable.kernels.cpu.rules import inverse_length, pace, write_spin
 from metastable.kernels.cpu.series import Stretch, make_stretch
+from metastable.kernels.cpu.stretches import BETWEEN, FIRST, SECOND
 from metastable.kernels.cpu.vector import LANES
 
 PIECES_LIMIT = 32
@@ -170,21 +160,22 @@ def _tile_piece(phase, piece, system, pace, y, out):
 
 # -------------------------------------------------------------------------------------------------------- evaluation
 
-_KERNELS = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece, **stretches.KERNELS}
+_DIRECT = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece}
 
 
 def make(problem: Problem) -> Reference:
     """Memory and kernel for a problem."""
     system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
-    kernel = address_of(_KERNELS[problem.kind], 0, 0, Reference(system), 0.0, numbers, numbers)
+    piece = _DIRECT.get(problem.kind, stretches.piece_of_series)
+    kernel = address_of(piece, 0, 0, Reference(system), 0.0, numbers, numbers)
     return Reference(system._replace(kernel=kernel))
 
 
 @parallel
 def _phase_parallel(system, phase, pace, y, out):
     for piece in prange(system.buffers.pieces):
-        call_piece(system.kernel, phase, np.int64(piece), system, pace, y, out)
+        call_address(system.kernel, phase, np.int64(piece), system, pace, y, out)
 
 
 @inner
@@ -204,7 +195,7 @@ def velocity(system, time, y, out, threads):
             _phase_parallel(system, phase, speed, y, out)
         else:
             for piece in range(pieces):
-                call_piece(system.kernel, phase, piece, system, speed, y, out)
+                call_address(system.kernel, phase, piece, system, speed, y, out)
 
 
 @compiled

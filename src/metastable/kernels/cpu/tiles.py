@@ -12,24 +12,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from metastable._checks import FloatArray
+from metastable.kernels.cpu.chunks import get_four, no_four, put_four
 from metastable.kernels.cpu.compiled import inlined, inner, vectors
 from metastable.kernels.cpu.fastmath import LOWEST_EXPONENT
 from metastable.kernels.cpu.general import LOWEST, add_head, emit, set_query
 from metastable.kernels.cpu.problem import Problem
 from metastable.kernels.cpu.rules import biased, row_logits
-from metastable.kernels.cpu.vector import (
-    LANES,
-    exp2,
-    fill,
-    keep,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    where,
-)
+from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, largest, load, maximum, spread, store, total, where
 
 ROWS = 4
 COLUMNS = 128
@@ -70,26 +59,6 @@ def set_token(problem, buffers, k, a, value):
 
 
 @inlined
-def _get(array, place, stride):
-    """A vector of each of the four rows."""
-    return (
-        load(array, place),
-        load(array, place + stride),
-        load(array, place + 2 * stride),
-        load(array, place + 3 * stride),
-    )
-
-
-@inlined
-def _put(array, place, stride, rows):
-    """The same, written."""
-    store(array, place, rows[0])
-    store(array, place + stride, rows[1])
-    store(array, place + 2 * stride, rows[2])
-    store(array, place + 3 * stride, rows[3])
-
-
-@inlined
 def _add(rows, x, factors, place, stride):
     """Add a vector to each of the four rows, times a number each."""
     return (
@@ -104,25 +73,25 @@ def _add(rows, x, factors, place, stride):
 def _logits(query, dim, strips, start, stop, logits):
     """logits[r COLUMNS + (j - start)] = q_r . x_j for four rows and the columns start..stop (start in whole vectors)."""
     for j in range(start, stop, 2 * LANES):
-        left = right = (fill(0.0), fill(0.0), fill(0.0), fill(0.0))
+        left = right = no_four()
         strip = j * dim
         for a in range(dim):
             left = _add(left, load(strips, strip + a * LANES), query, ROWS * a, 1)
             right = _add(right, load(strips, strip + (dim + a) * LANES), query, ROWS * a, 1)
-        _put(logits, j - start, COLUMNS, left)
-        _put(logits, j - start + LANES, COLUMNS, right)
+        put_four(logits, j - start, COLUMNS, left)
+        put_four(logits, j - start + LANES, COLUMNS, right)
 
 
 @inner
 def _positions(weights, points, tokens, wide, start, stop, sums):
     """sums[r wide + a] += sum_j weights[r, j - start] points[j, a] for four rows."""
     for a in range(0, wide, 2 * LANES):
-        left, right = _get(sums, a, wide), _get(sums, a + LANES, wide)
+        left, right = get_four(sums, a, wide), get_four(sums, a + LANES, wide)
         for j in range(start, stop):
             left = _add(left, load(points, a * tokens + j * LANES), weights, j - start, COLUMNS)
             right = _add(right, load(points, (a + LANES) * tokens + j * LANES), weights, j - start, COLUMNS)
-        _put(sums, a, wide, left)
-        _put(sums, a + LANES, wide, right)
+        put_four(sums, a, wide, left)
+        put_four(sums, a + LANES, wide, right)
 
 
 @inlined

@@ -13,6 +13,7 @@ Multiplication and addition carry the flag `contract` (they may be fused), nothi
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -107,16 +108,10 @@ def _register_binary(function, method):
         lower_builtin(function, *case.args)(lower)
 
 
-for _function, _method in (
-    (operator.add, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _register_binary(_function, _method)
-# Augmented assignment rebinds the name: a vector is a value.
-for _function, _method in ((operator.iadd, "fadd"), (operator.isub, "fsub"), (operator.imul, "fmul")):
-    _register_binary(_function, _method)
+for _name, _method in {"add": "fadd", "sub": "fsub", "mul": "fmul", "truediv": "fdiv"}.items():
+    # Augmented assignment rebinds the name: a vector is a value.
+    for _function in (getattr(operator, _name), getattr(operator, f"i{_name}")):
+        _register_binary(_function, _method)
 
 
 def _address(context, builder, array_type, array, index):
@@ -125,93 +120,63 @@ def _address(context, builder, array_type, array, index):
     return builder.bitcast(builder.gep(data, [index], inbounds=True), DOUBLES.as_pointer())
 
 
-@intrinsic
-def load(typing_context, array, index):
+@intrinsic(lambda array, index: VECTOR(array, types.intp))
+def load(context, builder, signature, values):
     """`array[index : index + LANES]` of a one-dimensional contiguous float64 array, without bounds check."""
-
-    def generate(context, builder, sig, arguments):
-        pointer = _address(context, builder, sig.args[0], *arguments)
-        return builder.load(pointer, align=ALIGNMENT, typ=DOUBLES)
-
-    return VECTOR(array, types.intp), generate
+    pointer = _address(context, builder, signature.args[0], *values)
+    return builder.load(pointer, align=ALIGNMENT, typ=DOUBLES)
 
 
-@intrinsic
-def store(typing_context, array, index, value):
+@intrinsic(lambda array, index, value: types.void(array, types.intp, VECTOR))
+def store(context, builder, signature, values):
     """`array[index : index + LANES] = value`, without bounds check."""
-
-    def generate(context, builder, sig, arguments):
-        target, position, vector = arguments
-        pointer = _address(context, builder, sig.args[0], target, position)
-        builder.store(vector, pointer, align=ALIGNMENT)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, VECTOR), generate
+    pointer = _address(context, builder, signature.args[0], *values[:2])
+    builder.store(values[2], pointer, align=ALIGNMENT)
+    return context.get_dummy_value()
 
 
-@intrinsic
-def spread(typing_context, array, index):
+@intrinsic(lambda array, index: VECTOR(array, types.intp))
+def spread(context, builder, signature, values):
     """`array[index]` in every lane, without bounds check and without the test for negative indices."""
-
-    def generate(context, builder, sig, arguments):
-        data = context.make_array(sig.args[0])(context, builder, arguments[0]).data
-        return _spread(builder, builder.load(builder.gep(data, [arguments[1]], inbounds=True)))
-
-    return VECTOR(array, types.intp), generate
+    data = context.make_array(signature.args[0])(context, builder, values[0]).data
+    return _spread(builder, builder.load(builder.gep(data, [values[1]], inbounds=True)))
 
 
-@intrinsic
-def fill(typing_context, value):
+@intrinsic(lambda value: VECTOR(types.float64))
+def fill(context, builder, signature, values):
     """A scalar in every lane."""
-
-    def generate(context, builder, sig, arguments):
-        return _spread(builder, arguments[0])
-
-    return VECTOR(types.float64), generate
+    return _spread(builder, values[0])
 
 
-@intrinsic
-def maximum(typing_context, left, right):
+def _larger(builder, left, right):
+    return builder.select(builder.fcmp_ordered(">", left, right), left, right)
+
+
+@intrinsic(lambda left, right: _joint(left, right)(left, right))
+def maximum(context, builder, signature, values):
     """The larger one, lane by lane (numbers, vectors or one of each)."""
-
-    def generate(context, builder, sig, arguments):
-        left, right = _alike(builder, sig.args, arguments)
-        return builder.select(builder.fcmp_ordered(">", left, right), left, right)
-
-    return _joint(left, right)(left, right), generate
+    return _larger(builder, *_alike(builder, signature.args, values))
 
 
-@intrinsic
-def keep(typing_context, value, count):
+@intrinsic(lambda value, count: VECTOR(VECTOR, types.intp))
+def keep(context, builder, signature, values):
     """The first `count` lanes, zero in the others."""
-
-    def generate(context, builder, sig, arguments):
-        limit = _spread(builder, arguments[1])
-        inside = builder.icmp_signed("<", ir.Constant(integers(DOUBLES), list(range(LANES))), limit)
-        return builder.select(inside, arguments[0], every(DOUBLES, 0.0))
-
-    return VECTOR(VECTOR, types.intp), generate
+    places = ir.Constant(integers(DOUBLES), list(range(LANES)))
+    inside = builder.icmp_signed("<", places, _spread(builder, values[1]))
+    return builder.select(inside, values[0], every(DOUBLES, 0.0))
 
 
-@intrinsic
-def where(typing_context, mask, yes, no):
+@intrinsic(lambda mask, yes, no: _joint(mask, yes, no)(mask, yes, no))
+def where(context, builder, signature, values):
     """`yes` in the lanes where `mask` is not zero, else `no` (numbers, vectors or some of each)."""
-
-    def generate(context, builder, sig, arguments):
-        mask, yes, no = _alike(builder, sig.args, arguments)
-        return builder.select(builder.fcmp_unordered("!=", mask, every(mask.type, 0.0)), yes, no)
-
-    return _joint(mask, yes, no)(mask, yes, no), generate
+    mask, yes, no = _alike(builder, signature.args, values)
+    return builder.select(builder.fcmp_unordered("!=", mask, every(mask.type, 0.0)), yes, no)
 
 
-@intrinsic
-def lanes(typing_context):
+@intrinsic(lambda: VECTOR())
+def lanes(context, builder, signature, values):
     """The vector 0, 1, ..., LANES - 1."""
-
-    def generate(context, builder, sig, arguments):
-        return ir.Constant(DOUBLES, [float(i) for i in range(LANES)])
-
-    return VECTOR(), generate
+    return ir.Constant(DOUBLES, [float(i) for i in range(LANES)])
 
 
 def _reduce(builder, vector, combine):
@@ -227,36 +192,21 @@ def _reduce(builder, vector, combine):
     return builder.extract_element(vector, ir.Constant(INDICES, 0))
 
 
-@intrinsic
-def total(typing_context, value):
+@intrinsic(lambda value: types.float64(VECTOR))
+def total(context, builder, signature, values):
     """Sum of the lanes, in a fixed order."""
-
-    def generate(context, builder, sig, arguments):
-        return _reduce(builder, arguments[0], builder.fadd)
-
-    return types.float64(VECTOR), generate
+    return _reduce(builder, values[0], builder.fadd)
 
 
-@intrinsic
-def largest(typing_context, value):
+@intrinsic(lambda value: types.float64(VECTOR))
+def largest(context, builder, signature, values):
     """Largest of the lanes."""
-
-    def generate(context, builder, sig, arguments):
-        def larger(low, high):
-            return builder.select(builder.fcmp_ordered(">", low, high), low, high)
-
-        return _reduce(builder, arguments[0], larger)
-
-    return types.float64(VECTOR), generate
+    return _reduce(builder, values[0], partial(_larger, builder))
 
 
-@intrinsic
-def root(typing_context, value):
+@intrinsic(lambda value: value(value))
+def root(context, builder, signature, values):
     """Square root of a number, or of each lane."""
-
-    def generate(context, builder, sig, arguments):
-        kind = arguments[0].type
-        name = f"llvm.sqrt.v{LANES}f64" if kind == DOUBLES else "llvm.sqrt.f64"
-        return builder.call(get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name), arguments)
-
-    return value(value), generate
+    kind = values[0].type
+    name = f"llvm.sqrt.v{LANES}f64" if kind == DOUBLES else "llvm.sqrt.f64"
+    return builder.call(get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name), values)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from metastable._checks import FloatArray
-from metastable.errors import NumericalRangeError
 from metastable.kernels import reference
 from metastable.kernels.reference import Rows
 from metastable.kernels.torch.heads import Group, Sums, Tensor, groups
@@ -253,10 +252,7 @@ class Velocity:
     def _check_range(self, top: float) -> None:
         if top > LOG_MAX[self.dtype]:
             precision = "double" if self.dtype == "float64" else "single"
-            raise NumericalRangeError(
-                f"unnormalized attention overflows: a logit reaches {top:.4g}, and exp of more than {LOG_MAX[self.dtype]:.0f} "
-                f"leaves {precision} precision; lower beta or use weights='softmax'"
-            )
+            raise reference.overflow(top, LOG_MAX[self.dtype], precision)
 
     # --------------------------------------------------------------------------------------------- right-hand side
 

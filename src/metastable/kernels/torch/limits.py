@@ -7,12 +7,9 @@ from typing import Any
 
 from metastable.errors import missing_extra
 from metastable.kernels import single
+from metastable.kernels.pullback import PARTS
 from metastable.model import Attention, Support, why_not
 
-PARTS = frozenset(
-    {"heads", "repulsion", "factors", "rotary", "head_biases", "bilinear", "value", "feedforward", "frozen", "masses"}
-    | {"noise", "radius", "depth", "jumps", "blind", "lonely"}
-)
 WEIGHTS = {"float64": ("softmax", "unnormalized", "hardmax"), "float32": ("softmax", "unnormalized")}
 """Which tokens tie for the most attended, single precision cannot tell."""
 
@@ -23,7 +20,7 @@ SUPPORT = {
         masks=None,
         weights=frozenset(weights),
         biases=frozenset({"alibi", "logits"}),
-        parts=PARTS,
+        parts=PARTS | {"noise"},
         use="use engine='reference'" if dtype == "float64" else "use dtype='float64'",
         rules=() if dtype == "float64" else (single.RULE,),
     )
