@@ -280,7 +280,6 @@ def test_a_cluster_that_is_pulled_apart_is_released(monkeypatch):
 
 @compiled
 def _linearise(around, work):
-    points.set_frames(work)
     forces.linearise(around, work)
 
 

@@ -54,7 +54,7 @@ def fixed_steps(model, x, h, steps):
         journal.control[rodas_control.RATE] = 0.0
         journal.counters[rodas_control.PIECES] = 0
         goal = rodas_control.Goal((number + 1) * h, np.inf, 0.0, 10**9, False)
-        prepared.march(prepared.system, journal, goal)
+        prepared.march(journal, goal)
     return unchart(prepared.current().copy(), prepared.chart, model.dim)
 
 

@@ -22,19 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.control import first_control
-from metastable.integrate.rodas.forces import Surroundings, linearise
-from metastable.integrate.rodas.points import (
-    Work,
-    attempt,
-    fastest,
-    grown,
-    keep,
-    make_work,
-    set_frames,
-    write_piece,
-)
-from metastable.kernels.cpu.compiled import compiled, inner
+from metastable.integrate.rodas.control import EXHAUSTED, REACHED, T, first_control
+from metastable.integrate.rodas.forces import Surroundings
+from metastable.integrate.rodas.points import STILL as STILL
+from metastable.integrate.rodas.points import TAKEN, Work, make_work, step
+from metastable.kernels.cpu.compiled import allocating, compiled, inner
+from metastable.kernels.cpu.memory import Reference
 
 FIRST_STEP = 1e-2
 LATE = 10.0
@@ -44,8 +37,9 @@ FEW_LEFT = 0.75
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
-# How a march ended; the last one is the end of a stretch only.
-ONE_LEFT, REACHED, EXHAUSTED, STILL, LOST, FEWER = range(6)
+# How a march ended, besides REACHED, EXHAUSTED and LOST of `rodas.control` and STILL of `rodas.points`; the last one is the end of a
+# stretch only.
+ONE_LEFT, FEWER = range(20, 22)
 
 
 class Path(NamedTuple):
@@ -68,7 +62,7 @@ class Path(NamedTuple):
 @inner
 def _absorb(surroundings, work):
     """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""
-    x, masses = work.x, surroundings.masses
+    x, masses = work.charts.origin, surroundings.masses
     m, d = x.shape
     left = 0
     for k in range(m):
@@ -91,7 +85,7 @@ def _absorb(surroundings, work):
                 masses[i, k] = 0.0
                 if work.owner[i] == k:
                     work.owner[i] = j
-            work.alone[k] = False
+            work.alone[k] = 0
             left -= 1
             break
     return left
@@ -100,7 +94,7 @@ def _absorb(surroundings, work):
 @inner
 def _gathered(work, distance):
     """Whether every leader is within `distance` (a chord) of the first."""
-    x = work.x
+    x = work.charts.origin
     m, d = x.shape
     for k in range(1, m):
         square = 0.0
@@ -111,65 +105,60 @@ def _gathered(work, distance):
     return True
 
 
+@allocating
+def _grown(array):
+    """A copy with room for twice as many steps."""
+    larger = np.empty((2 * len(array), *array.shape[1:]), dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
 @compiled
-def _march(surroundings, work, control, goal, tried, fewest):
-    """Steps to the end, or until no more than `fewest` points move alone: their begins, widths, polynomials and owners, how it ended,
-    and how many steps were tried, `tried` earlier ones included."""
-    until, tolerance, max_steps, gathered, late = goal
-    m, d = work.x.shape
+def _march(surroundings, work, control, goal, limits, tries):
+    """Steps to the end, or to `limits`: their begins, widths, polynomials and owners, how it ended, and how many of the `tries` are
+    left. `goal` as for `points.step`; limits: the distance at which all have gathered, the number of points moving alone at which a
+    stretch ends, and whether no step was made before."""
+    gathered, fewest, first = limits
+    m, d = work.charts.origin.shape
     begins, widths, pieces = np.empty(ROOM), np.empty(ROOM), np.empty((ROOM, 5, m, d))
     owners = np.empty((ROOM, m), dtype=np.int64)
-    steps, tries, rate, fresh = 0, tried, 0.0, True
+    steps = 0
     left = _absorb(surroundings, work)
     while True:
-        code = ONE_LEFT if left == 1 else REACHED if control[0] >= until else EXHAUSTED if tries >= max_steps else -1
-        if code < 0 and left <= fewest:
+        code = ONE_LEFT if left == 1 else REACHED if control[T] >= goal[0] else EXHAUSTED if tries <= 0 else TAKEN
+        if code == TAKEN and left <= fewest:
             code = FEWER
-        if code >= 0:
+        if code != TAKEN:
             break
-        if fresh:
-            set_frames(work)
-            linearise(surroundings, work)
-            rate, fresh = fastest(work), False
-            if not work.velocity.any():
-                code = STILL
-                break
-        h, error = attempt(surroundings, work, control, until, tolerance, rate, late * control[0])
-        tries += 1
-        if not h > 0.0:
-            code = LOST
-            break
-        if error > 1.0:
-            continue
         if steps == len(begins):
-            begins, widths, pieces, owners = grown(begins), grown(widths), grown(pieces), grown(owners)
-        begins[steps], widths[steps], owners[steps] = control[0], h, work.owner
-        write_piece(work, pieces[steps])
-        keep(control, until, h, error, rate, steps == 0 and tried == 0)
+            begins, widths, pieces, owners = _grown(begins), _grown(widths), _grown(pieces), _grown(owners)
+        begins[steps], owners[steps] = control[T], work.owner
+        widths[steps], tries, code = step(surroundings, work, control, goal, tries, first and steps == 0, pieces[steps])
+        if code != TAKEN:
+            break
         steps += 1
         left = 1 if _gathered(work, gathered) else _absorb(surroundings, work)
-        fresh = True
     return begins[:steps], widths[:steps], pieces[:steps], owners[:steps], code, tries
 
 
 @compiled
 def _write_all(pieces, owners, names, stands, all_pieces, all_owners):
     """Pieces and owners of the points `names`, into those of all points, for whom the points number `stands` (m,) of them stand."""
-    for step in range(len(pieces)):
+    for number in range(len(pieces)):
         for k in range(len(stands)):
-            all_owners[step, k] = names[owners[step, stands[k]]]
+            all_owners[number, k] = names[owners[number, stands[k]]]
             for power in range(pieces.shape[1]):
                 for a in range(pieces.shape[3]):
-                    all_pieces[step, power, k, a] = pieces[step, power, stands[k], a]
+                    all_pieces[number, power, k, a] = pieces[number, power, stands[k], a]
 
 
 def _those_left(surroundings: Surroundings, work: Work) -> tuple[np.ndarray, Surroundings, Work]:
     """The points that move alone (their numbers), and what moves them: others have no mass."""
     left = np.flatnonzero(work.alone)
-    n = work.x.shape[1] - 1
+    n = work.charts.origin.shape[1] - 1
     together = n * int((left < surroundings.together // n).sum())
     masses = np.ascontiguousarray(surroundings.masses[np.ix_(left, left)])
-    return left, surroundings._replace(masses=masses, together=together), make_work(work.x[left], together)
+    return left, surroundings._replace(masses=masses, together=together), make_work(work.charts.origin[left], together)
 
 
 def solve(
@@ -199,13 +188,13 @@ def solve(
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
     work = make_work(places, surroundings.together)
-    goal = (float(until), float(tolerance), max_steps, float(gathered), float(late))
+    goal = (float(until), float(tolerance), float(late))
     m, d = places.shape
-    names, stands, code, tries = np.arange(m), np.arange(m), FEWER, 0
+    names, stands, code, tries = np.arange(m), np.arange(m), FEWER, max_steps
     stretches: list[tuple[Any, ...]] = [] if before is None else [(*before[:4], names, stands)]
     while code == FEWER:
-        fewest = int(FEW_LEFT * len(names))
-        *found, code, tries = _march(surroundings, work, control, goal, tries, fewest)
+        limits = (float(gathered), int(FEW_LEFT * len(names)), tries == max_steps)
+        *found, code, tries = _march(Reference(surroundings), Reference(work), control, goal, limits, tries)
         stretches.append((*found, names, stands))
         if code == FEWER:
             left, surroundings, smaller = _those_left(surroundings, work)

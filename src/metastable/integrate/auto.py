@@ -73,10 +73,6 @@ class _Part:
         """The output times that fall into this stretch: up to its end, and from 0 on in the first one."""
         return times[(times <= self.end) & ((times > self.begin) | (self.begin == 0.0))]
 
-    @property
-    def steps(self) -> int:
-        return self.work.accepted + self.work.rejected
-
 
 @dataclass
 class _Course:
@@ -97,7 +93,7 @@ class _Course:
 
     def _add(self, part: _Part, state: FloatArray | None) -> _Part:
         self.parts.append(part)
-        self.t, self.left = part.end, max(1, self.left - part.steps)
+        self.t, self.left = part.end, max(1, self.left - part.work.tries)
         if state is not None:
             self.state = state
         return part
@@ -116,7 +112,7 @@ class _Course:
         part = self._add(
             _Part("tsit5", begin, reached, solution, solution.statistics), solution.states[-1] if done else None
         )
-        self.pace = (reached - begin) / max(1, part.steps)
+        self.pace = (reached - begin) / max(1, part.work.tries)
         return done
 
     def implicit(self, steps: int) -> tuple[bool, float]:
@@ -129,15 +125,15 @@ class _Course:
             self.plan.model,
             self.state,
             replace(self.plan.save, times=None if times is None else times[times > begin]),
-            replace(self.plan.accuracy, max_steps=budget + done.accepted + done.rejected),
+            replace(self.plan.accuracy, max_steps=budget + done.tries),
             progress=self.report,
             origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
         )
         spent, here = solution.statistics - done, solution.resume
-        more = solution.status == "max_steps" and spent.accepted + spent.rejected == budget < self.left
+        more = solution.status == "max_steps" and spent.tries == budget < self.left
         part = _Part("rodas", begin, solution.notes["reached"], solution, spent, done)
         self._add(part, None if here is None else here.state)
-        return more, (part.end - part.begin) / max(1, part.steps)
+        return more, (part.end - part.begin) / max(1, part.work.tries)
 
 
 def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
@@ -208,7 +204,7 @@ def _alternate(course: _Course, price: float) -> None:
 
 def segment(method: str, begin: float, end: float, statistics: Statistics) -> dict[str, Any]:
     """One entry of `notes["segments"]`."""
-    return {"method": method, "from": begin, "to": end, "steps": statistics.accepted + statistics.rejected}
+    return {"method": method, "from": begin, "to": end, "steps": statistics.tries}
 
 
 def _segments(parts: list[_Part]) -> list[dict[str, Any]]:
@@ -216,7 +212,7 @@ def _segments(parts: list[_Part]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for part in parts:
         if found and found[-1]["method"] == part.method:
-            found[-1] |= {"to": part.end, "steps": found[-1]["steps"] + part.steps}
+            found[-1] |= {"to": part.end, "steps": found[-1]["steps"] + part.work.tries}
         else:
             found.append(segment(part.method, part.begin, part.end, part.work))
     return found

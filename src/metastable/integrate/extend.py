@@ -127,10 +127,9 @@ def _segments(earlier: Solution, later: Solution, resume: Resume, plan: Plan, ma
     work = later.statistics - resume.statistics
     segments[-1]["to"] = resume.t
     if segments[-1]["method"] == plan.method:
-        undone = earlier.statistics.accepted + earlier.statistics.rejected
-        undone -= resume.statistics.accepted + resume.statistics.rejected
+        undone = earlier.statistics.tries - resume.statistics.tries
         segments[-1]["to"] = end
-        segments[-1]["steps"] += work.accepted + work.rejected - (undone if known else 0)
+        segments[-1]["steps"] += work.tries - (undone if known else 0)
     else:
         segments.append(auto.segment(plan.method, resume.t, end, work))
     return {"segments": segments} if known or len(segments) > 1 else {}

@@ -7,6 +7,7 @@ solve_members(plan, starts, first, report) -> Members           many, from their
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,36 +56,26 @@ def _layers(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
 
 
 def _layers_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
-    return _each(plan, starts, first, report, lambda start, _: _layers(plan, start, None))
+    assert plan.save.times is not None
+    return one_by_one(starts, plan.save.times.size, report, lambda x, _: _layers(plan, plan.packed(x), None), first)
 
 
-def _noisy(plan: Plan, start: FloatArray, seed: int, report: Report | None) -> Solution:
-    """One system with the noise of a seed."""
+def _sde(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
+    """One system with the noise of the plan's seed."""
     rhs = select.right_hand_side(plan.model, len(start), plan.backend)
-    return sde.solve(plan, rhs, start, sde.normals(seed, len(start), plan.model.dim), report)
-
-
-def _sde(plan: Plan, start: FloatArray, report: Report) -> Solution:
-    return _noisy(plan, start, plan.seed or 0, report)
+    return sde.solve(plan, rhs, start, sde.normals(plan.seed or 0, len(start), plan.model.dim), report)
 
 
 def _sde_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:
     """Every member has noise of its own, independent of its start."""
+    assert plan.save.times is not None
 
     def solve(start: FloatArray, member: int) -> Solution:
         sequence = np.random.SeedSequence(plan.seed or 0, spawn_key=(member, 0))
-        return _noisy(plan, start, int(sequence.generate_state(1, np.uint64)[0]), None)
+        own = replace(plan, seed=int(sequence.generate_state(1, np.uint64)[0]))
+        return _sde(own, plan.packed(start), None)
 
-    return _each(plan, starts, first, report, solve)
-
-
-def _each(
-    plan: Plan, starts: FloatArray, first: int, report: Report, solve: Callable[[FloatArray, int], Solution]
-) -> Members:
-    """Packed members in a plain loop."""
-    assert plan.save.times is not None
-    size = plan.save.times.size
-    return one_by_one(starts, size, report, lambda start, member: solve(plan.packed(start), member), first)
+    return one_by_one(starts, plan.save.times.size, report, solve, first)
 
 
 def _left_to_engines(method: str, *but: str) -> Support:

@@ -14,11 +14,10 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
-from metastable.integrate import tsit5
+from metastable.integrate import explicit, march, resolved
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Dense, Solution, Statistics, diverged, in_order, out_of_steps
 from metastable.integrate.tableau import TABLEAUS
-from metastable.kernels import select
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
 
@@ -51,7 +50,7 @@ def solve(whole: Plan, plans: list[Plan], solvers: list[Solve], start: FloatArra
         piece = plan.until(end - begin, output, max(1, left))
         solution = _from_depth(begin, piece, solver, state, lambda t, begin=begin: report(begin + t))
         parts.append(_kept(solution, begin, end, wanted, first=not parts))
-        left -= solution.statistics.accepted + solution.statistics.rejected
+        left -= solution.statistics.tries
         if solution.status != "success":
             parts[-1] = replace(parts[-1], message=_message(begin, solution, whole.accuracy.max_steps))
             break
@@ -73,10 +72,9 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     """A piece in its own time, which starts at 0; a norm that depends on depth is told the true one."""
     if plan.model.norm.autonomous or begin == 0.0:
         return solver(plan, state, report)
-    rhs = tsit5.in_depth(select.right_hand_side(plan.model, len(state), plan.backend), begin, plan.model.norm)
-    system = tsit5.System(rhs, state, plan.model.dim, plan.accuracy, tableau=plan.tableau)
-    jumps = [jump - begin for jump in plan.model.norm.breakpoints]
-    return tsit5.solve(system, plan.save, breakpoints=jumps, progress=report)
+    system, chart = explicit.system_of(plan, state, begin)
+    recorder, jumps = march.Recorder(plan.model.dim, plan.save.times, chart), resolved.jumps(plan, begin)
+    return march.integrate(system, recorder, plan.save.until, plan.accuracy, breakpoints=jumps, progress=report)
 
 
 def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -66,20 +66,15 @@ class Statistics:
     jacobians: int = 0
 
     def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.accepted + other.accepted,
-            self.rejected + other.rejected,
-            self.evaluations + other.evaluations,
-            self.jacobians + other.jacobians,
-        )
+        return Statistics(*(mine + its for mine, its in zip(astuple(self), astuple(other))))
 
     def __sub__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.accepted - other.accepted,
-            self.rejected - other.rejected,
-            self.evaluations - other.evaluations,
-            self.jacobians - other.jacobians,
-        )
+        return Statistics(*(mine - its for mine, its in zip(astuple(self), astuple(other))))
+
+    @property
+    def tries(self) -> int:
+        """Steps that were attempted."""
+        return self.accepted + self.rejected
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,24 @@ from collections import namedtuple
 
 import numpy as np
 
-from metastable.integrate.rodas.tableau import A
+from metastable._checks import FloatArray
+from metastable.integrate.rodas.tableau import POLYNOMIAL, STAGES, WEIGHTS, A
 from metastable.kernels.cpu.compiled import allocating, inner
 
 Charts = namedtuple("Charts", ["origin", "mirror", "scale"])
 """x_k0 (n, d), the Householder vector v of the reflector I - scale v v^T whose columns 2..d are E_k (n, d), 2 / |v|^2 (n,)."""
+
+
+def charts_at(x: FloatArray) -> Charts:
+    """Charts at tokens x (n, d), whose frames are not set yet."""
+    return Charts(np.array(x, dtype=float), np.zeros(x.shape), np.zeros(len(x)))
+
+
+def bases(charts: Charts) -> FloatArray:
+    """E_k of the rows, shape (rows, d, d - 1)."""
+    mirror = charts.mirror
+    reflector = np.eye(mirror.shape[1]) - charts.scale[:, None, None] * mirror[:, :, None] * mirror[:, None, :]
+    return reflector[:, :, 1:]
 
 
 @inner
@@ -84,25 +97,71 @@ def radial(charts, k, force):
     return dot
 
 
+@inner
+def chart_velocity(charts, k, force, y, r, out):
+    """dy/dt = r (E_k^T G_k - y <x_k0, G_k>), the velocity at the chart point y of row k."""
+    dot = radial(charts, k, force)
+    to_chart(charts, k, force, out)
+    for b in range(y.size):
+        out[b] = r * (out[b] - y[b] * dot)
+
+
+# ------------------------------------------------------------------------------------------------------ the end of a step
+
+
+@inner
+def end_of_step(increments, k, y):
+    """Chart point y of row k at the end of the step; returns the squares of the error estimate and of |y|."""
+    error = 0.0
+    for b in range(y.size):
+        error += increments[STAGES - 1, k, b] * increments[STAGES - 1, k, b]
+    return error, combine(increments, k, WEIGHTS, STAGES, y, 0.0)
+
+
+@inner
+def write_polynomial(charts, increments, k, y, piece, token):
+    """Dense output of row k in R^d, x_k0 + E_k y(u), to be normalised: that of a token in `piece` (5, tokens, d)."""
+    for a in range(y.size + 1):
+        piece[0, token, a] = charts.origin[k, a]
+    for power in range(4):
+        combine(increments, k, POLYNOMIAL[power], STAGES, y, 0.0)
+        from_chart(charts, k, y, piece[power + 1, token])
+
+
+@inner
+def move(charts, increments, k, y, change):
+    """Row k to the end of the step; y (d - 1,) and `change` (d,) are memory to work in."""
+    if combine(increments, k, WEIGHTS, STAGES, y, 0.0) == 0.0:
+        return
+    from_chart(charts, k, y, change)
+    length = 0.0
+    for a in range(y.size + 1):
+        charts.origin[k, a] += change[a]
+        length += charts.origin[k, a] * charts.origin[k, a]
+    for a in range(y.size + 1):
+        charts.origin[k, a] /= math.sqrt(length)
+
+
 # ---------------------------------------------------------------- the (d-1) x (d-1) diagonal blocks of the Jacobian in them
 
 
 @inner
-def reflect_block(block, frame, scale):
-    """`E^T block E` into the leading (d-1) x (d-1) part, E the columns 2..d of the reflector I - scale frame frame^T."""
-    d = frame.size
+def reflect_block(charts, k, block):
+    """`E_k^T block E_k` into the leading (d-1) x (d-1) part."""
+    mirror, scale = charts.mirror[k], charts.scale[k]
+    d = mirror.size
     for a in range(d):
         dot = 0.0
         for b in range(d):
-            dot += block[a, b] * frame[b]
+            dot += block[a, b] * mirror[b]
         for b in range(d):
-            block[a, b] -= scale * dot * frame[b]
+            block[a, b] -= scale * dot * mirror[b]
     for b in range(d):
         dot = 0.0
         for a in range(d):
-            dot += frame[a] * block[a, b]
+            dot += mirror[a] * block[a, b]
         for a in range(d):
-            block[a, b] -= scale * dot * frame[a]
+            block[a, b] -= scale * dot * mirror[a]
     for a in range(d - 1):
         for b in range(d - 1):
             block[a, b] = block[a + 1, b + 1]

@@ -27,17 +27,16 @@ it, as under a causal mask.
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas import control as steps
-from metastable.integrate.rodas.forces import Surroundings, linearise
-from metastable.integrate.rodas.points import attempt, fastest, keep, make_work, set_frames, write_piece
-from metastable.integrate.rodas.prepare import Frame, dense_tokens, frame_of
+from metastable.integrate.rodas import control
+from metastable.integrate.rodas.forces import Surroundings
+from metastable.integrate.rodas.points import MET, TAKEN, make_work, step
+from metastable.integrate.rodas.prepare import Frame, frame_of
 from metastable.kernels.cpu.compiled import compiled
 from metastable.model import Attention, Full
 
@@ -51,9 +50,6 @@ ROOM = 64
 """Steps that are made before anybody looks."""
 NOISE = 4.0 * np.finfo(float).eps
 """Relative error of a force that is the sum of few."""
-
-# How a march ended.
-MET, FILLED, REACHED, EXHAUSTED, STILL, LOST = range(6)
 
 
 class Cluster(NamedTuple):
@@ -96,17 +92,12 @@ class Field:
 
     def surroundings(self, sizes: FloatArray, leading: int, reach: float) -> Surroundings:
         """For points of these sizes, of whom the `leading` ones see each other and are solved together."""
-        dim = self.forms.shape[1]
-        scales = np.array([v[0, 0] if np.array_equal(v, v[0, 0] * np.eye(dim)) else 0.0 for v in self.values])
-        tilts = self.values - scales[:, None, None] * np.eye(dim)
-        tilted = bool(tilts.any()) or not self.at_rest_alone
-        together = leading * (dim - 1)
         order = np.arange(len(sizes))
         seen = order[None, :] < np.maximum(order[:, None] + 1, leading)
         masses = np.where(seen, sizes, 0.0) - self.unseen * np.eye(len(sizes))
-        return Surroundings(
-            masses, self.forms, self.betas, scales, tilts, np.array(self.frame.drift), tilted, together, reach
-        )
+        rest, together = np.array(self.frame.drift, order="C"), leading * (self.forms.shape[1] - 1)
+        drifting = int(not self.at_rest_alone)
+        return Surroundings(masses, self.forms, self.betas, self.values, rest, drifting, together, reach)
 
     def attention(
         self, k: int, places: FloatArray, sizes: FloatArray, head: int
@@ -237,73 +228,54 @@ def release(places: FloatArray, clusters: list[Cluster], limit: float) -> tuple[
 # ----------------------------------------------------------------------------------------------------------- marching
 
 
-Trail = namedtuple("Trail", ["begins", "widths", "pieces"])
-"""Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+class Trail(NamedTuple):
+    """Room for steps: where they begin and their widths (s,), and their polynomials (s, 5, points, d)."""
+
+    begins: FloatArray
+    widths: FloatArray
+    pieces: FloatArray
 
 
 @compiled
-def _march(surroundings, work, control, until, tolerance, tries, first, trail):
+def _march(surroundings, work, memory, goal, tries, first, trail):
     """Steps until points meet (MET), the trail is filled, or the end; how many, how many tries are left, and how it ended.
 
-    `first`: no step was made before.
+    `memory` is that of the step control, `goal` as for `step`. `first`: no step was made before.
     """
-    d = work.x.shape[1]
-    leading = surroundings.together // (d - 1)
-    count, rate, fresh, square = 0, 0.0, True, surroundings.reach**2
+    x, square = work.charts.origin, surroundings.reach**2
+    d = x.shape[1]
+    leading, count = surroundings.together // (d - 1), 0
     while True:
-        if control[0] >= until:
-            return count, tries, REACHED
+        if memory[control.T] >= goal[0]:
+            return count, tries, control.REACHED
         if count == len(trail.begins):
-            return count, tries, FILLED
-        if tries <= 0:
-            return count, tries, EXHAUSTED
-        if fresh:
-            set_frames(work)
-            linearise(surroundings, work)
-            rate, fresh = fastest(work), False
-            if not work.velocity.any():
-                return count, tries, STILL
-        h, error = attempt(surroundings, work, control, until, tolerance, rate, 0.0)
-        tries -= 1
-        if not h > 0.0:
-            return count, tries, LOST
-        if error > 1.0:
-            continue
-        trail.begins[count], trail.widths[count] = control[0], h
-        write_piece(work, trail.pieces[count])
-        keep(control, until, h, error, rate, first and count == 0)
+            return count, tries, control.FULL
+        trail.begins[count] = memory[control.T]
+        trail.widths[count], tries, code = step(
+            surroundings, work, memory, goal, tries, first and count == 0, trail.pieces[count]
+        )
+        if code != TAKEN:
+            return count, tries, code
         count += 1
-        fresh = True
         for k in range(leading):
             for j in range(k):
                 distance = 0.0
                 for a in range(d):
-                    distance += (work.x[k, a] - work.x[j, a]) ** 2
+                    distance += (x[k, a] - x[j, a]) ** 2
                 if distance < square:
                     return count, tries, MET
 
 
 @dataclass
 class Flow:
-    """Points on their way: where they are, who they are, what the step control knows, and the steps behind them.
-
-    `prefix`: the tokens that see each other; their points stand in front.
-    """
+    """Points on their way: where they are, and who they are. `prefix`: the tokens that see each other; their points stand in front."""
 
     field: Field
     places: FloatArray
     clusters: list[Cluster]
-    control: FloatArray
     tolerance: float
     tokens: int
     prefix: int
-    tries: int
-    accepted: int = 0
-    attempts: int = 0
-
-    @property
-    def t(self) -> float:
-        return float(self.control[steps.T])
 
     @property
     def leading(self) -> int:
@@ -336,33 +308,27 @@ class Flow:
         away = np.linalg.norm(self.places[1:] - self.places[0], axis=1)
         return self.leading == 1 and bool(away.max() <= threshold)
 
-    def advance(self, until: float, closely: bool = False) -> tuple[FloatArray, FloatArray, FloatArray, int]:
-        """Some steps (`closely`: a single one): begins, widths (s,), polynomials of the tokens (s, 5, tokens, d) and how they
-        ended; then joins and releases."""
+    def advance(self, journal: control.Journal, goal: control.Goal, room: int) -> tuple[Trail, int]:
+        """Some steps, `room` at the most, with the step control and the counters of a journal: what they leave, and how they ended;
+        then joins and releases."""
         m, d = self.places.shape
         # Clusters that may come apart are looked at after every step.
-        room = 1 if closely or any(cluster.spread >= VANISHED for cluster in self.clusters) else ROOM
-        begins, widths, pieces = np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d))
+        room = 1 if any(cluster.spread >= VANISHED for cluster in self.clusters) else min(room, ROOM)
+        trail = Trail(np.zeros(room), np.zeros(room), np.zeros((room, 5, m, d)))
         surroundings = self.field.surroundings(self.sizes, self.leading, REACH * self.tolerance)
         work = make_work(self.places, surroundings.together, len(self.field.betas))
-        count, left, code = _march(
-            surroundings,
-            work,
-            self.control,
-            until,
-            self.tolerance,
-            self.tries,
-            self.accepted == 0,
-            Trail(begins, widths, pieces),
-        )
-        self.attempts += self.tries - left
-        self.tries, self.accepted = int(left), self.accepted + int(count)
-        tokens = self.field.frame.back(pieces[:count][:, :, self.point_of])
-        self.places = work.x.copy()
-        self._stretch(pieces[:count, 0], widths[:count])
+        done = int(journal.counters[control.ACCEPTED])
+        tries = goal.max_steps - done - int(journal.counters[control.REJECTED])
+        end = goal.until, goal.tolerance, 0.0
+        count, left, code = _march(surroundings, work, journal.control, end, tries, done == 0, trail)
+        made = tries - left
+        journal.counters[: control.OUTPUTS] += count, made - count, 8 * made, made
+        trail = Trail(*(part[:count] for part in trail))
+        self.places = work.charts.origin.copy()
+        self._stretch(trail.pieces[:, 0], trail.widths)
         self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
         self.join()
-        return begins[:count], widths[:count], tokens, int(code)
+        return trail, int(code)
 
     def _stretch(self, places: FloatArray, widths: FloatArray) -> None:
         """Let the bounds on the sizes of clusters grow or shrink along steps from these places (s, m, d) to where the points are."""
@@ -379,22 +345,15 @@ class Flow:
             for cluster, size in zip(leading, spread)
         ]
 
-    def state(self) -> FloatArray:
-        """Tokens (tokens, d)."""
-        return self.field.frame.back(self.places[self.point_of])
-
     def resting(self, threshold: float) -> float:
         """When one point is left (to lead): how long it takes until its tokens are within `threshold` of it (they contract at rate
         one)."""
         return max(0.0, self.clusters[0].spread - math.log(threshold))
 
 
-def make_flow(
-    model: Attention, start: FloatArray, begin: float, first_step: float, tolerance: float, tries: int
-) -> Flow:
-    """Tokens at `start` at the time `begin`, joined where they have met."""
-    field, prefix = Field.of(model), dense_tokens(model, len(start))
-    places, clusters = apart(field.frame.into(start), prefix)
-    flow = Flow(field, places, clusters, steps.first_control(begin, first_step), tolerance, len(start), prefix, tries)
+def make_flow(field: Field, tokens: FloatArray, prefix: int, tolerance: float) -> Flow:
+    """Tokens (n, d), in the coordinates of the field, joined where they have met; the first `prefix` of them see each other."""
+    places, clusters = apart(tokens, prefix)
+    flow = Flow(field, places, clusters, tolerance, len(tokens), prefix)
     flow.join()
     return flow

@@ -336,12 +336,14 @@ def march_compiled(system: Any, journal: Journal, goal: Goal) -> int:
     return _march(Reference(marched), Reference(journal), Reference(wanted))
 
 
+record_plain = compiled(record.py_func)
 march_plain = FunctionType(
     march.__code__,
     {
         **globals(),
         **{name: lambda system, x, name=name: getattr(system, name)(x) for name in Calls._fields},
-        **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept, record)},
+        **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept)},
+        "record": record_plain,
     },
 )
 """For objects: the same loop in Python, with the same compiled step control."""

@@ -16,7 +16,7 @@ from scipy.linalg import lu_factor, lu_solve
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
-from metastable.integrate.rodas.charts import SPIRAL, Charts, from_chart, stage_place, to_chart
+from metastable.integrate.rodas.charts import SPIRAL, bases, from_chart, stage_place, to_chart
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
@@ -75,13 +75,6 @@ def _tangents_block(system, i):
         from_chart(system.charts, k, system.increments[i, k], tangent)
         for a in range(system.charts.origin.shape[1]):
             system.columns.tangent[i, a, system.frozen + k] = tangent[a]
-
-
-def bases(charts: Charts) -> FloatArray:
-    """E_k of the rows, shape (rows, d, d - 1)."""
-    mirror = charts.mirror
-    reflector = np.eye(mirror.shape[1]) - charts.scale[:, None, None] * mirror[:, :, None] * mirror[:, None, :]
-    return reflector[:, :, 1:]
 
 
 def rate_of_block(matrix: FloatArray) -> float:

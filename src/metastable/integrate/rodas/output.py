@@ -89,7 +89,7 @@ class Integration:
         """March to the end; returns the code of `control`, or `NO_ROOM`."""
         kept = 0
         while True:
-            code = self.prepared.march(self.prepared.system, self.journal, self.goal)
+            code = self.prepared.march(self.journal, self.goal)
             count = int(self.journal.counters[control.PIECES])
             if count:
                 self.last_piece = self.journal.pieces[count - 1 if self.goal.keep_pieces else 0].copy()
@@ -148,30 +148,32 @@ class Integration:
         dense = None
         if self.steps:
             dense = Dense(self.prepared.chart, model.dim, *(np.concatenate(part) for part in zip(*self.steps)))
-        status, message = _verdict(model, code, self.t, self.goal)
+        status, message = self._verdict(model, code)
         # The counters begin with what a solution counts.
         statistics = Statistics(*self.journal.counters[: control.OUTPUTS].tolist())
         return Solution(times, states, status, statistics, dense, message, notes, self._here(code))
 
-
-def _verdict(model: Attention, code: int, t: float, goal: control.Goal) -> tuple[Status, str]:
-    """Status and message for the way a march ended."""
-    if code == control.SETTLED or (code == control.REACHED and goal.settle == 0.0):
-        return "success", ""
-    if code == control.REACHED:
-        return "max_steps", f"the tokens had not settled at t = {t:.6g}, where method='rodas' ends for this model"
-    if code == control.UNRESOLVED:
-        return unresolved(t)
-    if code == control.LOST:
-        return "diverged", f"no step was short enough near t = {t:.6g}"
-    if code == NO_ROOM:
-        return dense_overflow(t)
-    message = f"stopped after {goal.max_steps} steps at t = {t:.6g}"
-    leading = rotation(model)
-    if leading is not None:
-        pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
-        return "max_steps", (
-            f"{message}: the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever "
-            "and the others follow it; use a shorter horizon"
-        )
-    return "max_steps", f"{message}; raise max_steps"
+    def _verdict(self, model: Attention, code: int) -> tuple[Status, str]:
+        """Status and message for the way the last march ended."""
+        t, goal, times = self.t, self.goal, self.journal.times
+        if code == control.SETTLED or (code == control.REACHED and goal.settle == 0.0):
+            return "success", ""
+        if code == control.REACHED:
+            last = times.size and times[-1] <= goal.until
+            where = "the last of the output times" if last else "where method='rodas' ends for this model"
+            return "max_steps", f"the tokens had not settled at t = {t:.6g}, {where}"
+        if code == control.UNRESOLVED:
+            return unresolved(t)
+        if code == control.LOST:
+            return "diverged", f"no step was short enough near t = {t:.6g}"
+        if code == NO_ROOM:
+            return dense_overflow(t)
+        message = f"stopped after {goal.max_steps} steps at t = {t:.6g}"
+        leading = rotation(model)
+        if leading is not None:
+            pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
+            return "max_steps", (
+                f"{message}: the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever "
+                "and the others follow it; use a shorter horizon"
+            )
+        return "max_steps", f"{message}; raise max_steps"

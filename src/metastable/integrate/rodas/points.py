@@ -15,19 +15,36 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.charts import (
+    Charts,
     bound_of_real_parts,
+    chart_velocity,
+    charts_at,
+    end_of_step,
     factor,
+    move,
     rate_of_modes,
     rate_of_pair,
     solve_factored,
+    stage_place,
+    write_polynomial,
 )
-from metastable.integrate.rodas.control import CAP, OVERSHOOT, accept, break_cap, propose, refuse
-from metastable.integrate.rodas.forces import attend, to_chart
-from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
+from metastable.integrate.rodas.control import (
+    CAP,
+    EXHAUSTED,
+    LOST,
+    OVERSHOOT,
+    T,
+    accept,
+    break_cap,
+    propose,
+    refuse,
+)
+from metastable.integrate.rodas.forces import attend, linearise
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
 from metastable.kernels.cpu.compiled import allocating, inner, summing
 
-REFUSED = 2.0
-"""Error (over the tolerance) that stands for a step which was not taken."""
+# What became of a step, or of many, besides what `control` knows: it was taken, nothing moves any more, points have met.
+TAKEN, STILL, MET = range(10, 13)
 MOST_FORGIVEN = 1000.0
 """Tolerances by which a point that falls may be off along its way."""
 
@@ -35,13 +52,13 @@ MOST_FORGIVEN = 1000.0
 class Work(NamedTuple):
     """Memory of a march of m leaders in dimension d = n + 1."""
 
-    x: FloatArray  # (m, d) where the leaders are at the start of a step
+    charts: Charts  # at the leaders at the start of a step
     place: FloatArray  # (d, m) where they are at a stage, one coordinate after the other: sums over leaders are loops over vectors
-    frames: FloatArray  # (m, d, n) tangent bases
     velocity: FloatArray  # (m, n) in the charts, at the start of a step
     jacobian: FloatArray  # (m n, m n) of it
-    stages: FloatArray  # (8, m, n) the increments of a step
-    chart: FloatArray  # (m, n + 1) chart points of a stage, and r = sqrt(1 + |y|^2) behind them
+    increments: FloatArray  # (8, m, n) of the stages of a step
+    y: FloatArray  # (m, n) chart points of a stage
+    r: FloatArray  # (m,) and sqrt(1 + |y|^2)
     slope: FloatArray  # (m n,) right-hand sides of the linear systems
     factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
     pivots: np.ndarray  # (m n,)
@@ -51,23 +68,27 @@ class Work(NamedTuple):
     spreads: FloatArray  # (heads, d) D_k of it
     others: FloatArray  # (heads,) the weight of the others
     force: FloatArray  # (d,) G_k of it
-    vectors: FloatArray  # (5, d)
+    frames: FloatArray  # (m, d, n) tangent bases E of all
+    rest: FloatArray  # (n, d) E_k^T R
+    values: FloatArray  # (heads, n, d) E_k^T V
+    forms: FloatArray  # (heads, n, d) E_k^T M
+    vectors: FloatArray  # (3, d) to work with
     result: FloatArray  # (1,)
     owner: np.ndarray  # (m,) the leader that each one is one with
-    alone: np.ndarray  # (m,) True while a leader is its own owner
+    alone: np.ndarray  # (m,) 1 while a leader is its own owner
 
 
 def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
     m, d = x.shape
     n = d - 1
     return Work(
-        x=np.array(x, dtype=float),
-        place=np.array(x.T, dtype=float, order="C"),
-        frames=np.zeros((m, d, n)),
+        charts=charts_at(x),
+        place=np.zeros((d, m)),
         velocity=np.zeros((m, n)),
         jacobian=np.zeros((m * n, m * n)),
-        stages=np.zeros((STAGES, m, n)),
-        chart=np.zeros((m, n + 1)),
+        increments=np.zeros((STAGES, m, n)),
+        y=np.zeros((m, n)),
+        r=np.ones(m),
         slope=np.zeros(m * n),
         factors=np.zeros((m * n, together)),
         pivots=np.zeros(m * n, dtype=np.int64),
@@ -77,28 +98,15 @@ def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
         spreads=np.zeros((heads, d)),
         others=np.zeros(heads),
         force=np.zeros(d),
-        vectors=np.zeros((5, d)),
+        frames=np.zeros((m, d, n)),
+        rest=np.zeros((n, d)),
+        values=np.zeros((heads, n, d)),
+        forms=np.zeros((heads, n, d)),
+        vectors=np.zeros((3, d)),
         result=np.zeros(1),
         owner=np.arange(m),
-        alone=np.ones(m, dtype=np.bool_),
+        alone=np.ones(m, dtype=np.int64),
     )
-
-
-@inner
-def set_frames(work):
-    """Tangent bases: columns 2..d of the reflectors that map x_k to a multiple of e_1."""
-    m, d = work.x.shape
-    mirror = work.vectors[0]
-    for k in range(m):
-        square = 0.0
-        for a in range(d):
-            mirror[a] = work.x[k, a]
-            if a == 0:
-                mirror[a] += 1.0 if mirror[a] >= 0.0 else -1.0
-            square += mirror[a] * mirror[a]
-        for a in range(d):
-            for b in range(d - 1):
-                work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - 2.0 / square * mirror[a] * mirror[b + 1]
 
 
 @summing
@@ -125,7 +133,7 @@ def _copy_block(work, first, size):
 
 
 @allocating
-def fastest(work):
+def _fastest(work):
     """Rate of the fastest unstable mode of the diagonal blocks whose leaders move; 0 when none grows."""
     rate = 0.0
     n = work.velocity.shape[1]
@@ -153,24 +161,12 @@ def fastest(work):
 @inner
 def _place_stage(work, i):
     """Where the leaders are at stage i."""
-    x, place, chart, stages = work.x, work.place, work.chart, work.stages
-    m, d = x.shape
-    n = d - 1
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        square = 1.0
-        for b in range(n):
-            chart[k, b] = 0.0
-            for j in range(i):
-                chart[k, b] += A[i, j] * stages[j, k, b]
-            square += chart[k, b] * chart[k, b]
-        chart[k, n] = math.sqrt(square)
-        for a in range(d):
-            coordinate = x[k, a]
-            for b in range(n):
-                coordinate += work.frames[k, a, b] * chart[k, b]
-            place[a, k] = coordinate / chart[k, n]
+    place = work.vectors[0]
+    for k in range(work.alone.size):
+        if work.alone[k]:
+            work.r[k] = stage_place(work.charts, work.increments, k, i, work.y[k], place)
+            for a in range(place.size):
+                work.place[a, k] = place[a]
 
 
 @inner
@@ -193,12 +189,12 @@ def _forgiven(error, velocity, square, lag):
 
 
 @inner
-def take_step(surroundings, work, h, lag):
+def _take_step(surroundings, work, h, lag):
     """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end.
 
     A point that falls may be late by `lag`, a time: see `_forgiven`.
     """
-    stages, slope, jacobian = work.stages, work.slope, work.jacobian
+    increments, slope, jacobian = work.increments, work.slope, work.jacobian
     m, n = work.velocity.shape
     last = 0
     while last < m * n:
@@ -216,11 +212,11 @@ def take_step(surroundings, work, h, lag):
                     part[b] = work.velocity[k, b]
             else:
                 attend(surroundings, work, k)
-                to_chart(work, k, work.chart[k, n], part)
+                chart_velocity(work.charts, k, work.force, work.y[k], work.r[k], part)
             for b in range(n):
                 earlier = 0.0
                 for j in range(i):
-                    earlier += C[i, j] * stages[j, k, b]
+                    earlier += C[i, j] * increments[j, k, b]
                 part[b] += earlier / h
         last = 0
         while last < m * n:
@@ -231,18 +227,12 @@ def take_step(surroundings, work, h, lag):
             solve_factored(work.factors[first:last], work.pivots[first:last], size, slope[first:last])
         for k in range(m):
             for b in range(n):
-                stages[i, k, b] = slope[k * n + b]
+                increments[i, k, b] = slope[k * n + b]
     error, extent = 0.0, 0.0
     for k in range(m):
-        last_stage, end = 0.0, 0.0
-        for b in range(n):
-            change = 0.0
-            for i in range(STAGES):
-                change += WEIGHTS[i] * stages[i, k, b]
-            last_stage += stages[STAGES - 1, k, b] ** 2
-            end += change * change
+        last_stage, end = end_of_step(increments, k, work.y[k])
         if lag > 0.0:
-            last_stage = _forgiven(stages[STAGES - 1, k], work.velocity[k], last_stage, lag)
+            last_stage = _forgiven(increments[STAGES - 1, k], work.velocity[k], last_stage, lag)
         if not last_stage <= error:
             error = last_stage
         if not end <= extent:
@@ -251,62 +241,51 @@ def take_step(surroundings, work, h, lag):
 
 
 @inner
-def attempt(surroundings, work, control, until, tolerance, rate, lag):
-    """Try the step that the control proposes: its length, and its error over the tolerance, above one where it was refused.
-
-    The length is not positive where the control has lost the thread. `lag`: see `take_step`.
-    """
-    h = propose(control, until)
-    if not h > 0.0:
-        return h, REFUSED
-    if rate * h > CAP * OVERSHOOT:
-        break_cap(control, rate)
-        return h, REFUSED
-    error, extent = take_step(surroundings, work, h, lag)
-    error /= tolerance
-    if not (error <= 1.0 and extent < 1.0):
-        refuse(control, h, error, extent, rate)
-        return h, REFUSED
-    return h, error
-
-
-@inner
-def keep(control, until, h, error, rate, first):
-    """Go on from the end of a step that was taken; `first`: of all."""
-    accept(control, h, error, rate, first)
-    if until - control[0] <= 1e-15 * until:
-        control[0] = until
-
-
-@inner
-def write_piece(work, piece):
+def _write_piece(work, piece):
     """The polynomial of a step, (5, m, d), that of its owner for a leader that has left; the leaders move to its end."""
-    m, d = work.x.shape
+    origin = work.charts.origin
+    m, d = origin.shape
     for k in range(m):
-        own = work.owner[k]
-        for a in range(d):
-            piece[0, k, a] = work.x[own, a]
-            for power in range(4):
-                piece[power + 1, k, a] = 0.0
-        for power in range(4):
-            for b in range(d - 1):
-                y = 0.0
-                for i in range(STAGES):
-                    y += POLYNOMIAL[power, i] * work.stages[i, own, b]
-                for a in range(d):
-                    piece[power + 1, k, a] += work.frames[own, a, b] * y
+        write_polynomial(work.charts, work.increments, work.owner[k], work.y[k], piece, k)
     for k in range(m):
-        square = 0.0
-        for a in range(d):
-            work.x[k, a] = piece[0, k, a] + piece[1, k, a] + piece[2, k, a] + piece[3, k, a] + piece[4, k, a]
-            square += work.x[k, a] ** 2
-        for a in range(d):
-            work.x[k, a] /= math.sqrt(square)
+        if work.alone[k]:
+            move(work.charts, work.increments, k, work.y[k], work.vectors[0])
+        else:
+            # Its owner is an earlier one and has moved.
+            for a in range(d):
+                origin[k, a] = origin[work.owner[k], a]
 
 
 @allocating
-def grown(array):
-    """A copy with room for twice as many steps."""
-    larger = np.zeros((2 * len(array), *array.shape[1:]), dtype=array.dtype)
-    larger[: len(array)] = array
-    return larger
+def step(surroundings, work, control, goal, tries, first, piece):
+    """One step as the control proposes it, towards `goal`: its length, how many `tries` are left, and what became of it.
+
+    `goal`: until when, the tolerance, and by which part of the time a fall may be late (`_forgiven`). Its polynomial (5, m, d) to
+    `piece`. `first`: none was made before.
+    """
+    if tries <= 0:
+        return 0.0, tries, EXHAUSTED
+    linearise(surroundings, work)
+    if not work.velocity.any():
+        return 0.0, tries, STILL
+    until, tolerance, late = goal
+    rate = _fastest(work)
+    while tries > 0:
+        h = propose(control, until)
+        tries -= 1
+        if not h > 0.0:
+            return h, tries, LOST
+        if rate * h > CAP * OVERSHOOT:
+            break_cap(control, rate)
+            continue
+        error, extent = _take_step(surroundings, work, h, late * control[T])
+        error /= tolerance
+        if not (error <= 1.0 and extent < 1.0):
+            refuse(control, h, error, extent, rate)
+            continue
+        _write_piece(work, piece)
+        accept(control, h, error, rate, first)
+        if until - control[T] <= 1e-15 * until:
+            control[T] = until
+        return h, tries, TAKEN
+    return 0.0, tries, EXHAUSTED

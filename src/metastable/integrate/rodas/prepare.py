@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Prepared:
     """A system ready to march."""
 
     system: Any
-    march: Callable[..., int]
+    march: Callable[[Any, Any], int]
+    """What `control.march` does with a journal and a goal."""
     chart: Chart
     components: int
     first_step: float
@@ -264,19 +266,13 @@ def prepare(model: Attention, start: FloatArray) -> Prepared:
         circle = circle_system(model, start)
         # A sweep whose error is already twice what is allowed need not be finished.
         enough = 2.0 if circle.plain else math.inf
-        place = control.placed(circle)
-
-        def march_there(system: CircleSystem, journal: Any, goal: Any) -> int:
-            return control.march_compiled(place, journal, goal)
-
-        return Prepared(circle, march_there, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
+        march = partial(control.march_compiled, control.placed(circle))
+        return Prepared(circle, march, "angle", 1, first_step, lambda: circle.angles[:, None], enough)
     frame = frame_of(model)
     system = sphere_system(model, start, dense_tokens(model, tokens), frame)
-    march, charts = control.march_compiled, system.charts
-
-    def current() -> FloatArray:
-        return frame.back(charts.origin)
-
+    charts, march = system.charts, control.march_compiled
     if system.first > 0:
         system, march = dense_system(model, system), control.march_plain
-    return Prepared(system, march, "ambient", dim, first_step, current, back=frame.back)
+    return Prepared(
+        system, partial(march, system), "ambient", dim, first_step, lambda: frame.back(charts.origin), back=frame.back
+    )

@@ -27,14 +27,13 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import DEFAULT, Accuracy, Save
+from metastable.integrate.rodas import prepare as systems
 from metastable.integrate.rodas.prepare import (
     DENSE_HORIZON,
     Departure,
-    default_step,
     dense_system,
     dense_tokens,
     on_circle,
-    prepare,
     renewal,
     rotation,
     sphere_system,
@@ -172,7 +171,7 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas.dense import bases
+    from metastable.integrate.rodas.charts import bases
 
     require(model, SUPPORT, len(x))
     dense = dense_system(model, sphere_system(model, x, len(x)))
@@ -204,28 +203,24 @@ def solve(
     check_range(model)
     resume = origin if isinstance(origin, Resume) else None
     departure = origin if isinstance(origin, Departure) else Departure(0.0 if resume is None else float(resume.t))
-    first_step = default_step(model) if departure.first_step is None else departure.first_step
-    goal = _goal(save, accuracy)
+    goal, prepare = _goal(save, accuracy), systems.prepare
     if dense_tokens(model, len(start)):
         obstacle = why_not(model, RESTING if save.settled else JOINED, len(start))
         if obstacle is None and (save.settled or goal.until > POINTS_FROM):
-            from metastable.integrate.rodas import full_attention
-
-            def stretch(state: FloatArray, save: Save, origin: Departure, max_steps: int) -> Solution:
-                return solve(model, state, save, replace(accuracy, max_steps=max_steps), origin=origin)
-
-            record = full_attention.Record(start, departure.begin, save.times)
-            return full_attention.solve(model, start, goal, record, first_step, stretch, progress, resume)
-        if not save.settled and goal.until > DENSE_HORIZON:
+            from metastable.integrate.rodas.full_attention import prepare
+        elif not save.settled and goal.until > DENSE_HORIZON:
             raise NumericalRangeError(
                 f"until = {goal.until:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
                 f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go ({obstacle}); "
                 f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
             )
-        goal = goal._replace(until=min(goal.until, DENSE_HORIZON))
+        else:
+            goal = goal._replace(until=min(goal.until, DENSE_HORIZON))
     from metastable.integrate.rodas.output import Integration
 
-    prepared = replace(prepare(model, start), first_step=first_step)
+    prepared = prepare(model, start)
+    if departure.first_step is not None:
+        prepared = replace(prepared, first_step=departure.first_step)
     output = np.empty(0) if save.times is None else save.times
     integration = Integration(prepared, start, output, departure.begin, goal)
     if resume is not None:
@@ -258,7 +253,7 @@ def member_solver(model: Attention, save: Save, accuracy: Accuracy) -> Callable[
         if getattr(own, "tokens", None) != len(start):
             require(model, SUPPORT, len(start))
             check_range(model)
-            own.prepared, own.tokens = prepare(model, start), len(start)
+            own.prepared, own.tokens = systems.prepare(model, start), len(start)
             own.renew = renewal(own.prepared.system)
         else:
             own.renew(start)

@@ -27,7 +27,7 @@ import numpy as np
 from metastable.integrate.rodas import charts as chart
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.control import CAP, ENOUGH, OVERSHOOT
-from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, C
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
 from metastable.kernels.cpu.chunks import chunk_tag, padded_dimension
 from metastable.kernels.cpu.compiled import address_of, aligned_array, call_address, inlined, inner
 from metastable.kernels.jacobian_sphere import (
@@ -116,7 +116,7 @@ def make(x, model: Model, frozen, seen, *, defective: bool, first: int) -> Spher
     model = model._replace(slopes=model.slopes * LOG2E)
     vectors, local = _memory(dim, len(model.betas))
     system = SphereSystem(
-        charts=chart.Charts(np.array(x, dtype=float), np.zeros((n, dim)), np.zeros(n)),
+        charts=chart.charts_at(x),
         increments=np.zeros((STAGES, n, dim - 1)),
         velocity=np.zeros((n, dim - 1)),
         rows=Rows(np.array(own, dtype=float), *np.zeros((4, n))),
@@ -202,7 +202,7 @@ def _linearise_row(system, k, h):
     charts, vectors, local, rows = system.charts, system.vectors, system.local, system.rows
     m = local.y.size
     linearise_at(system, k)
-    chart.reflect_block(vectors.block, charts.mirror[k], charts.scale[k])
+    chart.reflect_block(charts, k, vectors.block)
     dot = chart.radial(charts, k, vectors.force)
     for b in range(m):
         vectors.block[b, b] -= dot
@@ -216,14 +216,11 @@ def _linearise_row(system, k, h):
 
 @inlined
 def stage_velocity(system, k, i, slope):
-    """Velocity of row k at stage i in its chart, dy/dt = r (E^T G - y <x_k0, G>)."""
+    """Velocity of row k at stage i in its chart."""
     charts, vectors, y = system.charts, system.vectors, system.local.y
     r = chart.stage_place(charts, system.increments, k, i, y, vectors.place)
     drive(_row_of(system, k), system.model, system.columns, i, vectors)
-    dot = chart.radial(charts, k, vectors.force)
-    chart.to_chart(charts, k, vectors.force, slope)
-    for b in range(y.size):
-        slope[b] = r * (slope[b] - y[b] * dot)
+    chart.chart_velocity(charts, k, vectors.force, y, r, slope)
 
 
 @inlined
@@ -267,19 +264,14 @@ def _judge(system):
 
     Where a token may err by a part of its way only, its estimate is scaled so that this is what the tolerance asks for.
     """
-    increments, tolerance = system.increments, system.result[ENOUGH]
-    n, m = system.velocity.shape
+    y, tolerance = system.local.y, system.result[ENOUGH]
     error, extent = 0.0, 0.0
-    for k in range(n):
-        last, end, way = 0.0, 0.0, 0.0
-        for b in range(m):
-            step = 0.0
-            for i in range(STAGES):
-                step += WEIGHTS[i] * increments[i, k, b]
-            last += increments[STAGES - 1, k, b] * increments[STAGES - 1, k, b]
-            end += step * step
-            way = max(way, abs(step))
-        last = math.sqrt(last)
+    for k in range(system.velocity.shape[0]):
+        square, end = chart.end_of_step(system.increments, k, y)
+        way = 0.0
+        for b in range(y.size):
+            way = max(way, abs(y[b]))
+        last = math.sqrt(square)
         allowed = system.rows.allowed[k] * way
         if 0.0 < allowed < tolerance:
             last *= tolerance / allowed
@@ -316,30 +308,16 @@ def _attempt(system, h):
 
 @inner
 def _polynomial(system, piece):
-    """Dense output in R^d: x_k0 + E_k y(u), to be normalised."""
-    y = system.local.y
+    """Dense output of all tokens."""
     for k in range(system.velocity.shape[0]):
-        for a in range(y.size + 1):
-            piece[0, k, a] = system.charts.origin[k, a]
-        for power in range(4):
-            chart.combine(system.increments, k, POLYNOMIAL[power], STAGES, y, 0.0)
-            chart.from_chart(system.charts, k, y, piece[power + 1, k])
+        chart.write_polynomial(system.charts, system.increments, k, system.local.y, piece, k)
 
 
 @inner
 def _move(system, tolerance):
     """Tokens at the end of the step."""
-    y, change, tokens = system.local.y, system.vectors.part, system.charts.origin
     for k in range(system.velocity.shape[0]):
-        if chart.combine(system.increments, k, WEIGHTS, STAGES, y, 0.0) == 0.0:
-            continue
-        chart.from_chart(system.charts, k, y, change)
-        length = 0.0
-        for a in range(y.size + 1):
-            tokens[k, a] += change[a]
-            length += tokens[k, a] * tokens[k, a]
-        for a in range(y.size + 1):
-            tokens[k, a] /= math.sqrt(length)
+        chart.move(system.charts, system.increments, k, system.local.y, system.vectors.part)
 
 
 @inner

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.dense import DenseSystem, bases
+from metastable.integrate.rodas.charts import bases
+from metastable.integrate.rodas.dense import DenseSystem
 from metastable.integrate.rodas.sphere_system import SphereSystem
 
 
