@@ -21,7 +21,7 @@ from metastable._jit import part
 from metastable.kernels.minimax import COS, EXP2, HALF_PI, MAGIC, SIN, TWO_OVER_PI
 
 
-def intrinsic(typing: Callable) -> Callable:
+def intrinsic(typing: Callable) -> Any:
     """Decorator for functions that write their own LLVM code: `typing` makes a signature of the types of the arguments, and what is
     decorated gets (context, builder, signature, values).
 
