@@ -13,7 +13,7 @@ MODEL = ms.Attention(dim=2, beta=12.0)
 START = ms.sphere.uniform(12, dim=2, seed=3)
 NONSENSE = (
     *(math.nan, math.inf, -math.inf, -1, 10**400, 1j, "much", "", b"x", [], (), {}, object()),
-    *(np.array([]), np.eye(3), np.array(3.0), (math.nan, 1.0), [math.nan], np.float64("nan")),
+    *(np.array([]), np.eye(3), np.array(math.nan), np.array("3"), (math.nan, 1.0), [math.nan], np.float64("nan")),
 )
 """What makes sense for no argument at all."""
 ENSEMBLE = {
