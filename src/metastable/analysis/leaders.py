@@ -201,7 +201,7 @@ def solve(
             names, stands, work = names[left], np.searchsorted(left, work.owner)[stands], smaller
     if len(stretches) == 1:
         begins, widths, pieces, owners, *_ = stretches[0]
-        return Path(begins, widths, pieces, owners, int(code), float(control[0]))
+        return Path(begins, widths, pieces, owners, int(code), float(control[T]))
     steps = sum(len(stretch[0]) for stretch in stretches)
     pieces, owners, done = np.empty((steps, 5, m, d)), np.empty((steps, m), dtype=np.int64), 0
     for begins, _, part, owner, known, standing in stretches:
@@ -209,4 +209,4 @@ def solve(
         _write_all(part, owner, known, standing, pieces[done:end], owners[done:end])
         done = end
     begins, widths = (np.concatenate([stretch[number] for stretch in stretches]) for number in (0, 1))
-    return Path(begins, widths, pieces, owners, int(code), float(control[0]))
+    return Path(begins, widths, pieces, owners, int(code), float(control[T]))

@@ -1,7 +1,8 @@
-"""Pictures that commands draw."""
+"""Pictures that commands draw, and what is asked of files before anything is computed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,15 @@ FORMATS = (".png", ".pdf", ".svg")
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that could not be drawn, before anything is computed."""
-    if path.suffix.lower() not in FORMATS:
-        raise StoreError(f"{path} must end in {', '.join(FORMATS)}")
+    check_file(path, FORMATS, "drawing")
+
+
+def check_file(path: Path, formats: Sequence[str], doing: str) -> None:
+    """Refuse a file of another format, or in a folder that is not there."""
+    if path.suffix.lower() not in formats:
+        raise StoreError(f"{path} must end in {', '.join(formats)}")
     if not path.absolute().parent.is_dir():
-        raise StoreError(f"the folder {path.absolute().parent} does not exist; create it before drawing into it")
+        raise StoreError(f"the folder {path.absolute().parent} does not exist; create it before {doing} into it")
 
 
 def write_picture(page: Figure, path: Path) -> None:

@@ -13,8 +13,7 @@ import typer
 from metastable import stores
 from metastable._words import counted
 from metastable.cli.options import OUTPUT
-from metastable.cli.pictures import check_picture, write_picture
-from metastable.errors import StoreError
+from metastable.cli.pictures import check_file, check_picture, write_picture
 
 if TYPE_CHECKING:
     from metastable.analysis import MergeTree
@@ -62,7 +61,7 @@ def predict(
     if plot is not None:
         check_picture(plot)
     if table is not None:
-        _check_table(table)
+        check_file(table, (".csv",), "writing")
     run = runs.load(store)
     tree = run.predict_merges(at, radius=radius, blur=blur)
     moment = run.end if at is None else at
@@ -75,14 +74,6 @@ def predict(
         typer.echo(json.dumps(_json(tree, moment), indent=1))
         return
     _show(tree, moment, [path for path in (table, plot) if path is not None])
-
-
-def _check_table(path: Path) -> None:
-    """Refuse a table that could not be written, before anything is computed."""
-    if path.suffix.lower() != ".csv":
-        raise StoreError(f"{path} must end in .csv")
-    if not path.absolute().parent.is_dir():
-        raise StoreError(f"the folder {path.absolute().parent} does not exist; create it before writing into it")
 
 
 def _rows(tree: MergeTree) -> list[dict[str, Any]]:
