@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metastable.analysis._kernels import compiled, labels_few, refine
+from metastable.analysis._kernels import compiled, labels_few
 
 LEBESGUE = 2.21
 """As in `_film`: a polynomial of degree 4 exceeds the largest of its values at five equidistant nodes by at most this factor."""
@@ -41,31 +41,6 @@ def write_places(piece, u, x):
 def labels_at(piece, u, bound):
     """Clusters of points at the fraction u of a step."""
     return labels_few(places_at(piece, u), bound)
-
-
-@compiled
-def last_parting(pieces, bound, later, step, high, resolution):
-    """The last moment before fraction `high` of `step` at which points that share a label of `later` were in
-    different clusters.
-
-    `pieces` (steps, 5, m, d) are the polynomials of all steps. Returns (step, low, high): apart at `low`, together
-    from `high` on; step -1 when they never were apart. A moment counts where the begin of a step, or the middle of a
-    stretch that ends apart, shows it.
-    """
-    groups = later.max()
-    while step >= 0:
-        if refine(labels_at(pieces[step], 0.0, bound), later).max() > groups:
-            low = 0.0
-            while high - low > resolution:
-                middle = 0.5 * (low + high)
-                if refine(labels_at(pieces[step], middle, bound), later).max() > groups:
-                    low = middle
-                else:
-                    high = middle
-            return step, low, high
-        step -= 1
-        high = 1.0
-    return -1, 0.0, 0.0
 
 
 @compiled
@@ -205,8 +180,8 @@ def last_parting_of(pieces, bound, together, start, stop, shallow, resolution):
     """The last moment from `start` to `stop`, (step, fraction) both, at which points that share a label of `together` (m,) were in
     different clusters (label -1: does not matter).
 
-    As `last_parting`, but it proves that nothing happens where it does not look: links that open by less than the
-    chord `shallow` and close again may go unseen. Returns (step, apart, together from then on); step -1 when there is none.
+    It is proven that nothing happens where it does not look, but that links which open by less than the chord `shallow` and close
+    again may go unseen. Returns (step, apart, together from then on); step -1 when there is none.
     """
     for step in range(stop[0], start[0] - 1, -1):
         first, last = start[1] if step == start[0] else 0.0, stop[1] if step == stop[0] else 1.0

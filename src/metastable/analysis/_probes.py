@@ -22,6 +22,8 @@ CUT, GROW = 0.25, 2.0
 """By which a step of its own that was too long is cut, and by which the next one may be longer."""
 SHORTEST = 0.25
 """Length, times 1 + beta, of a step that is never too long: no rate is above 1 + beta."""
+CLOSE = 0.25
+"""Distance to its leader, over the limit, of a follower that is close to being away."""
 WATCHED = 0.25
 """Steps of a follower that is away, over the time that is `brief`."""
 RETURN = 20.0
@@ -47,6 +49,31 @@ class Rule(NamedTuple):
     beta: Any
     limit: Any
     brief: Any
+
+
+class Leg(NamedTuple):
+    """A step of the leaders: its polynomials (5, m, d), the places `end` (m, d) where it ends, when it begins, and its length."""
+
+    piece: Any
+    end: Any
+    begin: Any
+    width: Any
+
+
+SINCE, LEFT, SEEN, ASIDE, STRAYED = range(5)
+"""What is kept of a follower: since when it has been away (infinity: it is not), 1 where it has left its leader, and the last time at
+which it was seen away after that; since when it has been `CLOSE` to being away, and 1 where it was so for as long as if it had left."""
+
+
+class Watched(NamedTuple):
+    """What became of each follower (f,): whether it has `left`; when it was seen away for the last time, infinity where it does not
+    come `back`; whether it has `strayed`, and might leave if things were a little different; the leaders `visited` (f, m) beside whom
+    it was, once it had left."""
+
+    left: Any
+    back: Any
+    strayed: Any
+    visited: Any
 
 
 class Work(NamedTuple):
@@ -136,12 +163,18 @@ def _step(y, own, places, seen, beta, h, work):
 
 
 @compiled
-def _far(y, place, limit):
-    """Whether y is not closer than the chord `limit`."""
+def _square(y, place):
+    """The squared chord between two points."""
     square = 0.0
     for a in range(len(y)):
         square += (y[a] - place[a]) ** 2
-    return not square < limit * limit
+    return square
+
+
+@compiled
+def _far(y, place, limit):
+    """Whether y is not closer than the chord `limit`."""
+    return not _square(y, place) < limit * limit
 
 
 @compiled
@@ -161,20 +194,19 @@ def _calm(places, c, heaviest, beta, distance):
 
 
 @compiled
-def _follow(k, followers, rule, piece, end, begin, h, y, track, work):
-    """Move follower k, who is at y (d,), along a step of the leaders of length h from the time `begin` on, to the places `end`; False
-    where it is lost.
+def _follow(k, followers, rule, leg, y, track, visited, work):
+    """Move follower k, who is at y (d,), along a leg of the leaders; False where it is lost.
 
     It makes as few linearly implicit steps of its own as its place allows: one where that is stable, and, where it falls, steps that
-    follow the fall. `track` (3,) is kept: since when it has been away (infinity: it is not), 1 where it has left, and the last
-    time at which it was seen away.
+    follow the fall. What is kept of it is brought up to date in `track` (5,), and whom it has `visited` (m,).
     """
+    piece, end, begin, h = leg
     home, limit = followers.home[k], rule.limit
     before = work.before
     done, part, tries = 0.0, 1.0, 0
     while done < 1.0:
         part = min(part, 1.0 - done)
-        watching = track[0] < np.inf and not track[2] >= track[0]
+        watching = track[SINCE] < np.inf and not track[SEEN] >= track[SINCE]
         if watching:
             part = min(part, max(WATCHED * rule.brief * (begin + done * h), SHORTEST / (1.0 + rule.beta)) / h)
         if done + part < 1.0:
@@ -195,55 +227,63 @@ def _follow(k, followers, rule, piece, end, begin, h, y, track, work):
         done += part
         part *= GROW
         now = begin + min(1.0, done) * h
-        if not _far(y, places[home], limit):
-            track[0] = np.inf
+        away = _square(y, places[home])
+        if away < (CLOSE * limit) ** 2:
+            track[ASIDE] = np.inf
         else:
-            track[0] = min(track[0], now)
-            if now > track[0] * (1.0 + rule.brief):
-                track[1], track[2] = 1.0, now
+            track[ASIDE] = min(track[ASIDE], now)
+            track[STRAYED] = max(track[STRAYED], 1.0 * (now > track[ASIDE] * (1.0 + rule.brief)))
+        if away < limit * limit:
+            track[SINCE] = np.inf
+        else:
+            track[SINCE] = min(track[SINCE], now)
+            if now > track[SINCE] * (1.0 + rule.brief):
+                track[LEFT], track[SEEN] = 1.0, now
+                for j in range(len(places)):
+                    visited[j] |= not _far(y, places[j], limit)
     return True
 
 
 @compiled
 def leaving(begin, width, pieces, followers, rule):
-    """Which `followers` (f,) leave their leader, as the `rule` says; and the last time (f,) at which each of them is seen away,
-    infinity where it does not come back.
+    """Which `followers` leave their leader, as the `rule` says: `Watched`.
 
     `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand.
     """
     tokens, own, home, seen = followers
     f, d = tokens.shape
     m = pieces.shape[2]
-    found, lost, back = np.zeros(f, np.bool_), np.zeros(f, np.bool_), np.zeros(f)
-    tracks = np.zeros((f, 3))
-    tracks[:, 0] = np.inf
+    lost, visited = np.zeros(f, np.bool_), np.zeros((f, m), np.bool_)
+    tracks = np.zeros((f, STRAYED + 1))
+    tracks[:, SINCE] = tracks[:, ASIDE] = np.inf
     heaviest = np.zeros(m)
     for k in range(f):
         heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
+    homes = np.unique(home)
     y, calm, quiet = tokens.copy(), np.zeros(m, np.bool_), np.zeros(m, np.bool_)
     work = make_work(m, d)
     for step in range(len(width)):
         places = places_at(pieces[step], 1.0)
-        for c in range(m):
+        for c in homes:
             quiet[c] = calm[c]
             calm[c] = _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
             quiet[c] = quiet[c] and calm[c]
+        leg = Leg(pieces[step], places, begin[step], width[step])
         near = rule.limit if width[step] > RETURN else CALM * rule.limit
         for k in range(f):
             if lost[k]:
                 continue
             if calm[home[k]] and not _far(y[k], places[home[k]], near if quiet[home[k]] else CALM * rule.limit):
-                y[k], tracks[k, 0] = places[home[k]], np.inf
+                y[k], tracks[k, SINCE], tracks[k, ASIDE] = places[home[k]], np.inf, np.inf
             else:
-                lost[k] = not _follow(
-                    k, followers, rule, pieces[step], places, begin[step], width[step], y[k], tracks[k], work
-                )
+                lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
     end = begin[-1] + width[-1]
     last = np.zeros_like(pieces[-1])
     last[0] = places = places_at(pieces[-1], 1.0)
+    leg = Leg(last, places, end, rule.brief * end)
     for k in range(f):
-        if not lost[k] and tracks[k, 0] < np.inf:
-            lost[k] = not _follow(k, followers, rule, last, places, end, rule.brief * end, y[k], tracks[k], work)
-            lost[k] |= tracks[k, 0] < np.inf
-        found[k], back[k] = lost[k] or tracks[k, 1] > 0.0, np.inf if lost[k] else tracks[k, 2]
-    return found, back
+        if not lost[k] and tracks[k, SINCE] < np.inf:
+            lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
+            lost[k] |= tracks[k, SINCE] < np.inf
+    left = lost | (tracks[:, LEFT] > 0.0)
+    return Watched(left, np.where(lost, np.inf, tracks[:, SEEN]), tracks[:, STRAYED] > 0.0, visited)

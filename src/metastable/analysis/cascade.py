@@ -10,14 +10,12 @@ milliseconds.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
-from metastable.analysis._film import refine
 from metastable.analysis.clusters import (
     IntArray,
     cluster_leaders,
@@ -26,8 +24,22 @@ from metastable.analysis.clusters import (
     labels_of_unit_tokens,
     link_bound,
 )
-from metastable.analysis.doubts import elsewhere, touches, with_doubts
-from metastable.analysis.merging import Events, MergeTree
+from metastable.analysis.doubts import elsewhere, holding, touches, unseen, with_doubts
+from metastable.analysis.followers import (
+    FEW,
+    LONGER,
+    MOST_POINTS,
+    groups_by,
+    groups_of,
+    heavier_followers,
+    parted_by_mass,
+    probes,
+    tree_of_groups,
+    unsteady,
+    watch,
+    wavering,
+)
+from metastable.analysis.merging import WINDOW, Events, MergeTree
 from metastable.analysis.scales import cluster_radius
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.model import Attention, Causal, Rule, Support, why_not
@@ -52,12 +64,16 @@ GATHERED = 1e-3
 MAX_STEPS = 100_000
 RESOLUTION = 1e-9
 """Fraction of a step at which a search for a meeting ends."""
+SHORT = 0.04
+"""Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
+ROUGH = 1e-5
+"""The same in disturbed cascades."""
 SMALLEST_BLUR = 1e-5
 """Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
 ENCOUNTER = 1.0
 """Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
-LONGER = 1.2
-"""How much longer than it seems to be necessary followers are carried along."""
+TOGETHER = 1e4
+"""Time, over 1 + beta, from which on followers fall at the same time as their leader: they do so within some beta of it."""
 COPIES = 4
 """Disturbed cascades that the uncertainty comes from."""
 
@@ -101,22 +117,24 @@ def predict_merges(
     j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
     attention a cluster is its mean direction and m_kj the size of cluster j.
 
-    The tree is that of a run from this moment on as far as the tokens of each cluster sit on its leader. It is wrong
-    where a leader is so near the middle between two clusters that less than `blur` decides which one wins, and the
-    tree says so: `uncertainty` holds, for each merge, the root mean square deviation in log10(time - t0) of `COPIES`
-    cascades whose places are disturbed by `blur` (and at least the time of order one that a fall takes), and `doubtful`
-    is True where one of them goes into another cluster. The uncertainty is a standard deviation from four draws, not a bound: errors
-    of more than three times as much happen in about one of a hundred merges, and four to five times have been seen.
+    The tree is that of a run from this moment on, as `merge_tree` reads it. It is wrong where a leader is so near the middle between
+    two clusters that less than `blur` decides which one wins, and the tree says so: `uncertainty` holds, for each merge, the root mean
+    square deviation in log10(time - t0) of `COPIES` cascades whose places are disturbed by `blur` (and at least the time of order one
+    that a fall takes, and a fifth of what followers change), and `doubtful` is True where one of them goes into another cluster. The
+    uncertainty is a standard deviation from four draws, not a bound: errors of more than three times as much happen in about one of a
+    hundred merges, and four to five times have been seen.
 
-    Followers may part from their leader (under the causal mask). For Q^T K = c I, c >= 0, and masses that do not grow along the
-    sequence they fall back to it, unless a heavier cluster that comes near draws them over. There one token of each group is moved
-    along the leaders' path first, and where it leaves its leader the followers of that cluster are carried along as points of
-    their own (`followers`), in groups that double in size along the sequence. Under other Q and K, or where a later token is heavier
-    than an earlier one and so holds itself longer, all are. Tokens that part after t0 are apart in the tree from the start, as in
-    `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, and those that the leaders by themselves
-    would place elsewhere, are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a
-    merge while a third cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a
-    square) never move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so.
+    Followers need not be where their leader is (under the causal mask): they rest beside it, fall a little before or after it, or
+    go over to a heavier cluster. So they are carried along as points of their own (`followers`), in groups that grow along the
+    sequence. For Q^T K = c I, c >= 0, and masses that do not grow along the sequence they fall back to their leader, unless a heavier
+    cluster that comes near draws them over; there that is done until time has passed that makes the rest negligible, and longer where
+    a token that is moved along the leaders' path leaves. Under other Q and K, or where a later token is heavier than an earlier
+    one and so holds itself longer, it is done to the end. Tokens that part after t0 are apart in the tree from the start, as in
+    `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, those of clusters that a token leaves or
+    joins for 2 to 10 % of the time, or in a disturbed cascade only, and those that the leaders by themselves would place elsewhere
+    are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a merge while a third
+    cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a square) never
+    move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -155,20 +173,26 @@ def predict_merges(
     clusters = Clusters(tokens, model, t0, radius)
     encounter = ENCOUNTER / clusters.pace
     path = clusters.path(clusters.places, ARRIVED * radius)
-    tree = clusters.read(path)
-    parted, back = _parted(clusters, path)
-    followed = parted is None or parted.max() < MOST_CLUSTERS
-    carried = _carried(clusters, parted, back, tree) if parted is not None and followed else None
-    if carried is not None:
-        alone, (groups, tree) = tree, carried
-        copies = [groups.group_tree(places, back, DISTURBED) for places in groups.disturbed(blur)]
+    alone = tree = clusters.read(path)
+    carried = _carried(clusters, path)
+    if carried is None or carried.groups.max() >= MOST_CLUSTERS:
+        torn, close = np.full(len(tree), carried is not None), clusters.leaders[:0]
+        apart = torn
+    else:
+        points, few = (Clusters(tokens, model, t0, radius, groups) for groups in (carried.groups, carried.few))
+        way, close = points.group_path(points.places, carried.together), carried.close
+        tree = points.read(way)
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
-        return with_doubts(tree, copies, t0, encounter, torn)
-    several = len(clusters.leaders) > 1
-    copies = [clusters.tree(places, DISTURBED) for places in clusters.disturbed(blur)] if several else []
-    doubts = with_doubts(tree, copies, t0, encounter)
-    return doubts if followed else replace(doubts, doubtful=np.ones(len(tree), dtype=bool))
+        apart = unseen(tree, points.read(way, ROUGH, SHORT))
+        if torn.any() or len(tree) != len(alone):
+            places = [few.places, *few.disturbed(blur)]
+            base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
+            return with_doubts(tree, base, copies, t0, encounter, torn | apart)
+    disturbed = clusters.disturbed(blur) if len(clusters.leaders) > 1 else []
+    ways = [clusters.path(places, ARRIVED * radius, tolerance=DISTURBED) for places in disturbed]
+    torn |= apart | holding(tree, wavering(clusters, ways, close))
+    return with_doubts(tree, alone, [clusters.read(way, ROUGH) for way in ways], t0, encounter, torn)
 
 
 def counts_after(
@@ -207,8 +231,6 @@ def _count_at(path: Any, wait: float, places: FloatArray, bound: float) -> float
 
 def counts_refusal(model: Attention, tokens: int) -> str | None:
     """Why `counts_after` does not count the clusters of this model, or None."""
-    from metastable.analysis.followers import heavier_followers
-
     reason = why_not(model, SUPPORT, tokens)
     if reason is None and isinstance(model.mask, Causal) and heavier_followers(model.masses):
         return "followers that are heavier than their leader may part from it"
@@ -217,37 +239,32 @@ def counts_refusal(model: Attention, tokens: int) -> str | None:
     return reason
 
 
-def _parted(clusters: Clusters, path: Any) -> tuple[np.ndarray | None, float]:
-    """The groups (n,) in which followers are carried along, None where they stay with their leaders, who take this path alone; and the
-    time of the path from which on those that meet stay together, as far as leaders tell.
-    """
-    from metastable.analysis.followers import groups_of, groups_within, heavier_followers, parted_by_mass, unsteady
+class _Carried(NamedTuple):
+    """Followers that are carried along: their `groups` (n,), and as `few` of them as will do for disturbed cascades; the time of the
+    path when all that leave are `back`, and `together`, from which on leaders tell all; tokens that are `close` to leaving."""
 
-    if not clusters.causal or len(clusters.leaders) == 0:
-        return None, LATEST
-    if heavier_followers(clusters.model.masses):
-        return parted_by_mass(groups_of(clusters.labels), clusters.token_mass), LATEST
-    if clusters.sizes.max() == 1:
-        return None, LATEST
+    groups: IntArray
+    few: IntArray
+    back: float
+    together: float
+    close: IntArray
+
+
+def _carried(clusters: Clusters, path: Any) -> _Carried | None:
+    """How followers are carried along under the causal mask; leaders by themselves take this path."""
+    labels, masses = clusters.labels, clusters.model.masses
+    if not clusters.causal or len(labels) == 0:
+        return None
+    if heavier_followers(masses):
+        groups, few = (parted_by_mass(groups_of(labels, most=most), clusters.token_mass) for most in (MOST_POINTS, FEW))
+        return _Carried(groups, few, LATEST, LATEST, labels[:0])
     if not _pulled_back(clusters.model):
-        return groups_of(clusters.labels), LATEST
-    which, back = unsteady(clusters, path)
-    return (groups_within(clusters.labels, which) if which.any() else None), min(LATEST, LONGER * back)
-
-
-def _carried(
-    clusters: Clusters, parted: np.ndarray, back: float, alone: MergeTree
-) -> tuple[Clusters, MergeTree] | None:
-    """The groups `parted` of followers and their tree, where it is another one than that of the leaders `alone`.
-
-    None where followers change nothing.
-
-    It is another one when some of them part from their leader later, or when a cluster that comes to another one does not stay.
-    """
-    groups = Clusters(clusters.tokens, clusters.model, clusters.t0, clusters.radius, parted)
-    tree = groups.group_tree(groups.places, back)
-    parts = tree.start_labels.max() > clusters.labels.max()
-    return (groups, tree) if parts or len(tree) != len(alone) or elsewhere(tree, alone).any() else None
+        return _Carried(groups_of(labels), groups_of(labels, most=FEW), LATEST, LATEST, labels[:0])
+    seen = watch(clusters, path, probes(clusters))
+    which, back = unsteady(clusters, seen)
+    together = max(LONGER * back, TOGETHER * (1.0 + clusters.strength))
+    close = seen.tokens[seen.strayed & ~seen.left]
+    return _Carried(groups_of(labels, which), groups_by(labels, None, which), LONGER * back, together, close)
 
 
 def _pulled_back(model: Attention) -> bool:
@@ -338,23 +355,17 @@ class Clusters:
         pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, strength * spread)
         return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
 
-    def tree(self, places: FloatArray, tolerance: float = TOLERANCE) -> MergeTree:
-        """The merges of clusters at these places."""
-        return self.read(self.path(places, ARRIVED * self.radius, tolerance=tolerance))
-
-    def group_tree(self, places: FloatArray, back: float = LATEST, tolerance: float = TOLERANCE) -> MergeTree:
-        """The merges of groups at these places, which may part after they have met; from the time `back` on they stay together."""
+    def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float = TOLERANCE) -> Any:
+        """The way of groups at these places, which may part after they have met; from the time `together` on they stay so."""
         from metastable.analysis import _paths, leaders
-        from metastable.analysis.followers import tree_of_groups
 
-        path = self.path(places, 0.0, until=back, gathered=self._gathered(), tolerance=tolerance)
-        if len(path.begin) == 0:
-            stands = labels_of_unit_tokens(places, link_bound(self.radius))[self.labels]
-            return Events().tree(self.radius, stands, stands, refined=True)
-        if back < LATEST and path.code == leaders.REACHED:
+        if together <= 0.0:
+            return self.path(places, ARRIVED * self.radius, tolerance=tolerance)
+        path = self.path(places, 0.0, until=together, gathered=self._gathered(), tolerance=tolerance)
+        if together < LATEST and path.code == leaders.REACHED:
             reached = _paths.places_at(path.pieces[-1], 1.0)
             path = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance, before=path)
-        return tree_of_groups(path, self.labels, self.radius, self.pace, RESOLUTION, self.t0)
+        return path
 
     def _gathered(self) -> float:
         """Distance to the first token within which all are one cluster for ever: there logits are equal, and it does not move."""
@@ -401,22 +412,9 @@ class Clusters:
             before=before,
         )
 
-    def read(self, path: Any) -> MergeTree:
-        """The merges of a path, backwards: clusters are together from the moment on after which their leaders never part."""
-        from metastable.analysis import _paths
-
-        bound, events = link_bound(self.radius), Events()
-        later = labels_of_unit_tokens(self.places, bound)  # where nothing moves
-        step, high = len(path.begin) - 1, 1.0
-        if step >= 0:
-            later = _paths.labels_at(path.pieces[step], high, bound)
-        final = later
-        while step >= 0:
-            step, low, high = _paths.last_parting(path.pieces, bound, later, step, high, RESOLUTION)
-            if step < 0:
-                break
-            earlier = refine(_paths.labels_at(path.pieces[step], low, bound), later)
-            times = (self.t0 + (path.begin[step] + u * path.width[step]) / self.pace for u in (low, high))
-            events.add(earlier, later, self.leaders, self.sizes, *times)
-            later, high = earlier, low
-        return events.tree(self.radius, self.labels, final[self.labels], refined=True)
+    def read(self, path: Any, resolution: float = RESOLUTION, window: float = WINDOW) -> MergeTree:
+        """The merges of a path, as `merge_tree` reads those of a run."""
+        if len(path.begin) == 0:  # nothing moves
+            stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
+            return Events().tree(self.radius, stands, stands, refined=True)
+        return tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)

@@ -16,29 +16,44 @@ SOONEST = 1e-3
 """Waits that are shorter are all the same."""
 SAME_TIME = 0.05
 """Decades by which times of merges with and without followers may differ: the time of a fall, early."""
+LEFT_OVER = 0.2
+"""Part of what more points change in the time of a merge that may be left: so many are not carried along."""
 AT_ONCE = 3.0
 """Merges of one cluster that are closer in time, in times of a fall, happen at once."""
 
 
 def with_doubts(
-    tree: MergeTree, copies: list[MergeTree], t0: float, encounter: float, torn: NDArray[np.bool_] | None = None
+    tree: MergeTree,
+    base: MergeTree,
+    copies: list[MergeTree],
+    t0: float,
+    encounter: float,
+    torn: NDArray[np.bool_],
 ) -> MergeTree:
-    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed cascades, merges at once, and those (m,) that are `torn`."""
-    square, doubtful = np.zeros(len(tree)), at_once(tree, encounter)
-    if torn is not None:
-        doubtful |= torn
+    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed `copies` of the tree `base`, where fewer points are carried
+    along; from what the others change; from merges at once, and those (m,) that are `torn`."""
+    square, doubtful = np.zeros(len(tree)), at_once(tree, encounter) | torn
+    change = _decades(tree, base, t0)
     for copy in copies:
-        found = {int(child): row for row, child in enumerate(copy.child)}
-        for row, child in enumerate(tree.child):
-            other = found.get(int(child))
-            doubtful[row] |= other is None or copy.parent[other] != tree.parent[row]
-            if other is not None:
-                waits = np.maximum((tree.time[row] - t0, copy.time[other] - t0), SOONEST)
-                square[row] += math.log10(waits[1] / waits[0]) ** 2
+        off = _decades(tree, copy, t0)
+        doubtful |= np.isnan(off)
+        square += np.nan_to_num(off - change) ** 2
+        doubtful |= unseen(tree, copy)
     wait = np.maximum(tree.time - t0, encounter)
-    uncertainty = np.sqrt(square / max(1, len(copies)) + (encounter / (math.log(10.0) * wait)) ** 2)
+    parts = square / max(1, len(copies)), (encounter / (math.log(10.0) * wait)) ** 2, (LEFT_OVER * change) ** 2
+    uncertainty = np.sqrt(np.nansum(parts, axis=0))
     balanced = any(copy.final_labels.max() < tree.final_labels.max() for copy in copies)
     return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
+
+
+def _decades(tree: MergeTree, other: MergeTree, t0: float) -> NDArray[np.float64]:
+    """By how many decades of time since t0 each merge (m,) is later in the other tree; NaN where it has another parent, or none."""
+    found = {(int(child), int(parent)): float(t) for child, parent, t in zip(other.child, other.parent, other.time)}
+    later = np.full(len(tree), np.nan)
+    for row, (child, parent) in enumerate(zip(tree.child, tree.parent)):
+        waits = np.maximum((tree.time[row] - t0, found.get((int(child), int(parent)), np.nan) - t0), SOONEST)
+        later[row] = math.log10(waits[1] / waits[0])
+    return later
 
 
 def elsewhere(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
@@ -62,6 +77,43 @@ def touches(tree: MergeTree, labels: IntArray) -> NDArray[np.bool_]:
         rows[row] = any(len(np.unique(leader[home == cluster])) > 1 for cluster in here)
         leader[leader == child] = parent
     return rows
+
+
+def holding(tree: MergeTree, until: dict[int, float]) -> NDArray[np.bool_]:
+    """Which merges (m,) are of a cluster that holds the token of a key, up to the time that belongs to it."""
+    first = cluster_leaders(tree.start_labels)
+    leader = first.copy()
+    rows = np.zeros(len(tree), dtype=bool)
+    for row, (child, parent) in enumerate(zip(tree.child, tree.parent)):
+        held = [leader[tree.start_labels[token]] for token, end in until.items() if tree.time[row] <= end]
+        rows[row] = child in held or parent in held
+        leader[leader == child] = parent
+    return rows
+
+
+def unseen(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
+    """Which merges (m,) of a tree are of clusters that tokens leave or join in the other one, and not in this one, until they are back
+    with the leader of their cluster."""
+    home, there = cluster_leaders(tree.start_labels), set(cluster_leaders(tree.start_labels).tolist())
+    goes = {int(child): (int(parent), float(t)) for child, parent, t in zip(other.child, other.parent, other.time)}
+    until: dict[int, float] = {}
+    for child in goes.keys() - there:
+        leader = int(home[tree.start_labels[child]])
+        way, ways = _way(child, goes), dict(_way(leader, goes))
+        back = next((max(t, ways[place]) for place, t in way if place in ways), math.inf)
+        for place, t in [(leader, 0.0), *way]:
+            if t <= back:
+                until[place] = max(back, until.get(place, 0.0))
+    return holding(tree, until)
+
+
+def _way(token: int, goes: dict[int, tuple[int, float]]) -> list[tuple[int, float]]:
+    """The leaders of the clusters that a token is in, one after the other, and from when on it is."""
+    way = [(token, 0.0)]
+    while way[-1][0] in goes:
+        parent, t = goes[way[-1][0]]
+        way.append((parent, t))
+    return way
 
 
 def at_once(tree: MergeTree, encounter: float) -> NDArray[np.bool_]:

@@ -1,21 +1,23 @@
 """Do the followers of a cluster go where its leader goes? Groups of them as points of their own.
 
-For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to it: the cluster is its leader, unless others draw the
-follower away. It sees more of them than the leader does: the first token never moves, but its followers may go over to a heavy
-cluster that comes near. Under other Q and K a follower need not fall back: when the leader falls it may stay, or fall into another
-cluster. So there the followers are carried along: group g of a cluster is a point at its first token, with the tokens of the
-group ahead of each viewer as its mass. Points that coincide are not joined, so that they may part again.
+For Q^T K = c I, c > 0, a token beside the leader of its cluster falls back to it, unless others draw it away, and it sees more of
+them than the leader does. So it rests beside the leader, falls a little before or after it, and the followers of the first
+token, which never moves, may go over to a heavy cluster that comes near. Under other Q and K a follower need not fall back: when
+the leader falls it may stay, or fall into another cluster. So followers are carried along: group g of a cluster is a point at
+its first token, with the tokens of the group ahead of each viewer as its mass. Points that coincide are not joined, so that they may
+part again.
 
-For Q^T K = c I that is done only for clusters that need it (`unsteady`): a token of each group is moved along the path that the
-leaders take, without acting on them, which costs less than the path.
+For Q^T K = c I that is done for a limited time, and longer where it is necessary (`unsteady`): a token of each group is moved along
+the path that the leaders take, without acting on them, which costs less than the path.
 
-The same is done where masses differ and a token is heavier than one before it: when its leader falls, its own mass still holds it.
+Where masses differ and a token is heavier than one before it, nobody in a group is heavier than its first token: when its leader
+falls, a heavier one is still held by its own mass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,63 +25,118 @@ from numpy.typing import NDArray
 from metastable._checks import FloatArray
 from metastable.analysis._film import SHALLOW, Film, IntArray, Moment, Partition, by_first_token
 from metastable.analysis.clusters import cluster_leaders, link_bound
-from metastable.analysis.merging import MergeTree, tree_of_film
+from metastable.analysis.merging import WINDOW, MergeTree, tree_of_film
 
-MOST_POINTS = 12
-"""Tokens up to which each is a group by itself; of more, groups of 1, 1, 2, 4, ... in the order of the sequence."""
+MOST_POINTS = 32
+"""Points by which a state is carried along, if that is possible: groups are as small as it allows."""
+
+FEW = 8
+"""The same for disturbed cascades."""
+
+GROWTH = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
+"""Factors by which groups of followers may grow along the sequence; 1: each token is a group by itself."""
+
+PROBED = 2.0
+"""The same for the groups of which a token is watched, and the largest one in clusters that may be torn."""
+
+LONGER = 1.2
+"""How much longer than it seems to be necessary followers are carried along."""
 
 BRIEF = 0.02
 """Followers that are away from their leader for a shorter part of the time have not left: checkpoints of trees are farther apart."""
 
 
-def groups_of(labels: IntArray, most: int = MOST_POINTS) -> IntArray:
+def groups_by(labels: IntArray, growth: float | None, torn: NDArray[np.bool_] | None = None) -> IntArray:
     """The clusters `labels` (n,) parted into groups (n,), numbered by first token: the leader, and its followers in groups.
 
-    Early followers see few tokens at their place and later ones more and more alike numbers, so groups double in size.
+    Early followers see few tokens at their place and later ones more and more alike numbers, so groups grow by the factor `growth`
+    (None: a cluster is one group). In clusters that are `torn` (clusters,) they grow by `PROBED` at most.
     """
-    if labels.size <= most:
-        return np.arange(labels.size)
     found = np.empty_like(labels)
     for cluster in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == cluster)
-        found[members] = members[0] + labels.size * np.ceil(np.log2(1.0 + np.arange(members.size))).astype(np.int64)
+        factor = min(growth or PROBED, PROBED) if torn is not None and torn[cluster] else growth
+        numbers = np.arange(members.size)
+        if factor is None:
+            numbers[:] = 0
+        elif factor > 1.0:
+            numbers[1:] = 1 + np.floor(np.log(numbers[1:]) / np.log(factor) + 1e-9).astype(np.int64)
+        found[members] = members[0] + labels.size * numbers
     return by_first_token(found)
 
 
-def groups_within(labels: IntArray, which: NDArray[np.bool_]) -> IntArray:
-    """The clusters `labels` (n,) of which only those in `which` (clusters,) are parted into groups, numbered by first token."""
-    groups, first = groups_of(labels), cluster_leaders(labels)
-    return by_first_token(np.where(which[labels], cluster_leaders(groups)[groups], first[labels]))
+def groups_of(labels: IntArray, torn: NDArray[np.bool_] | None = None, most: int = MOST_POINTS) -> IntArray:
+    """The smallest groups (n,) of `groups_by` of which there are at most so many, and the largest where there is no such."""
+    groups = labels
+    for growth in GROWTH:
+        groups = groups_by(labels, growth, torn)
+        if groups.max() < most:
+            break
+    return groups
 
 
-def unsteady(clusters: Any, path: Any) -> tuple[NDArray[np.bool_], float]:
-    """Which clusters (k,) have followers that leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I,
-    and when, in the time of the path, all of them are back.
+class Watched(NamedTuple):
+    """What followers do along a path: the first `tokens` (f,) of groups; whether each has `left` its leader, until `back` (in the time
+    of the path); whether it has `strayed`, and might leave; the leaders (tokens) that it has `visited` then."""
 
-    A token of each group of `groups_of` is moved along: drawn by the tokens ahead of it, who are at the places of their leaders.
-    It has left when it is farther than the radius from its leader for longer than `BRIEF` of the time. What is shorter is a cluster
-    that stretches in a fall, which no tree shows.
+    tokens: IntArray
+    left: NDArray[np.bool_]
+    back: FloatArray
+    strayed: NDArray[np.bool_]
+    visited: list[IntArray]
+
+
+def probes(clusters: Any) -> IntArray:
+    """The tokens that are watched: the first one of each group of followers."""
+    groups = cluster_leaders(groups_by(clusters.labels, PROBED))
+    return groups[~np.isin(groups, clusters.leaders)]
+
+
+def watch(clusters: Any, path: Any, tokens: IntArray) -> Watched:
+    """Whether followers leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I.
+
+    Each is moved along: drawn by the tokens ahead of it, who are at the places of their leaders. It has left when it is farther than
+    the radius from its leader for longer than `BRIEF` of the time. What is shorter is a cluster that stretches in a fall, which no
+    tree shows.
     """
     from metastable.analysis import _probes
 
-    found = np.zeros(len(clusters.leaders), dtype=bool)
-    groups = cluster_leaders(groups_of(clusters.labels))
-    first = groups[~np.isin(groups, clusters.leaders)]
-    if len(first) == 0 or len(path.width) == 0:
-        return found, 0.0
-    ahead = np.arange(len(clusters.tokens)) < first[:, None]
-    begin = clusters.t0 * clusters.pace
-    left, back = _probes.leaving(
+    if len(tokens) == 0 or len(path.width) == 0:
+        nobody = np.zeros(len(tokens), dtype=bool)
+        return Watched(tokens, nobody, np.zeros(len(tokens)), nobody, [tokens[:0] for _ in tokens])
+    ahead = np.arange(len(clusters.tokens)) < tokens[:, None]
+    begin, limit = clusters.t0 * clusters.pace, np.sqrt(link_bound(clusters.radius))
+    seen = _probes.leaving(
         begin + path.begin,
         path.width,
         path.pieces,
         _probes.Followers(
-            clusters.tokens[first], clusters.token_mass[first], clusters.labels[first], ahead @ clusters.member.T
+            clusters.tokens[tokens], clusters.token_mass[tokens], clusters.labels[tokens], ahead @ clusters.member.T
         ),
-        _probes.Rule(clusters.strength, np.sqrt(link_bound(clusters.radius)), BRIEF),
+        _probes.Rule(clusters.strength, limit, BRIEF),
     )
-    found[clusters.labels[first[left]]] = True
-    return found, float(np.max(back[left] - begin, initial=0.0))
+    visited = [clusters.leaders[row] for row in seen.visited]
+    return Watched(tokens, seen.left, seen.back - begin, seen.strayed, visited)
+
+
+def unsteady(clusters: Any, seen: Watched) -> tuple[NDArray[np.bool_], float]:
+    """Which clusters (k,) have followers that leave, and when, in the time of the path, all of them are back."""
+    found = np.zeros(len(clusters.leaders), dtype=bool)
+    found[clusters.labels[seen.tokens[seen.left]]] = True
+    return found, float(np.max(seen.back[seen.left], initial=0.0))
+
+
+def wavering(clusters: Any, ways: list[Any], tokens: IntArray) -> dict[int, float]:
+    """The clusters that followers may change: those that one of the `tokens` leaves or visits on one of the disturbed `ways`, by
+    leader, and until when."""
+    found: dict[int, float] = {}
+    for way in ways:
+        seen = watch(clusters, way, tokens)
+        for row in np.flatnonzero(seen.left):
+            home = clusters.leaders[clusters.labels[tokens[row]]]
+            until = clusters.t0 + LONGER * float(seen.back[row]) / clusters.pace
+            found |= {leader: max(until, found.get(leader, 0.0)) for leader in (int(home), *seen.visited[row].tolist())}
+    return found
 
 
 def heavier_followers(masses: Any) -> bool:
@@ -139,7 +196,13 @@ class PathFilm(Film):
 
 
 def tree_of_groups(
-    path: Any, groups: IntArray, radius: float, pace: float, resolution: float, begin: float = 0.0
+    path: Any,
+    groups: IntArray,
+    radius: float,
+    pace: float,
+    resolution: float,
+    begin: float = 0.0,
+    window: float = WINDOW,
 ) -> MergeTree:
     """The merge tree of tokens in `groups` (n,) that went the way of their points, from the time `begin` on.
 
@@ -147,7 +210,7 @@ def tree_of_groups(
     that part later are apart from the start.
     """
     film = PathFilm(begin + path.begin / pace, path.width / pace, radius, path.pieces, link_bound(radius))
-    return in_tokens(tree_of_film(film, resolution=resolution), groups)
+    return in_tokens(tree_of_film(film, window, resolution), groups)
 
 
 def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:

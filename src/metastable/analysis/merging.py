@@ -34,6 +34,10 @@ FINEST_RESOLUTION = 1e-15
 """Smallest fraction of a step that bisection can tell from the next floating-point number."""
 NARROWEST_WINDOW = 1e-12
 """Smallest relative distance of checkpoints whose times floating-point numbers tell apart."""
+BRIEF = tuple(4.0**-power for power in range(4, -1, -1))
+"""How long before the end of a separation it is looked whether there was none, in halves of a window."""
+WINDOW = 0.1
+"""Relative length of the windows in which clusters are compared."""
 EARLIEST = 1e-6
 """The first checkpoint."""
 
@@ -196,7 +200,7 @@ class MergeTree(_checks.LockedArrays):
 
 
 def merge_tree(
-    run: Trajectory, radius: float | None = None, *, window: float = 0.1, resolution: float = 1e-9
+    run: Trajectory, radius: float | None = None, *, window: float = WINDOW, resolution: float = 1e-9
 ) -> MergeTree:
     """Which cluster of a run merged into which, and when.
 
@@ -205,8 +209,8 @@ def merge_tree(
     only pass each other do not count, nor does it count when a cluster stretches for a moment while it falls into
     another one; and the merges always form a tree. The checkpoint of a window is its begin or its middle,
     whichever has fewer clusters. Between checkpoints the leaders of the clusters that merge are
-    followed, and the time from which they stay together until the second is found by bisection on the dense output, in
-    fractions of a step: that works over any number of decades, although steps late in a merge are shorter than the
+    followed, and the time from which they stay together until the second (but for separations of less than half a window) is found by
+    bisection on the dense output, in fractions of a step: that works over any number of decades, although steps late in a merge are shorter than the
     spacing of floating-point numbers at their time. Neither checkpoints nor times depend on where steps end: a stretch of time
     is passed over only where a bound on the ways of the tokens proves that no link opens in it. (A link that opens by less than
     a thousandth of the radius, or than the error of the run, may go unseen.)
@@ -278,7 +282,7 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     return events.tree(radius, partition, final, refined=False, until=float(times[-1]))
 
 
-def tree_of_film(film: Film, window: float = 0.1, resolution: float = 1e-9) -> MergeTree:
+def tree_of_film(film: Film, window: float = WINDOW, resolution: float = 1e-9) -> MergeTree:
     """Merges between checkpoints, refined on the dense output."""
     rewind = _Rewind(film, window, resolution)
     final = rewind.partition
@@ -337,16 +341,59 @@ class _Rewind:
         self.partition = earlier
 
     def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
-        """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first."""
+        """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first.
+
+        Whoever is away for a moment only is with its `friend`, with whom it was `before` that, and is not looked at until then.
+        """
         film, later = self.film, by_first_token(self.partition[leaders])
+        own = np.arange(len(leaders))
+        friend, before = own.copy(), [begin] * len(leaders)
         while later.max() + 1 < len(leaders):  # else all are apart, and nothing is left to be found
-            found = film.last_parting(later, leaders, begin, end, self.resolution)
-            if found is None:
+            here = friend == own
+            since = max((before[k] for k in own[~here]), default=begin)
+            found = film.last_parting(by_first_token(later[here]), leaders[here], since, end, self.resolution)
+            if found is None and here.all():
                 break
+            if found is None:
+                end, friend = since, np.where([moment == since for moment in before], own, friend)
+                continue
             end, after = found
-            earlier = refine(by_first_token(film.look(*end)[leaders]), later)
-            self.events.add(earlier, later, leaders, sizes, film.time(*end), film.time(*after))
-            later = earlier
+            earlier = refine(by_first_token(film.look(*end)[leaders])[friend], later)
+            for k, (other, moment) in self._brief(after, begin, leaders, earlier, later, here).items():
+                friend[k], before[k] = other, moment
+            earlier = by_first_token(earlier[friend])
+            if earlier.max() > later.max():
+                self.events.add(earlier, later, leaders, sizes, film.time(*end), film.time(*after))
+                later = earlier
+
+    def _brief(
+        self,
+        after: Moment,
+        begin: Moment,
+        leaders: IntArray,
+        apart: Partition,
+        later: Partition,
+        here: NDArray[np.bool_],
+    ) -> dict[int, tuple[int, Moment]]:
+        """Who of the leaders that are `here` is `apart` for less than half a window before the moment `after`: with whom of the
+        others it was together before, and when."""
+        found: dict[int, tuple[int, Moment]] = {}
+        first = leaders_of_labels(later)[later]
+        away = {
+            int(k): np.flatnonzero(here & (apart == apart[first[k]]) & (later == later[k]))
+            for k in np.flatnonzero(here & (apart != apart[first]))
+        }
+        for part in BRIEF:
+            moment = self.film.locate(self.film.time(*after) * (1.0 - part * self.half))
+            if moment <= begin or not away:
+                break
+            labels = self.film.look(*moment)[leaders]
+            for k, others in list(away.items()):
+                friends = others[labels[others] == labels[k]]
+                if len(friends):
+                    found[k] = int(friends[0]), moment
+                    del away[k]
+        return found
 
     def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
         """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end where one of them is

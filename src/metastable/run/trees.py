@@ -29,7 +29,7 @@ def with_picture(tree: analysis.MergeTree) -> MergeTree:
 
 @wraps(analysis.merge_tree)
 def merge_tree(
-    run: Trajectory, radius: float | None = None, *, window: float = 0.1, resolution: float = 1e-9
+    run: Trajectory, radius: float | None = None, *, window: float = merging.WINDOW, resolution: float = 1e-9
 ) -> MergeTree:
     tree = merging.tree_of_run(run, radius, window, resolution)
     merging.warn_of_noise(tree)

@@ -198,9 +198,22 @@ def test_a_short_separation_inside_one_long_step_is_seen() -> None:
     coefficients[:, 1] = gap.coef
     steps = [np.array([[0.0, 1.0], [0.0, -0.904]]), coefficients, np.array([[0.0, 0.096]])]
     run = on_circle([0.0, 1.0, 1.09], [1.0, 0.09, 9.0], steps)
-    tree = merge_tree(run, radius=0.1, window=4.0)
     closed = 1.0 + 0.09 * (0.5 + 0.5 * math.sqrt(1.0 - math.sqrt(0.5)))
-    assert tree.time.tolist() == pytest.approx([closed], abs=1e-8)
+    assert merge_tree(run, radius=0.1, window=0.07).time.tolist() == pytest.approx([closed], abs=1e-8)
+    # It takes 0.049, and half of a longer window is more than that: there it does not count.
+    assert merge_tree(run, radius=0.1, window=4.0).time.tolist() == pytest.approx([0.9 / 0.904], abs=1e-8)
+
+
+def test_a_moment_apart_is_no_separation_wherever_windows_begin() -> None:
+    """Token 5 joins 1 at t = 56637, and is stretched away for 4 units of time when 2 comes along at 58842, within the same window."""
+    model = ms.Attention(dim=5, beta=18.92)
+    run = ms.simulate(model, ms.sphere.uniform(8, dim=5, seed=96), until=1e5, rtol=1e-8, atol=1e-10, progress=False)
+    together = run.at(58000.0) @ run.at(58000.0)[5] > 0.99
+    assert np.flatnonzero(together)[0] == 1
+    for window in (0.1, 0.02, 0.001):
+        tree = merge_tree(run, window=window)
+        assert list(zip(tree.child.tolist(), tree.parent.tolist()))[-2:] == [(5, 1), (2, 1)]
+        np.testing.assert_allclose(tree.time[-2:], [56637.3, 58842.5], rtol=1e-5)
 
 
 @pytest.mark.parametrize("more", [1.0, 1e3, 2e6])
