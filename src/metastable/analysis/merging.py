@@ -210,10 +210,10 @@ def merge_tree(
     another one; and the merges always form a tree. The checkpoint of a window is its begin or its middle,
     whichever has fewer clusters. Between checkpoints the leaders of the clusters that merge are
     followed, and the time from which they stay together until the second (but for separations of less than half a window) is found by
-    bisection on the dense output, in fractions of a step: that works over any number of decades, although steps late in a merge are shorter than the
-    spacing of floating-point numbers at their time. Neither checkpoints nor times depend on where steps end: a stretch of time
-    is passed over only where a bound on the ways of the tokens proves that no link opens in it. (A link that opens by less than
-    a thousandth of the radius, or than the error of the run, may go unseen.)
+    bisection on the dense output, in fractions of a step: that works over any number of decades, although steps late in a merge are
+    shorter than the spacing of floating-point numbers at their time. Neither checkpoints nor times depend on where steps end: a
+    stretch of time is passed over only where a bound on the ways of the tokens proves that no link opens in it. (A link that opens by
+    less than a thousandth of the radius, or than the error of the run, may go unseen.)
 
     With noise (`model.noise` > 0) nothing merges for good: tokens touch and part again, and whoever is near another at the end of the
     run, and was since some checkpoint, counts as merged. Another horizon gives another tree. There is a `PassingMergeWarning`, and
