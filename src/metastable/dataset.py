@@ -159,15 +159,7 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
             raise StoreExistsError(
                 f"{target} exists and was left untouched; choose another name, or overwrite it (overwrite=True, --overwrite)"
             )
-        if _format(target) is None:
-            raise StoreExistsError(
-                f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
-            )
-        others = _foreign(target)
-        if others:
-            raise StoreExistsError(
-                f"{target} also holds what is not part of a store and would be lost ({', '.join(others)}); move that away first"
-            )
+        stores.steadily(target, partial(_check_replaceable, target))
     parent = target.absolute().parent
     if not parent.is_dir():
         raise StoreError(f"the folder {parent} does not exist; create it first")
@@ -177,6 +169,19 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
     except OSError as reason:
         raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
     return target
+
+
+def _check_replaceable(target: Path, place: Path) -> None:
+    """Refuse to overwrite what is at `place` instead of the store `target`, unless it is a store of ours and nothing else."""
+    if _format(place) is None and os.path.lexists(place):
+        raise StoreExistsError(
+            f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
+        )
+    others = _foreign(place) if place.exists() else []
+    if others:
+        raise StoreExistsError(
+            f"{target} also holds what is not part of a store and would be lost ({', '.join(others)}); move that away first"
+        )
 
 
 def _foreign(store: Path) -> list[str]:
@@ -308,9 +313,13 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
 
 
 def verified(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Whatever `save` stored, compared with its checksums."""
+    """Whatever `save` stored, compared with its checksums; read again where another store takes its place meanwhile."""
     target = _path(path)
-    place = stores.find(_followed(target))
+    return stores.steadily(_followed(target), partial(_verified_at, target))
+
+
+def _verified_at(target: Path, place: Path) -> xr.Dataset:
+    """The store `target`, which lies at `place`."""
     if not place.exists():
         raise StoreError(f"{target} does not exist")
     layout = _format(place)

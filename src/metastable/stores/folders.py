@@ -18,11 +18,12 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from metastable.errors import MetastableError, StoreError, StoreExistsError
+from metastable.errors import MetastableError, StoreError, StoreExistsError, StoreLockedError
 from metastable.stores.files import PARTIAL, move, storage_error, sync_folder, sync_tree
 from metastable.stores.locks import Busy, Lock
 
@@ -37,7 +38,9 @@ LONELY = 60.0
 PATIENCE = 5.0
 """Seconds that a reader waits for a living writer that is between its two steps."""
 RIVALS = 8
-"""How many times another writer may put its folder in the place while this one does."""
+"""How many times another writer may put its folder in the place while this one does, or while a reader reads."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -206,3 +209,27 @@ def find(target: Path) -> Path:
         time.sleep(0.05)
         settle(target)
     return target
+
+
+def steadily(target: Path, read: Callable[[Path], T]) -> T:
+    """`read(place)` of the store `target` (see `find`), once more where that failed while another store took its place."""
+    for _ in range(RIVALS):
+        place = find(target)
+        before = _identity(place)
+        try:
+            return read(place)
+        except OSError:
+            if _identity(find(target)) == before:
+                raise
+    raise StoreLockedError(
+        f"{target} is replaced by other processes all the time and cannot be read meanwhile; wait for them"
+    )
+
+
+def _identity(place: Path) -> tuple[int, ...] | None:
+    """What tells the folder at `place` from another one, and from itself after it was away; None where there is none."""
+    try:
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
