@@ -141,7 +141,7 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(copy, monkeypatch, name
 
 
 def test_a_store_that_is_replaced_all_the_time_is_not_called_damaged(copy, other, monkeypatch):
-    runs = itertools.cycle([other, ms.load(copy)])
+    runs = itertools.cycle([other, ms.load(copy)])  # neither continues the other
     before_each_call(monkeypatch, xr.Dataset, "load", lambda: next(runs).save(copy, overwrite=True), 1000)
     with pytest.raises(StoreLockedError, match="replaced by other processes all the time"):
         ms.load(copy)

@@ -6,6 +6,6 @@ removed by the next reader or writer, and the work of a writer that is alive is 
 """
 
 from metastable.stores.files import new_file, storage_error, write_file
-from metastable.stores.folders import find, new_folder, settle, steadily, tidy
+from metastable.stores.folders import claimed, find, new_folder, settle, steadily, tidy
 
-__all__ = ["find", "new_file", "new_folder", "settle", "steadily", "storage_error", "tidy", "write_file"]
+__all__ = ["claimed", "find", "new_file", "new_folder", "settle", "steadily", "storage_error", "tidy", "write_file"]

@@ -25,10 +25,12 @@ from typing import TypeVar
 
 from metastable.errors import MetastableError, StoreError, StoreExistsError, StoreLockedError
 from metastable.stores.files import PARTIAL, move, storage_error, sync_folder, sync_tree
-from metastable.stores.locks import Busy, Lock
+from metastable.stores.locks import Busy, Lock, patiently
 
 NEW, OLD = "store", "old"
 LOCK = ".lock"
+CLAIM = "claimed_"
+"""In the name of the lock of a process that reads a store and will replace it: `.NAME.claimed_.lock`."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z_]{8,32}\.(partial|lock)")
 """Names of what writers leave behind (also of version 0.1, which had no locks)."""
 ABANDONED = 3600.0
@@ -44,12 +46,15 @@ T = TypeVar("T")
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool = False, durable: bool = True) -> Iterator[Path]:
+def new_folder(
+    target: Path, *, overwrite: bool = False, durable: bool = True, check: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
     """An empty folder to write into, which becomes `target` when the block ends; nothing happens when it ends with an exception.
 
     Args:
         overwrite: take the place of what is at `target`; without it, raise `StoreExistsError`.
         durable: flush all files to the disk first, so that a power failure cannot leave an empty one.
+        check: called with the folder that is overwritten when nobody else can replace it any more; where it raises, that one stays.
 
     Raises:
         StoreError: (`StoreFullError` when there is no room) for whatever the operating system refuses.
@@ -64,7 +69,7 @@ def new_folder(target: Path, *, overwrite: bool = False, durable: bool = True) -
             yield folder / NEW
             if durable:
                 sync_tree(folder / NEW)
-            _put(folder, place, overwrite)
+            _put(folder, place, overwrite, check)
             if durable:
                 sync_folder(place.parent)
     except OSError as reason:
@@ -98,12 +103,19 @@ def scratch(target: Path) -> Iterator[Path]:
             lock.release(remove=not folder.exists())
 
 
-def _put(folder: Path, target: Path, overwrite: bool) -> None:
-    """The two steps. Another writer may do the same at the same time: the last one stays."""
+def _put(folder: Path, target: Path, overwrite: bool, check: Callable[[Path], None] | None) -> None:
+    """The two steps. Another writer may do the same at the same time: the last one stays (where `check` does not mind)."""
     for rival in range(RIVALS):
         if overwrite:
+            old = folder / (f"{OLD}{rival}" if rival else OLD)
+            if check is not None:
+                find(
+                    target
+                )  # a writer between its steps has taken away what is to be looked at, or will be there at once
             with suppress(FileNotFoundError):
-                move(target, folder / (f"{OLD}{rival}" if rival else OLD))
+                move(target, old)
+            if check is not None and os.path.lexists(old):
+                check(old)
         try:
             _refuse_existing(target)
             os.rename(folder / NEW, target)
@@ -121,6 +133,27 @@ def _undo(folder: Path, target: Path) -> None:
         if olds:
             move(olds[-1], target)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def claimed(target: Path) -> Iterator[None]:
+    """Keep the store `target` for this process, which reads it and will replace it, as long as the block lasts.
+
+    Raises `StoreLockedError` where another process does so. In a place without locks nothing happens.
+    """
+    place = Path(os.path.realpath(target))
+    lock = Lock(place.with_name(f".{place.name}.{CLAIM}{LOCK}"))
+    try:
+        with suppress(OSError):
+            patiently(lock)
+    except Busy:
+        raise StoreLockedError(
+            f"{target} is being taken further by another process; wait for it, or keep yours elsewhere (--out)"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 def settle(target: Path) -> None:
@@ -159,7 +192,10 @@ def _settle_one(leftover: Path, target: Path) -> None:
     """Undo and remove one leftover, if its writer is dead."""
     if leftover.name.endswith(LOCK):
         if time.time() - leftover.stat().st_mtime > LONELY:
-            leftover.unlink(missing_ok=True)
+            lock = Lock(leftover)
+            with suppress(Busy):  # of a process that claimed the store and lives
+                lock.acquire()
+                lock.release(remove=True)
         return
     path = leftover.with_suffix(LOCK)
     if not path.exists():
