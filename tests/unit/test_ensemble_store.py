@@ -108,6 +108,36 @@ def test_values_that_were_changed_are_not_saved_as_computed(stats, tmp_path, cha
     ms.save_ensemble(edited.isel(member=[0, 2]), tmp_path / "stats.zarr")  # nothing was done to those
 
 
+def test_statistics_where_something_holds(stats, tmp_path):
+    """`where` spreads the status and the digest of a member over times; that was a TypeError about an unhashable list."""
+    late, high = stats.where(stats.time > 0.5), stats.where(stats.cosine > stats.cosine.min())
+    for edited, members in ((late, 3), (high, 1), (stats.expand_dims(copy=2), 3)):
+        with pytest.raises(InvalidInputError, match=rf"{members} members? of stats .* not what was computed any more"):
+            ms.save_ensemble(edited, tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+    wanted = ms.summarize(stats)
+    found = ms.summarize(late)
+    assert {*found.data_vars} == {*wanted.data_vars}
+    assert found.attrs == wanted.attrs
+    xr.testing.assert_allclose(found.isel(time=1), wanted.isel(time=1))
+    assert found.cosine_mean[0].isnull()
+    lowest = stats.cosine.values.argmin(axis=0)
+    others = [stats.cosine.values[np.arange(3) != lowest[0], 0].mean(), stats.cosine.values[:, 1].mean()]
+    assert stats.cosine.min() == stats.cosine[lowest[0], 0]
+    np.testing.assert_allclose(ms.summarize(high).cosine_mean, others)
+    part = stats.where(stats.time > 0.5, drop=True)
+    ms.save_ensemble(part, tmp_path / "part.zarr")
+    loaded = ms.load_ensemble(tmp_path / "part.zarr")
+    assert loaded.status.dims == loaded.member_digest.dims == ("member",)
+    assert loaded.attrs["values"] != "as computed"
+    one = stats.where((stats.member == 1) & (stats.time > 0.5))
+    with pytest.raises(
+        InvalidInputError, match=r"2 of the 3 members of stats are empty.*stats\.dropna\('member', how='all'\)"
+    ):
+        ms.summarize(one)
+    assert ms.summarize(one.dropna("member", how="all")).attrs["members"] == 1
+
+
 def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
     turned = stats.transpose("time", "coord", "token", "own_0", "member", missing_dims="ignore")
     for number, (given, known) in enumerate(
@@ -245,6 +275,7 @@ def test_members_that_an_outer_join_left_empty_are_refused(stats, tmp_path):
         with pytest.raises(InvalidInputError, match="2 of the 5 members of stats are empty"):
             use(wide)
     assert not (tmp_path / "stats.zarr").exists()
+    xr.testing.assert_allclose(ms.summarize(wide.dropna("member", how="all")), ms.summarize(stats.drop_vars("own")))
 
 
 def test_joined_ensembles_of_two_models_are_kept(tmp_path):

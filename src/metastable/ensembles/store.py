@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metastable import _checks, dataset
 from metastable.ensembles import digests
-from metastable.ensembles.record import current_attributes
+from metastable.ensembles.record import current_attributes, said_once
 from metastable.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
-    told = stats.copy()
-    told.attrs = {**current_attributes(stats), digests.VALUES: digests.check(stats), "kind": KIND}
+    told = said_once(stats)
+    told.attrs = {**current_attributes(told), digests.VALUES: digests.check(told), "kind": KIND}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
 
