@@ -108,6 +108,31 @@ def test_values_that_were_changed_are_not_saved_as_computed(stats, tmp_path, cha
     ms.save_ensemble(edited.isel(member=[0, 2]), tmp_path / "stats.zarr")  # nothing was done to those
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.assign_coords(time=2.0 * data.time + 1.0),
+        lambda data: data.assign_coords(time=["early", "late"]),
+        lambda data: data.assign_coords(time=np.array(["early", 1.0], dtype=object)),
+        lambda data: data.assign_coords(time=np.array([1, 2], "M8[ns]")),
+        lambda data: data.isel(time=[1]).assign_coords(time=[7.0]),
+        lambda data: data.isel(time=1).assign_coords(time=7.0),
+        lambda data: data.drop_vars("own").assign_coords(time=[0.0, 3.0]),
+        lambda data: data[["cosine", "member_digest", "status"]].interp(time=[0.5]),
+    ],
+)
+def test_times_that_were_changed_are_not_saved_as_computed(stats, tmp_path, change):
+    """They were stored as if they had been selected."""
+    with pytest.raises(InvalidInputError, match="the times of stats are not those that were computed any more"):
+        ms.save_ensemble(change(stats), tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+
+
+def test_times_that_were_exchanged_are_noticed(stats, tmp_path):
+    with pytest.raises(InvalidInputError, match="3 members of stats"):
+        ms.save_ensemble(stats.assign_coords(time=stats.time.values[::-1]), tmp_path / "stats.zarr")
+
+
 def test_statistics_where_something_holds(stats, tmp_path):
     """`where` spreads the status and the digest of a member over times; that was a TypeError about an unhashable list."""
     late, high = stats.where(stats.time > 0.5), stats.where(stats.cosine > stats.cosine.min())
@@ -147,7 +172,10 @@ def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
             (stats.assign(mine=2 * stats.cosine), True),
             (stats.where(stats.member != 1, drop=True), True),
             (xr.concat([stats.isel(member=[2]), stats.isel(member=[0])], "member"), True),
+            (stats.isel(time=[1, 0]), True),
             (stats.isel(time=[1]), False),
+            (xr.concat([stats, stats.assign_coords(time=[2.0, 3.0])], "time", data_vars="minimal"), False),
+            (stats.drop_vars("time"), False),
             (stats.isel(time=-1), False),
             (stats.drop_vars("own"), False),
             (stats.drop_vars("member_digest"), False),
@@ -323,4 +351,4 @@ def test_text_instead_of_numbers_is_refused_by_name(stats, tmp_path):
 
 def test_a_summary_claims_nothing_about_the_members(stats):
     assert stats.attrs["values"] == "as computed"
-    assert not {"values", "time_digest"} & {*ms.summarize(stats).attrs}
+    assert not {"values", "time_digests"} & {*ms.summarize(stats).attrs}

@@ -24,9 +24,9 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     (`stats.isel(member=...)`) or ensembles joined (`xarray.concat`): the attributes `members`, `seed`, `status` and `failure` are
     stored as they are for the members that are there.
 
-    Values that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or keep them
-    with `stats.to_zarr`. They are known by the digest of each member (`member_digest`) of all observables at all times; where some were
-    left out the attribute `values` says that they were not checked.
+    Values and times that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or
+    keep them with `stats.to_zarr`. Values are known by the digest of each member (`member_digest`) of all observables at all times;
+    where some were left out the attribute `values` says that they were not checked.
     """
     import xarray as xr
 
