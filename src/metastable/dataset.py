@@ -161,14 +161,14 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
                 f"{target} exists and was left untouched; choose another name, or overwrite it (overwrite=True, --overwrite)"
             )
         stores.steadily(target, partial(_check_replaceable, target))
-    parent = target.absolute().parent
-    if not parent.is_dir():
-        raise StoreError(f"the folder {parent} does not exist; create it first")
+    stores.check_folder(target)
     try:
         with folders.scratch(target.absolute()):
             pass
     except OSError as reason:
-        raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
+        raise StoreError(
+            f"the folder {target.absolute().parent} is not writable ({reason.strerror}); choose another place"
+        ) from None
     return target
 
 
