@@ -44,6 +44,7 @@ from .model import Schedule as Schedule
 from .model import Sink as Sink
 from .model import SqrtScaling as SqrtScaling
 from .model import Window as Window
+from .run import MergeTree as MergeTree
 from .run import Run as Run
 from .run import load as load
 from .run import merge_tree as merge_tree

@@ -15,6 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -159,24 +160,29 @@ def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> 
             raise StoreExistsError(
                 f"{target} exists and was left untouched; choose another name, or overwrite it (overwrite=True, --overwrite)"
             )
-        if _format(target) is None:
-            raise StoreExistsError(
-                f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
-            )
-        others = _foreign(target)
-        if others:
-            raise StoreExistsError(
-                f"{target} also holds what is not part of a store and would be lost ({', '.join(others)}); move that away first"
-            )
-    parent = target.absolute().parent
-    if not parent.is_dir():
-        raise StoreError(f"the folder {parent} does not exist; create it first")
+        stores.steadily(target, partial(_check_replaceable, target))
+    stores.check_folder(target)
     try:
         with folders.scratch(target.absolute()):
             pass
     except OSError as reason:
-        raise StoreError(f"the folder {parent} is not writable ({reason.strerror}); choose another place") from None
+        raise StoreError(
+            f"the folder {target.absolute().parent} is not writable ({reason.strerror}); choose another place"
+        ) from None
     return target
+
+
+def _check_replaceable(target: Path, place: Path) -> None:
+    """Refuse to overwrite what is at `place` instead of the store `target`, unless it is a store of ours and nothing else."""
+    if _format(place) is None and os.path.lexists(place):
+        raise StoreExistsError(
+            f"{target} exists and is not a metastable store, so it is never overwritten; remove it yourself"
+        )
+    others = _foreign(place) if place.exists() else []
+    if others:
+        raise StoreExistsError(
+            f"{target} also holds what is not part of a store and would be lost ({', '.join(others)}); move that away first"
+        )
 
 
 def _foreign(store: Path) -> list[str]:
@@ -264,8 +270,40 @@ def _plain(value: Any) -> Any:
     return value
 
 
+@dataclass
+class Stored:
+    """Where a run is stored, and the `stamp` that tells its store from any other that may be there by now."""
+
+    place: Path
+    stamp: str
+
+    def check(self, store: Path) -> None:
+        """Refuse to replace `store`, once at `place`, where it is another one."""
+        try:
+            found = _stamp(json.loads((store / "zarr.json").read_text(encoding="utf-8"))["attributes"])
+        except (ValueError, KeyError, TypeError, OSError):
+            found = None
+        if found != self.stamp:
+            raise StoreExistsError(
+                f"{self.place} does not hold the run any more that this one continues: something else was stored there meanwhile, and "
+                "was left untouched; save this one under another name"
+            )
+
+
+def _stamp(attributes: Mapping[Any, Any]) -> str:
+    """What the checksums among the attributes of a store say in short."""
+    return _digest([attributes.get(name) for name in _CHECKSUMS])
+
+
 def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does.
+    """Write `dataset` as a zarr store: all of it appears at `path`, or nothing does; where that is (links are followed)."""
+    return store(dataset, path, overwrite).place
+
+
+def store(
+    dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False, continued: Stored | None = None
+) -> Stored:
+    """`save`; where that is the place of the run that this one has `continued`, nothing else is overwritten there.
 
     What was written is read back before it takes the place: attributes and names that zarr or xarray give a meaning of their own
     (`units`, `scale_factor`, "a/b") can make something else of a variable. Encodings are left out: stores hold numbers as they are.
@@ -283,7 +321,11 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = Fa
             f"an attribute cannot be stored: {reason}; use text, numbers and lists of them"
         ) from None
     complete = complete.assign_attrs({name: json.dumps(value) for name, value in sums.items()})
-    with stores.new_folder(target, overwrite=overwrite) as folder:
+    place = Path(os.path.realpath(target))
+    check = continued.check if continued is not None and continued.place == place else None
+    if check is not None and stores.find(target).exists():
+        check(stores.find(target))
+    with stores.new_folder(target, overwrite=overwrite, check=check) as folder:
         try:
             complete.to_zarr(folder, mode="w", consolidated=False)
             _verify(_read(folder, target), target, FORMAT)
@@ -292,25 +334,39 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = Fa
                 f"this dataset would not be the same when opened again, so it was not saved ({reason}); look at the attributes "
                 "and names of the variables that you added"
             ) from reason
-    return target
+    return Stored(place, _stamp(complete.attrs))
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read the run that `save` stored; refuses what is missing, foreign, unfinished, damaged or edited."""
-    dataset = verified(path)
+    return opened(path)[0]
+
+
+def opened(path: str | os.PathLike[str]) -> tuple[xr.Dataset, Stored]:
+    """`load`, and where that was."""
+    dataset, stored = _verified(path)
     if "member" in dataset.dims:
         raise StoreError(f"{path} holds an ensemble, not a run; open it with metastable.load_ensemble")
     try:
         check_run(dataset)
     except InvalidInputError as reason:
         raise IncompleteStoreError(f"{path} is damaged: {reason}; run it again") from reason
-    return dataset
+    return dataset, stored
 
 
 def verified(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Whatever `save` stored, compared with its checksums."""
+    """Whatever `save` stored, compared with its checksums; read again where another store takes its place meanwhile."""
+    return _verified(path)[0]
+
+
+def _verified(path: str | os.PathLike[str]) -> tuple[xr.Dataset, Stored]:
     target = _path(path)
-    place = stores.find(_followed(target))
+    dataset, stamp = stores.steadily(_followed(target), partial(_verified_at, target))
+    return dataset, Stored(Path(os.path.realpath(target)), stamp)
+
+
+def _verified_at(target: Path, place: Path) -> tuple[xr.Dataset, str]:
+    """The store `target`, which lies at `place`, and its stamp."""
     if not place.exists():
         raise StoreError(f"{target} does not exist")
     layout = _format(place)
@@ -326,9 +382,10 @@ def verified(path: str | os.PathLike[str]) -> xr.Dataset:
         raise StoreError(
             f"{target} holds an ensemble that was not saved by save_ensemble; open it with xarray.open_zarr"
         )
+    stamp = _stamp(dataset.attrs)
     _verify(dataset, target, layout)
     try:
-        return labels.numbers_as_text(precision.widened(dataset, is_array))
+        return labels.numbers_as_text(precision.widened(dataset, is_array)), stamp
     except (ValueError, TypeError, IndexError) as reason:
         raise IncompleteStoreError(f"{target} is damaged: {reason}; run it again") from reason
 

@@ -21,6 +21,8 @@ from metastable.stores import seal
 if TYPE_CHECKING:
     import xarray as xr
 
+    from metastable.dataset import Stored
+
 
 OWN = "own"
 """Attribute of a stored run that names the variables and attributes which a user added to its dataset."""
@@ -41,6 +43,10 @@ class Handle(ABC):
     dataset: xr.Dataset
     _made: xr.Dataset = field(init=False, repr=False)
     """The dataset as it was computed, whatever is done to `dataset`."""
+    _stored: Stored | None = field(init=False, repr=False, default=None)
+    """Where the run is stored: where it was read or saved last."""
+    _continued: Stored | None = field(init=False, repr=False, default=None)
+    """The same of the run that this one continues, shared by all that do."""
 
     def __post_init__(self) -> None:
         import xarray as xr
@@ -195,10 +201,18 @@ class Handle(ABC):
         )
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`."""
+        """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`.
+
+        A run that continues a stored one (`extend`, `append`) takes the place of that one only: where something else was stored there
+        meanwhile, by another process for example, `StoreExistsError` is raised, and nothing is overwritten.
+        """
         from metastable import dataset
 
-        dataset.save(self._kept(), _checks.path(path), _checks.flag(overwrite, "overwrite"))
+        stored = dataset.store(self._kept(), _checks.path(path), _checks.flag(overwrite, "overwrite"), self._continued)
+        for known in (self._stored, self._continued):
+            if known is not None and known.place == stored.place:
+                known.stamp, stored = stored.stamp, known
+        object.__setattr__(self, "_stored", stored)
 
     def _kept(self) -> xr.Dataset:
         """What `save` stores: what was computed, and what was added to `dataset`; refuses a dataset that says something else."""

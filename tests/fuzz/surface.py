@@ -35,6 +35,7 @@ NOT_CALLED = {
     "Run.animate": "encodes a film; tests/unit/figures asks it wrong questions",
     "figures.draw_run": "draws for a second; tests/unit/figures asks it wrong questions",
     "Run.plot": "draws for a second; tests/unit/figures asks it wrong questions",
+    "MergeTree.plot": "draws for a second; tests/unit/figures asks it wrong questions",
     "figures.draw_tree": "draws for a second; tests/unit/figures asks it wrong questions",
     "plot_ensemble": "draws for a second; tests/unit/figures asks it wrong questions",
     "figures.plotly_run": "draws for a second; tests/unit/figures asks it wrong questions",

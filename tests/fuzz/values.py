@@ -388,7 +388,7 @@ def specimens(owner: type) -> list[Any]:
     known += (
         sensible("feedforward")[1],
         weights()[0].layer(0).norm,
-        *(ms.analysis.merge_tree(run, 0.5) for run in runs()[:2]),
+        *(find(run, 0.5) for run in runs()[:2] for find in (ms.merge_tree, ms.analysis.merge_tree)),
     )
     known += (*sensible("found"), *sensible("groups"), *sensible("prediction"), *(sweep.task(0) for sweep in sweeps()))
     known += (ms.control.Elasticities((), ()),)

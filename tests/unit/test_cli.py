@@ -150,6 +150,14 @@ def test_mistakes_are_told_in_one_line(arguments, word, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("flag", ["--start", "--value"])
+def test_a_file_of_another_kind_is_named_once(flag, tmp_path):
+    """It was "not an array of numbers: --start: a.png must be a .npy or a .csv file"."""
+    (tmp_path / "a.png").touch()
+    text = call("simulate", *f"--beta 1 --until 1 {flag} a.png".split(), cwd=tmp_path, code=2)
+    assert text.split() == f"error: {flag}: a.png must be a .npy or a .csv file".split()
+
+
 def test_an_existing_store_is_refused_before_work_starts(tmp_path):
     flags = "simulate -n 4 -b 1 --until 1 --engine reference -o run.zarr"
     call(*flags.split(), cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Stores of runs: whole after any interruption, and refused by name when a byte of them was changed."""
 
+import itertools
 import json
 import os
 import shutil
@@ -10,10 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import metastable as ms
 from metastable import dataset
-from metastable.errors import IncompleteStoreError, InvalidInputError, MetastableError, StoreError
+from metastable.errors import (
+    IncompleteStoreError,
+    InvalidInputError,
+    MetastableError,
+    StoreError,
+    StoreLockedError,
+)
+from metastable.stores import folders
 
 ROOT = Path(__file__).parents[2]
 OLD_RUNS = Path(__file__).parent / "data" / "runs-0.1.zip"
@@ -82,6 +91,77 @@ def test_ctrl_c_between_the_two_moves(saved, tmp_path, monkeypatch):
             run.save(path, overwrite=True)
         assert ms.load(path).model == run.model
         assert os.listdir(tmp_path) == ["run.zarr"]
+
+
+# ------------------------------------------------------------------------------------------- readers beside writers
+
+
+@pytest.fixture
+def other():
+    """A run of as many tokens as the stored one, of another model."""
+    start = ms.sphere.uniform(4, dim=2, seed=1)
+    return ms.simulate(ms.Attention(dim=2, beta=9.0), start, until=2.0, engine="reference")
+
+
+def before_each_call(monkeypatch, place, name, act, times):
+    """Let `act` happen before each of the first `times` calls of the function `name` of `place`, but not within `act`."""
+    work, left = getattr(place, name), times
+
+    def disturbed(*given, **named):
+        nonlocal left
+        if left > 0:
+            rest, left = left - 1, 0
+            act()
+            left = rest
+        return work(*given, **named)
+
+    monkeypatch.setattr(place, name, disturbed)
+
+
+def test_a_store_that_is_replaced_while_it_is_read_is_read_again(copy, other, monkeypatch):
+    """Names of one store and numbers of the other: that was "damaged"."""
+    before_each_call(monkeypatch, xr.Dataset, "load", lambda: other.save(copy, overwrite=True), 2)
+    assert ms.load(copy).model.beta == 9.0
+
+
+@pytest.mark.parametrize("name", ["_format", "_read"])
+def test_a_store_that_is_away_for_a_moment_is_waited_for(copy, monkeypatch, name):
+    """Its writer is between the two moves while the reader is at it, and gives up then."""
+    work = getattr(dataset, name)
+
+    def disturbed(place, *given):
+        monkeypatch.undo()
+        with folders.scratch(copy) as folder:
+            (folder / "store").mkdir()
+            copy.rename(folder / "old")
+            return work(place, *given)
+
+    monkeypatch.setattr(dataset, name, disturbed)
+    assert ms.load(copy).model.beta == 4.0
+
+
+def test_a_store_that_is_replaced_all_the_time_is_not_called_damaged(copy, other, monkeypatch):
+    runs = itertools.cycle([other, ms.load(copy)])  # neither continues the other
+    before_each_call(monkeypatch, xr.Dataset, "load", lambda: next(runs).save(copy, overwrite=True), 1000)
+    with pytest.raises(StoreLockedError, match="replaced by other processes all the time"):
+        ms.load(copy)
+
+
+def test_writers_do_not_disturb_one_another(copy, other, monkeypatch):
+    """The store that is to be overwritten is away while its files are looked at: another writer is between its moves."""
+    away = copy.with_name("away")
+
+    def look(store):
+        monkeypatch.undo()
+        copy.rename(away)
+        try:
+            return dataset._foreign(store)
+        finally:
+            ms.load(away).save(copy)
+
+    monkeypatch.setattr(dataset, "_foreign", look)
+    other.save(copy, overwrite=True)
+    assert ms.load(copy).model.beta == 9.0
 
 
 # ------------------------------------------------------------------------------------------------------------ edits

@@ -108,6 +108,61 @@ def test_values_that_were_changed_are_not_saved_as_computed(stats, tmp_path, cha
     ms.save_ensemble(edited.isel(member=[0, 2]), tmp_path / "stats.zarr")  # nothing was done to those
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.assign_coords(time=2.0 * data.time + 1.0),
+        lambda data: data.assign_coords(time=["early", "late"]),
+        lambda data: data.assign_coords(time=np.array(["early", 1.0], dtype=object)),
+        lambda data: data.assign_coords(time=np.array([1, 2], "M8[ns]")),
+        lambda data: data.isel(time=[1]).assign_coords(time=[7.0]),
+        lambda data: data.isel(time=1).assign_coords(time=7.0),
+        lambda data: data.drop_vars("own").assign_coords(time=[0.0, 3.0]),
+        lambda data: data[["cosine", "member_digest", "status"]].interp(time=[0.5]),
+    ],
+)
+def test_times_that_were_changed_are_not_saved_as_computed(stats, tmp_path, change):
+    """They were stored as if they had been selected."""
+    with pytest.raises(InvalidInputError, match="the times of stats are not those that were computed any more"):
+        ms.save_ensemble(change(stats), tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+
+
+def test_times_that_were_exchanged_are_noticed(stats, tmp_path):
+    with pytest.raises(InvalidInputError, match="3 members of stats"):
+        ms.save_ensemble(stats.assign_coords(time=stats.time.values[::-1]), tmp_path / "stats.zarr")
+
+
+def test_statistics_where_something_holds(stats, tmp_path):
+    """`where` spreads the status and the digest of a member over times; that was a TypeError about an unhashable list."""
+    late, high = stats.where(stats.time > 0.5), stats.where(stats.cosine > stats.cosine.min())
+    for edited, members in ((late, 3), (high, 1), (stats.expand_dims(copy=2), 3)):
+        with pytest.raises(InvalidInputError, match=rf"{members} members? of stats .* not what was computed any more"):
+            ms.save_ensemble(edited, tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+    wanted = ms.summarize(stats)
+    found = ms.summarize(late)
+    assert {*found.data_vars} == {*wanted.data_vars}
+    assert found.attrs == wanted.attrs
+    xr.testing.assert_allclose(found.isel(time=1), wanted.isel(time=1))
+    assert found.cosine_mean[0].isnull()
+    lowest = stats.cosine.values.argmin(axis=0)
+    others = [stats.cosine.values[np.arange(3) != lowest[0], 0].mean(), stats.cosine.values[:, 1].mean()]
+    assert stats.cosine.min() == stats.cosine[lowest[0], 0]
+    np.testing.assert_allclose(ms.summarize(high).cosine_mean, others)
+    part = stats.where(stats.time > 0.5, drop=True)
+    ms.save_ensemble(part, tmp_path / "part.zarr")
+    loaded = ms.load_ensemble(tmp_path / "part.zarr")
+    assert loaded.status.dims == loaded.member_digest.dims == ("member",)
+    assert loaded.attrs["values"] != "as computed"
+    one = stats.where((stats.member == 1) & (stats.time > 0.5))
+    with pytest.raises(
+        InvalidInputError, match=r"2 of the 3 members of stats are empty.*stats\.dropna\('member', how='all'\)"
+    ):
+        ms.summarize(one)
+    assert ms.summarize(one.dropna("member", how="all")).attrs["members"] == 1
+
+
 def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
     turned = stats.transpose("time", "coord", "token", "own_0", "member", missing_dims="ignore")
     for number, (given, known) in enumerate(
@@ -117,7 +172,10 @@ def test_stores_say_whether_their_values_were_checked(stats, tmp_path):
             (stats.assign(mine=2 * stats.cosine), True),
             (stats.where(stats.member != 1, drop=True), True),
             (xr.concat([stats.isel(member=[2]), stats.isel(member=[0])], "member"), True),
+            (stats.isel(time=[1, 0]), True),
             (stats.isel(time=[1]), False),
+            (xr.concat([stats, stats.assign_coords(time=[2.0, 3.0])], "time", data_vars="minimal"), False),
+            (stats.drop_vars("time"), False),
             (stats.isel(time=-1), False),
             (stats.drop_vars("own"), False),
             (stats.drop_vars("member_digest"), False),
@@ -245,6 +303,7 @@ def test_members_that_an_outer_join_left_empty_are_refused(stats, tmp_path):
         with pytest.raises(InvalidInputError, match="2 of the 5 members of stats are empty"):
             use(wide)
     assert not (tmp_path / "stats.zarr").exists()
+    xr.testing.assert_allclose(ms.summarize(wide.dropna("member", how="all")), ms.summarize(stats.drop_vars("own")))
 
 
 def test_joined_ensembles_of_two_models_are_kept(tmp_path):
@@ -292,4 +351,4 @@ def test_text_instead_of_numbers_is_refused_by_name(stats, tmp_path):
 
 def test_a_summary_claims_nothing_about_the_members(stats):
     assert stats.attrs["values"] == "as computed"
-    assert not {"values", "time_digest"} & {*ms.summarize(stats).attrs}
+    assert not {"values", "time_digests"} & {*ms.summarize(stats).attrs}

@@ -1,6 +1,9 @@
 """`Run.extend` against one long run: bit for bit, to rounding (the same steps), or to the tolerance, as its docstring says."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 import warnings
 
@@ -9,7 +12,15 @@ import pytest
 
 import metastable as ms
 from metastable.dataset import save
-from metastable.errors import InvalidInputError, StoppedEarlyWarning, StoreExistsError, TimeError, UnsupportedError
+from metastable.errors import (
+    InvalidInputError,
+    StoppedEarlyWarning,
+    StoreExistsError,
+    StoreLockedError,
+    TimeError,
+    UnsupportedError,
+)
+from metastable.stores import folders
 
 NORMS = (ms.PostLN(), ms.PreLN(), ms.MixLN(7.0), ms.MixLN(15.0), ms.PeriLN(), ms.NGPT(0.6), ms.SqrtScaling())
 WITHOUT_RADIUS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling())
@@ -381,6 +392,101 @@ def test_some_tokens_of_a_run_are_no_run():
         with pytest.raises(InvalidInputError, match="other tokens or coordinates"):
             ms.Run(run.dataset.isel(part))
     assert ms.Run(run.dataset.isel(time=slice(0, 2))).end == 1.0
+
+
+# ------------------------------------------------------------------------------------------------- two of them at once
+
+
+@pytest.fixture
+def stored(tmp_path):
+    store = tmp_path / "run.zarr"
+    ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(6, dim=2, seed=0), until=2.0).save(store)
+    return store
+
+
+@pytest.mark.parametrize("way", [lambda run: run.extend(4.0), lambda run: run.append([[1.0, 0.0]]), lambda run: run])
+def test_of_two_that_take_a_store_further_the_first_stays(stored, way):
+    """The second replaced it, and what the first had computed was gone."""
+    first, second = (way(ms.load(stored)).extend(until) for until in (8.0, 5.0))
+    first.save(stored, overwrite=True)
+    with pytest.raises(StoreExistsError, match="something else was stored there meanwhile, and was left untouched"):
+        second.save(stored, overwrite=True)
+    assert ms.load(stored).end == 8.0
+    second.save(stored.with_name("second.zarr"))
+    assert sorted(item.name for item in stored.parent.iterdir()) == ["run.zarr", "second.zarr"]
+
+
+def test_a_run_that_was_saved_is_taken_further_there(stored, tmp_path):
+    """Again and again, by whoever holds it or a longer one; a run that continues none takes any place when told to."""
+    run = ms.load(stored)
+    run.extend(4.0).save(stored, overwrite=True)
+    longer = run.extend(8.0)
+    longer.dataset.attrs["remark"] = "mine"
+    for last in (longer, longer, longer.extend(9.0), run.extend(5.0), run, longer):
+        last.save(stored, overwrite=True)
+        assert ms.load(stored).end == last.end
+    ms.load(stored).extend(30.0).save(stored, overwrite=True)
+    with pytest.raises(StoreExistsError, match="meanwhile"):
+        longer.extend(20.0).save(stored, overwrite=True)
+    shutil.rmtree(stored)
+    longer.extend(20.0).save(stored, overwrite=True)  # nothing is lost by that
+    new = ms.simulate(run.model, run.start, until=1.0)
+    new.save(tmp_path / "new.zarr")
+    ms.load(stored).save(tmp_path / "new.zarr", overwrite=True)
+    with pytest.raises(StoreExistsError, match="meanwhile"):
+        new.extend(3.0).save(tmp_path / "new.zarr", overwrite=True)
+
+
+def test_a_store_that_is_replaced_in_the_last_moment_stays(stored, monkeypatch):
+    """Between the look at it and the move."""
+    first, second = (ms.load(stored).extend(until) for until in (8.0, 5.0))
+    put = folders._put
+
+    def late(*given):
+        monkeypatch.undo()
+        first.save(stored, overwrite=True)
+        put(*given)
+
+    monkeypatch.setattr(folders, "_put", late)
+    with pytest.raises(StoreExistsError, match="meanwhile"):
+        second.save(stored, overwrite=True)
+    assert ms.load(stored).end == 8.0
+    assert [item.name for item in stored.parent.iterdir()] == ["run.zarr"]
+
+
+def test_the_command_refuses_a_store_that_another_one_takes_further(stored):
+    """Before any work; and it is found again when that one is done, however it ended."""
+    from typer.testing import CliRunner
+
+    from metastable.cli.app import build
+
+    script = "import sys; from metastable import stores\nwith stores.claimed(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+    call = ["extend", str(stored), "--until", "4", "--quiet"]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == b"held"
+        for lock in stored.parent.glob(".*.lock"):
+            os.utime(lock, (0, 0))  # however old it looks
+        found = CliRunner().invoke(build(call), call)
+        assert isinstance(found.exception, StoreLockedError)
+        assert ms.load(stored).end == 2.0
+        elsewhere = [*call, "--out", str(stored.with_name("longer.zarr"))]
+        assert CliRunner().invoke(build(elsewhere), elsewhere).exit_code == 0
+        process.kill()
+    found = CliRunner().invoke(build(call), call)
+    assert found.exit_code == 0, found.output
+    assert ms.load(stored).end == 4.0
+    assert sorted(item.name for item in stored.parent.iterdir()) == ["longer.zarr", "run.zarr"]
+
+
+def test_what_a_killed_command_claimed_is_cleaned_up(stored):
+    lock = stored.with_name(".run.zarr.claimed_.lock")
+    lock.touch()
+    os.utime(lock, (0, 0))
+    ms.load(stored)
+    assert not lock.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")

@@ -18,6 +18,14 @@ def test_every_listed_name_is_there_and_documented(package):
         assert value.__doc__, f"{package}.{name} has no docstring"
 
 
+def test_what_users_hold_has_a_public_name():
+    """A tree is a `MergeTree` in the docs and in its repr, and was nowhere to be found under that name."""
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(4, dim=2, seed=0), until=2.0)
+    for held, name in ((run, "Run"), (ms.merge_tree(run), "MergeTree"), (run.predict_merges(), "MergeTree")):
+        assert type(held) is getattr(ms, name)
+        assert f"<{name}:" in repr(held)
+
+
 def test_names_that_do_not_exist_are_said_not_to():
     with pytest.raises(AttributeError, match="simulat"):
         ms.simulat  # noqa: B018

@@ -228,6 +228,20 @@ def test_something_else_is_never_overwritten(tmp_path):
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 
 
+def test_a_folder_that_is_missing_is_one_mistake(tmp_path):
+    """Also where the folder is missing that a page or a film goes to: they raised three errors, or said three things."""
+    folder, said = tmp_path / "no", set()
+    for write in (
+        lambda: run().save(folder / "run.zarr"),
+        lambda: run().animate(folder / "run.gif"),
+        lambda: run().to_html(folder / "run.html"),
+    ):
+        with pytest.raises(errors.StoreError, match="no does not exist; create it first") as found:
+            write()
+        said.add((type(found.value), str(found.value)))
+    assert len(said) == 1
+
+
 def test_a_store_nowhere(tmp_path):
     with pytest.raises(errors.StoreError, match="does not exist"):
         run().save(tmp_path / "no" / "run.zarr")

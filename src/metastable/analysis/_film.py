@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastable._checks import FloatArray
-from metastable.analysis.clusters import labels_of_unit_tokens, link_bound
+from metastable.analysis.clusters import labels_of_unit_tokens, leaders_of_labels, link_bound
 from metastable.analysis.trajectory import DenseOutput, unit_rows
 
 NODES = np.linspace(0.0, 1.0, 5)
@@ -127,12 +128,24 @@ class RunFilm(Film):
         """As `Film` says; the way is that of any token from the middle.
 
         When no token is ever farther than w from where it is in the middle, tokens that are closer than radius - 2 w there are closer
-        than the radius throughout.
+        than the radius throughout. The same holds for their ways as the leader of their cluster sees them, which are much shorter in
+        a small cluster that falls as one.
         """
-        states = [self.tokens(step, low + (high - low) * node) for node in NODES]
-        middle = states[len(states) // 2]
-        chord = max(float(np.linalg.norm(state - middle, axis=1).max()) for state in states)
-        way = LEBESGUE * 2.0 * float(np.arcsin(min(1.0, 0.5 * chord)))
-        if 2.0 * way >= self.radius:
-            return np.arange(len(middle)), way
-        return labels_of_unit_tokens(middle, link_bound(self.radius - 2.0 * way)), way
+        from metastable.analysis import _kernels
+
+        states = np.stack([self.tokens(step, low + (high - low) * node) for node in NODES])
+        middle, bound = states[len(states) // 2], link_bound(self.radius)
+        labels = labels_of_unit_tokens(middle, bound)
+        leaders = leaders_of_labels(labels)
+        chord, seen = _kernels.farthest(states, labels, leaders)
+        way = LEBESGUE * 2.0 * math.asin(min(1.0, 0.5 * chord))
+        if len(leaders) == len(labels):
+            return labels, way
+        if 2.0 * way < self.radius and seen.max() >= chord:
+            return labels_of_unit_tokens(middle, link_bound(self.radius - 2.0 * way)), way
+        firm = 2.0 * LEBESGUE * seen < math.sqrt(bound)
+        alone = np.arange(len(labels))
+        if not firm.any():
+            return alone, way
+        parts = labels_of_unit_tokens(middle, (math.sqrt(bound) - 2.0 * LEBESGUE * seen[firm].max()) ** 2)
+        return parts if firm.all() else by_first_token(np.where(firm[labels], parts, len(labels) + alone)), way

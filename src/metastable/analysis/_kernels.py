@@ -72,6 +72,27 @@ def first_of_each(labels):
     return first
 
 
+@compiled
+def farthest(states, labels, leaders):
+    """How far tokens are from where they are in the middle of `states` (m, n, d), at most: any of them, and those of each cluster as
+    its leader sees them, x_k - x_leader."""
+    nodes, n, d = states.shape
+    middle = nodes // 2
+    longest, widest = 0.0, np.zeros(len(leaders))
+    for node in range(nodes):
+        for k in range(n):
+            leader = leaders[labels[k]]
+            own, seen = 0.0, 0.0
+            for q in range(d):
+                way = states[node, k, q] - states[middle, k, q]
+                own += way * way
+                way -= states[node, leader, q] - states[middle, leader, q]
+                seen += way * way
+            longest = max(longest, own)
+            widest[labels[k]] = max(widest[labels[k]], seen)
+    return np.sqrt(longest), np.sqrt(widest)
+
+
 # ------------------------------------------------------------------------------------------------- few tokens
 
 

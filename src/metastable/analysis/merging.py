@@ -23,7 +23,7 @@ from metastable.analysis.clusters import (
     link_bound,
 )
 from metastable.analysis.scales import cluster_radius_of_run
-from metastable.analysis.trajectory import Trajectory, check_trajectory, saved_grid
+from metastable.analysis.trajectory import Trajectory, check_trajectory, joints_of, saved_grid
 from metastable.errors import PassingMergeWarning, UnsupportedError
 from metastable.model import Attention
 
@@ -63,6 +63,7 @@ class MergeTree(_checks.LockedArrays):
     until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
+    joints : the depths inside the run at which its model becomes another (a `Schedule`, layers with weights of their own).
     """
 
     radius: float
@@ -80,6 +81,7 @@ class MergeTree(_checks.LockedArrays):
     until: float | None = None
     noise: float = 0.0
     balanced: bool = False
+    joints: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
@@ -265,7 +267,7 @@ def tree_of_run(run: Trajectory, radius: float | None, window: float, resolution
     # The layers of a checkpoint have no noise.
     models = getattr(trajectory, "models", (trajectory.model,))
     noise = max(float(getattr(model, "noise", 0.0)) for model in models)
-    return replace(tree, noise=noise) if noise > 0 else tree
+    return replace(tree, noise=noise, joints=joints_of(trajectory))
 
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -54,6 +55,17 @@ def check_trajectory(run: Any) -> Trajectory:
     if len(run.times) != len(run.states):
         raise InvalidInputError(f"run has {len(run.times)} times but {len(run.states)} states")
     return run
+
+
+def joints_of(run: Any) -> tuple[float, ...]:
+    """The depths inside a run at which its model becomes another."""
+    schedule = getattr(run, "schedule", None)
+    if schedule is None:
+        return ()
+    begin, end = float(getattr(run, "begin", 0.0)), float(run.times[-1]) if len(run.times) else 0.0
+    return tuple(
+        first for (_, before), (first, model) in pairwise(schedule.pieces) if begin < first < end and before != model
+    )
 
 
 def unit_rows(state: FloatArray, dim: int) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -56,31 +57,36 @@ def extend(
 
         metastable extend run.zarr --until 1e6 --out longer.zarr
 
+    A store that another process takes further at the moment is refused.
+
     The exit code is 3 when the run stopped early; what it reached is kept.
     """
     from metastable import run as runs
+    from metastable import stores
     from metastable.dataset import check_destination
 
-    run = runs.load(store)
-    destination, replace = (store, True) if out is None else (out, overwrite)
-    check_destination(destination, replace)
-    if plot is not None:
-        check_picture(plot)
-    if out is None and times is not None and run.dense is not None:
-        raise InvalidInputError(
-            f"{store} holds every step with dense output, which --times would drop; keep both: --out FILE, or leave --times out"
-        )
-    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
-    with stoppable(f"{store} is as it was"):
-        longer = run.extend(
-            read_until(until),
-            times=read_times(times),
-            method=method,
-            max_steps=max_steps,
-            threads=threads,
-            progress=False if quiet else None,
-        )
-    longer.save(destination, overwrite=replace)
+    # Of two that take a store further in its place one would compute for nothing: the second is refused.
+    with stores.claimed(store) if out is None else nullcontext():
+        run = runs.load(store)
+        destination, replace = (store, True) if out is None else (out, overwrite)
+        check_destination(destination, replace)
+        if plot is not None:
+            check_picture(plot)
+        if out is None and times is not None and run.dense is not None:
+            raise InvalidInputError(
+                f"{store} holds every step with dense output, which --times would drop; keep both: --out FILE, or leave --times out"
+            )
+        warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
+        with stoppable(f"{store} is as it was"):
+            longer = run.extend(
+                read_until(until),
+                times=read_times(times),
+                method=method,
+                max_steps=max_steps,
+                threads=threads,
+                progress=False if quiet else None,
+            )
+        longer.save(destination, overwrite=replace)
     if plot is not None:
         write_picture(longer.plot(), plot)
     summary(longer, destination, plot)

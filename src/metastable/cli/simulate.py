@@ -239,11 +239,11 @@ def _array(path: Path, name: str) -> Any:
     """An array from a .npy or .csv file (never a pickle)."""
     import numpy as np
 
+    if path.suffix not in (".npy", ".csv"):
+        raise InvalidInputError(f"{name}: {path} must be a .npy or a .csv file")
     try:
         if path.suffix == ".csv":
             return np.loadtxt(path, delimiter=",", ndmin=2)
-        if path.suffix != ".npy":
-            raise InvalidInputError(f"{name}: {path} must be a .npy or a .csv file")
         return np.load(path, allow_pickle=False)
     except OSError as reason:
         raise StoreError(f"{name}: {path} cannot be read: {reason.strerror or reason}") from None

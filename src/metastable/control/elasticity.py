@@ -150,9 +150,6 @@ def elasticities(
             raise InvalidInputError(
                 "since is the depth of the clusters of a run; members of a model begin at 0: leave it out"
             )
-        for name in ("tokens", "until"):
-            if name not in ensemble:
-                raise InvalidInputError(f"elasticities of a model are those of ensembles: say {name}= as well")
         return paired_elasticities(source, ["beta"] if knobs is None else knobs, radius=radius, **ensemble)
     _checks.instance(source, Run, "source")
     if ensemble:

@@ -11,19 +11,12 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.control.tries import Problem, Try
 
-NEAR = 0.25
-"""|log(mean/goal)| up to which a try says something about the root."""
 BEND, LAW_BEND = 5.0, 3.0
 """By how much log(mean/goal) = d may be off a straight line through the root (off a line over the law, where there is one), over d^2.
 A mean that falls to a floor has half its distance to the goal in such a bend, and a try there, however well it is known, says little
 about the root."""
 SLOPE_DOUBT = 0.3
 """Relative standard deviation of a law's slope before anything is measured."""
-
-
-def near_goal(problem: Problem, tries: Sequence[Try]) -> list[Try]:
-    """The tries whose means are near the goal."""
-    return [item for item in tries if abs(math.log(item.mean / problem.goal)) <= NEAR]
 
 
 def bend_of(problem: Problem) -> float:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from metastable.control.fitting import Curve, bend_of, near_goal, parabola
-from metastable.control.tries import FIRST, MOST, SURE, Problem, Record, Root, Try, beyond, pooled
+from metastable.control.fitting import Curve, bend_of, parabola
+from metastable.control.tries import FIRST, MOST, SURE, Problem, Record, Root, Try, beyond, near_goal, pooled
 from metastable.errors import ConvergenceError
 
 BENT = 0.3

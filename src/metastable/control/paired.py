@@ -38,8 +38,8 @@ def paired_elasticities(
     model: Attention,
     knobs: Sequence[str | Knob],
     *,
-    tokens: int,
-    until: float,
+    tokens: int | None = None,
+    until: float | None = None,
     clusters: int = 1,
     members: int = 100,
     turn: float = 0.1,
@@ -63,9 +63,9 @@ def paired_elasticities(
     Args:
         model: any `Attention` in which the knobs have values.
         knobs: as in `metastable.control.tune`.
-        tokens, members, seed, options: of the ensembles.
-        until: the longest time; a pair in which one member has more clusters left then is lost (and so is one that is over before
-            t = 0.001/|V|), and more than a fifth of them are refused.
+        tokens, members, seed, options: of the ensembles; `tokens` must be given.
+        until: the longest time, which must be given, too; a pair in which one member has more clusters left then is lost (and so is
+            one that is over before t = 0.001/|V|), and more than a fifth of them are refused.
         clusters: how many are left, fewer than there are tokens.
         turn: in log(knob), up to 1.
 
@@ -76,13 +76,17 @@ def paired_elasticities(
     """
     _checks.instance(model, Attention, "model")
     turned = _turned(model, knobs)
+    for name, value in (("tokens", tokens), ("until", until)):
+        if value is None:
+            raise InvalidInputError(f"elasticities of a model are those of ensembles: say {name}= as well")
     options, _ = ensemble_options(dict(options)), _checks.progress(progress)
     earliest = EARLIEST / speed(model)
     until = _checks.number(until, "until", earliest, strict=True, error=TimeError)
     left = _checks.count(clusters, "clusters")
-    if _checks.count(tokens, "tokens") <= left:
+    many = _checks.count(tokens, "tokens")
+    if many <= left:
         raise GoalError(
-            f"clusters={left}: {tokens} tokens never make more, so there is nothing to wait for; ask for fewer clusters"
+            f"clusters={left}: {many} tokens never make more, so there is nothing to wait for; ask for fewer clusters"
         )
     size, seed = _checks.count(members, "members", 2), _checks.seed(seed)
     turn = _checks.number(turn, "turn", 0.0, strict=True)
@@ -103,7 +107,7 @@ def paired_elasticities(
             warnings.simplefilter("ignore", StoppedEarlyWarning)
             stats = ensemble(
                 changed,
-                tokens=tokens,
+                tokens=many,
                 members=size,
                 times=times,
                 seed=seed,

@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 
 from metastable.control import measuring, wholes
-from metastable.control.fitting import Curve, line, near_goal
-from metastable.control.tries import FIRST, MOST, MOST_TRIES, SURE, Problem, Record, Root, Try, beyond, sides
+from metastable.control.fitting import Curve, line
+from metastable.control.tries import FIRST, MOST, MOST_TRIES, SURE, Problem, Record, Root, Try, beyond, near_goal, sides
 from metastable.errors import ConvergenceError, GoalError
 
 OFFSET = 0.02

@@ -18,6 +18,8 @@ SURE = 3.0
 MOST_LOST = 0.02
 """Share of the members of a try that may stop early: they are the slow ones, so that the others are not a fair sample."""
 MOST_TRIES = 60
+NEAR = 0.25
+"""|log(mean/goal)| up to which a try says something about the root."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,15 @@ class Record:
 
     def _done(self) -> float:
         """Share of the work: of what the members are known to, of what was asked for."""
-        goal, accuracy = self.problem.goal, self.problem.accuracy
-        near = [item for item in self.tries if abs(math.log(item.mean / goal)) <= 0.25]
-        variance = max((item.error**2 * item.members for item in near), default=goal)
+        accuracy, near = self.problem.accuracy, near_goal(self.problem, self.tries)
+        variance = max((item.error**2 * item.members for item in near), default=self.problem.goal)
         known = sum(item.members for item in near) * accuracy * (accuracy / variance)
         return min(1.0, max(self.spent / self.problem.members, known))
+
+
+def near_goal(problem: Problem, tries: Sequence[Try]) -> list[Try]:
+    """The tries whose means are near the goal."""
+    return [item for item in tries if abs(math.log(item.mean / problem.goal)) <= NEAR]
 
 
 def summary(value: float, counts: FloatArray) -> Try:

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 DIGEST = "member_digest"
 """Variable of an ensemble: the digest of what was measured of each member. (As a coordinate it would go along with every observable,
 and arrays of two ensembles would not fit into one dataset.)"""
-TIMES = "time_digest"
-"""Attribute: the digest of all its times."""
+TIMES = "time_digests"
+"""Attribute: a digest of each of its times, as text."""
 VALUES = "values"
 """Attribute that says of the numbers of an ensemble one of the following."""
 AS_COMPUTED = "as computed"
 NOT_CHECKED = "a selection of times or observables, or joined: not checked against what was computed"
+
+REFUSED = "saved as an ensemble; add yours under another name, stats.assign(mine=...), or keep what you changed with stats.to_zarr"
 
 CHUNK = 2**20
 """Numbers that are digested at a time."""
@@ -37,7 +39,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def sealed(stats: xr.Dataset, observables: Iterable[str]) -> xr.Dataset:
     """An ensemble that was computed just now, with what `check` needs."""
     found = stats.assign({DIGEST: ("member", _digests(stats, observables))})
-    return found.assign_attrs({TIMES: _digest_of_times(stats), VALUES: AS_COMPUTED})
+    return found.assign_attrs({TIMES: " ".join(_digests_of_times(stats)), VALUES: AS_COMPUTED})
 
 
 def check(stats: xr.Dataset) -> str:
@@ -45,27 +47,39 @@ def check(stats: xr.Dataset) -> str:
 
     The digest of a member is that of all its observables at all times: where some were left out, nothing can be said.
     """
+    known, found = stats.attrs.get(TIMES), stats.get(DIGEST)
+    if not isinstance(known, str) or "time" not in stats.coords:
+        return NOT_CHECKED
+    known, times = known.split(), _digests_of_times(stats)
+    # Ensembles that were joined along times have more of them than the first part says.
+    if len(times) <= len(known) and not {*times} <= {*known}:
+        raise InvalidInputError(
+            f"the times of stats are not those that were computed any more, so they are not {REFUSED}; ensembles of other times "
+            "are joined with combine_attrs='drop_conflicts'"
+        )
     try:
         names = list(json.loads(stats.attrs["observe"]))
-        digests, times = stats[DIGEST], stats.attrs[TIMES]
-        whole = times == _digest_of_times(stats) and all({"member", "time"} <= {*stats[name].dims} for name in names)
+        whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
     except (KeyError, TypeError, ValueError):
         return NOT_CHECKED
-    if not whole or digests.dims != ("member",):
+    if not whole or found is None or found.dims != ("member",) or sorted(times) != sorted(known):
         return NOT_CHECKED
+    stats = stats.isel(time=[times.index(item) for item in known])
     numbers = all(stats[name].dtype.kind in "biuf" for name in names)
-    wrong = stats["member"].values[_digests(stats, names) != digests.values if numbers else slice(None)].tolist()
+    wrong = stats["member"].values[_digests(stats, names) != found.values if numbers else slice(None)].tolist()
     if wrong:
         shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
         raise InvalidInputError(
             f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, so they are not "
-            "saved as an ensemble; add yours under another name, stats.assign(mine=...), or keep what you changed with stats.to_zarr"
+            f"{REFUSED}"
         )
     return AS_COMPUTED
 
 
-def _digest_of_times(stats: xr.Dataset) -> str:
-    return f"{_hash(np.asarray(stats['time'].values, dtype=np.float64).tobytes()):016x}"
+def _digests_of_times(stats: xr.Dataset) -> list[str]:
+    times = np.atleast_1d(stats["time"].values)
+    known = [time.astype(np.float64).tobytes() if times.dtype.kind in "biuf" else repr(time).encode() for time in times]
+    return [f"{_hash(item):016x}"[:12] for item in known]
 
 
 def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:

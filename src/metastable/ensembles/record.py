@@ -29,6 +29,10 @@ GIVE_UP = 32
 EXACT = 2**53
 """Up to here floating-point numbers hold whole ones exactly."""
 
+COUNTERS = ("accepted", "rejected", "evaluations")
+ONCE = ("status", *COUNTERS, digests.DIGEST)
+"""Variables that say one thing of each member."""
+
 MEMBER_QUANTILE = "member_quantile"
 """The dim of quantiles over members where an observable has a dim `quantile` of its own."""
 OWN_QUANTILE = "_own_quantile"
@@ -182,7 +186,7 @@ class Record:
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
         variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
-        for column, name in enumerate(("accepted", "rejected", "evaluations")):
+        for column, name in enumerate(COUNTERS):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(
             variables,
@@ -213,6 +217,17 @@ class Record:
         return digests.sealed(found, problem.observables)
 
 
+def said_once(stats: xr.Dataset) -> xr.Dataset:
+    """The ensemble with what is said once of each member so again: `stats.where(...)` spreads it over times and lengths."""
+    spread = {name: stats[name] for name in ONCE if name in stats and {"member"} < {*stats[name].dims}}
+    found = {}
+    for name, variable in spread.items():
+        known = variable.transpose("member", ...).values.reshape(stats.sizes["member"], -1)
+        there = variable.notnull().transpose("member", ...).values.reshape(known.shape)
+        found[name] = ("member", known[np.arange(len(known)), there.argmax(axis=1)], variable.attrs)
+    return stats.assign(found)
+
+
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     """The attributes, with those that depend on who the members are as these members have them.
 
@@ -226,7 +241,7 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     if gone.any():
         raise InvalidInputError(
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
-            "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.isel(member=stats.status.notnull())"
+            "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.dropna('member', how='all')"
         )
     _check_repeated(stats)
     attributes = {**stats.attrs, "members": stats.sizes["member"]}
@@ -283,6 +298,7 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
         )
+    stats = said_once(stats)
     attributes = {
         name: value for name, value in current_attributes(stats).items() if name not in (digests.TIMES, digests.VALUES)
     }

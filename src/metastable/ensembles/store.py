@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from metastable import _checks, dataset
 from metastable.ensembles import digests
-from metastable.ensembles.record import current_attributes
+from metastable.ensembles.record import current_attributes, said_once
 from metastable.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     (`stats.isel(member=...)`) or ensembles joined (`xarray.concat`): the attributes `members`, `seed`, `status` and `failure` are
     stored as they are for the members that are there.
 
-    Values that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or keep them
-    with `stats.to_zarr`. They are known by the digest of each member (`member_digest`) of all observables at all times; where some were
-    left out the attribute `values` says that they were not checked.
+    Values and times that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or
+    keep them with `stats.to_zarr`. Values are known by the digest of each member (`member_digest`) of all observables at all times;
+    where some were left out the attribute `values` says that they were not checked.
     """
     import xarray as xr
 
@@ -36,8 +36,8 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
-    told = stats.copy()
-    told.attrs = {**current_attributes(stats), digests.VALUES: digests.check(stats), "kind": KIND}
+    told = said_once(stats)
+    told.attrs = {**current_attributes(told), digests.VALUES: digests.check(told), "kind": KIND}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
 

@@ -68,8 +68,7 @@ def write(
 ) -> None:
     """See `Run.to_html`."""
     target = Path(_checks.path(path))
-    if not target.parent.is_dir():
-        raise InvalidInputError(f"the folder {target.parent} does not exist; make it, or give another path")
+    stores.check_folder(target)
     if target.is_dir():
         raise InvalidInputError(f"{target} is a folder; give the name of a file, for example {target / 'run.html'}")
     frames = _checks.count(frames, "frames", 2)

@@ -12,7 +12,7 @@ import numpy as np
 from metastable import _checks, stores
 from metastable._progress import progress_bar
 from metastable.analysis import cluster_labels, cluster_radius
-from metastable.errors import InvalidInputError, StoreError
+from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
 from metastable.figures.film_key import center_marks, draw_center_key, draw_key
@@ -93,8 +93,7 @@ def animate(
     _checks.count(frames_per_second, "frames_per_second")
     _checks.number(trail, "trail", 0.0, 1.0)
     _checks.progress(progress)
-    if not target.parent.is_dir():
-        raise StoreError(f"the folder {target.parent} does not exist; make it first")
+    stores.check_folder(target)
     hold = min(HOLD, 0.5 * seconds)
     if target.suffix.lower() == ".gif":
         frames_per_second = min(frames_per_second, FASTEST_GIF)

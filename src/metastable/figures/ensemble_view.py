@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import _checks
-from metastable._words import counted
+from metastable._words import counted, left_out
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.curves import draw_band
@@ -138,12 +138,12 @@ def _lengths(values: xr.DataArray) -> str:
 
 
 def _heading(stats: xr.Dataset, members: int) -> list[str]:
-    """Members, tokens, what moved them, and how many stopped early."""
+    """Members, tokens, what moved them, and how many stopped early or failed."""
     parts = [counted(members, "member"), *_model(stats)]
     if "status" in stats:
-        early = int((stats["status"].values != "success").sum())
-        if early:
-            parts.append(f"{early} stopped early (left out from there on)")
+        status = stats["status"].values
+        said = left_out(int((status != "success").sum()), int((status == "failed").sum()))
+        parts += [said] if said else []
     return parts
 
 

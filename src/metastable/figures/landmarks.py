@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable import _checks
+from metastable.analysis.trajectory import joints_of
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.arguments import drawing
@@ -113,7 +113,7 @@ def landmarks(run: RunLike) -> Landmarks:
     return Landmarks(
         begins=tuple(first for first, _ in held),
         frozen=tuple(none if part is None else np.asarray(part.tokens) for part in parts),
-        joints=tuple(first for (_, before), (first, model) in pairwise(held) if before != model),
+        joints=joints_of(run),
         end=end,
     )
 
@@ -236,11 +236,18 @@ def landmark_handles(
     if earlier and len(marks.earlier()):
         was: Any = {"linestyle": "", "marker": GONE, "markeredgewidth": 0, "markersize": 5.0}
         handles.append(Line2D([], [], color=style.INK, label=EARLIER, **was))
-    low, high = (0.0, 0.0) if ax is None else ax.get_xlim()
-    if any(low < t < high for t in marks.joints):
-        options = {"marker": "|", "markersize": 11.0, "markeredgewidth": 0.8, "linestyle": ""}
-        handles.append(Line2D([], [], color=style.MUTED, label=CHANGES, **options))
-    return handles
+    return handles if ax is None else [*handles, *joint_handles(ax, marks.joints)]
+
+
+def joint_handles(ax: Axes, joints: Sequence[float]) -> list[Any]:
+    """The entry of a key for the joints that an axis of depth shows; none where it shows none."""
+    from matplotlib.lines import Line2D
+
+    low, high = ax.get_xlim()
+    if not any(low < t < high for t in joints):
+        return []
+    options: Any = {"marker": "|", "markersize": 11.0, "markeredgewidth": 0.8, "linestyle": ""}
+    return [Line2D([], [], color=style.MUTED, label=CHANGES, **options)]
 
 
 def draw_landmark_key(page: Figure, handles: Sequence[Any]) -> None:

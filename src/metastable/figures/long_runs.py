@@ -19,6 +19,7 @@ from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.circle_view import angles_of, break_wraps
 from metastable.figures.curves import draw_dendrogram
+from metastable.figures.landmarks import draw_joints, draw_landmark_key, joint_handles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +115,8 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
     Args:
         tree: a `MergeTree`, of a run or predicted. Where it is predicted, bars show the uncertainty of each time (a
             factor 10^(+-uncertainty)), and merges whose parent is in doubt are marked by a question mark. The title
-            says where times are those of saved moments, and where there was noise.
+            says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the model of
+            the run changes.
         since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
         theme: "screen" or "print".
     """
@@ -140,6 +142,9 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
             ax.set_xlim(right=end * (end / begin) ** 0.02)
         if getattr(tree, "uncertainty", None) is not None:
             _draw_uncertainty(ax, tree, begin)
+        joints = getattr(tree, "joints", ())
+        draw_joints(ax, joints)
+        draw_landmark_key(page, joint_handles(ax, joints))
         left = counted(int(tree.final_labels.max()) + 1, "cluster")
         title = f"who merges into whom (width: size), {left} left at the end"
         style.panel(ax, "", "\n".join([title, *getattr(tree, "caveats", ())]))

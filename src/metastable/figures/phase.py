@@ -15,7 +15,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable._words import counted
+from metastable._words import left_out
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.curves import BAND, BAND_MEANING, draw_band
@@ -46,7 +46,9 @@ LEGEND_WIDTH = 1.1
 TITLE_CHARACTERS = 75
 """Titles of panels side by side, in all."""
 STOPPED_EARLY = "unfinished"
-"""Attribute of a variable of `metastable.sweep.open_results`: members that stopped early, in the whole sweep."""
+"""Attribute of a variable of `metastable.sweep.open_results`: members that stopped early or failed, in the whole sweep."""
+FAILED = "failed"
+"""The same: those of them that could not be drawn or measured."""
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
@@ -356,9 +358,8 @@ def phase_figure(
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
     fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
     heading = ": ".join(part for part in (title, fixed) if part)
-    if early := int(array.attrs.get(STOPPED_EARLY, 0)):
-        said = f"{counted(early, 'member')} of the sweep stopped early (left out from there on)"
-        heading = f"{heading}\n{said}" if heading else said
+    said = left_out(int(array.attrs.get(STOPPED_EARLY, 0)), int(array.attrs.get(FAILED, 0)), "the sweep")
+    heading = "\n".join(part for part in (heading, said) if part)
     if heading:
         page.suptitle(heading, fontsize="medium")
     return page

@@ -362,15 +362,20 @@ class Run(Handle):
                 )
 
     def _with_added(self, longer: Run) -> Run:
-        """`longer` with what was added to the dataset of this run."""
+        """`longer` with what was added to the dataset of this run, and with where this one is stored."""
         added = self._added()
         if not any(added.values()):
-            return longer
+            return longer._continuing(self)
         names = added["variables"]
         data = longer.dataset.assign({name: self.dataset.variables[name] for name in names})
         data = data.set_coords([name for name in names if name in self.dataset.coords])
         own = {name: self.dataset.attrs[name] for name in added["attributes"]}
-        return Run(data.assign_attrs(own))
+        return Run(data.assign_attrs(own))._continuing(self)
+
+    def _continuing(self, earlier: Run) -> Run:
+        """This run, which knows from now on where the `earlier` one is stored that it continues."""
+        object.__setattr__(self, "_continued", earlier._stored or earlier._continued)
+        return self
 
     def _way_on(self) -> str:
         """What to do with a run that stopped early before tokens are appended."""
@@ -400,4 +405,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     """The run that `Run.save` stored."""
     from metastable import dataset
 
-    return Run._of_computed(dataset.load(_checks.path(path)))
+    data, stored = dataset.opened(_checks.path(path))
+    run = Run._of_computed(data)
+    object.__setattr__(run, "_stored", stored)
+    return run

@@ -5,7 +5,18 @@ disk), afterwards there is one whole store, the old one or the new one; what the
 removed by the next reader or writer, and the work of a writer that is alive is never touched.
 """
 
-from metastable.stores.files import new_file, storage_error, write_file
-from metastable.stores.folders import find, new_folder, settle, tidy
+from metastable.stores.files import check_folder, new_file, storage_error, write_file
+from metastable.stores.folders import claimed, find, new_folder, settle, steadily, tidy
 
-__all__ = ["find", "new_file", "new_folder", "settle", "storage_error", "tidy", "write_file"]
+__all__ = [
+    "check_folder",
+    "claimed",
+    "find",
+    "new_file",
+    "new_folder",
+    "settle",
+    "steadily",
+    "storage_error",
+    "tidy",
+    "write_file",
+]

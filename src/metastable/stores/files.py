@@ -52,6 +52,13 @@ def _drop(partial: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a place in a folder that is not there, before any work is done."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise StoreError(f"the folder {folder} does not exist; create it first")
+
+
 def storage_error(path: Path, reason: OSError) -> StoreError:
     """The named error for a failed write."""
     if reason.errno in _NO_ROOM:

@@ -18,16 +18,19 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from metastable.errors import MetastableError, StoreError, StoreExistsError
+from metastable.errors import MetastableError, StoreError, StoreExistsError, StoreLockedError
 from metastable.stores.files import PARTIAL, move, storage_error, sync_folder, sync_tree
-from metastable.stores.locks import Busy, Lock
+from metastable.stores.locks import Busy, Lock, patiently
 
 NEW, OLD = "store", "old"
 LOCK = ".lock"
+CLAIM = "claimed_"
+"""In the name of the lock of a process that reads a store and will replace it: `.NAME.claimed_.lock`."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z_]{8,32}\.(partial|lock)")
 """Names of what writers leave behind (also of version 0.1, which had no locks)."""
 ABANDONED = 3600.0
@@ -37,16 +40,21 @@ LONELY = 60.0
 PATIENCE = 5.0
 """Seconds that a reader waits for a living writer that is between its two steps."""
 RIVALS = 8
-"""How many times another writer may put its folder in the place while this one does."""
+"""How many times another writer may put its folder in the place while this one does, or while a reader reads."""
+
+T = TypeVar("T")
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool = False, durable: bool = True) -> Iterator[Path]:
+def new_folder(
+    target: Path, *, overwrite: bool = False, durable: bool = True, check: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
     """An empty folder to write into, which becomes `target` when the block ends; nothing happens when it ends with an exception.
 
     Args:
         overwrite: take the place of what is at `target`; without it, raise `StoreExistsError`.
         durable: flush all files to the disk first, so that a power failure cannot leave an empty one.
+        check: called with the folder that is overwritten when nobody else can replace it any more; where it raises, that one stays.
 
     Raises:
         StoreError: (`StoreFullError` when there is no room) for whatever the operating system refuses.
@@ -61,7 +69,7 @@ def new_folder(target: Path, *, overwrite: bool = False, durable: bool = True) -
             yield folder / NEW
             if durable:
                 sync_tree(folder / NEW)
-            _put(folder, place, overwrite)
+            _put(folder, place, overwrite, check)
             if durable:
                 sync_folder(place.parent)
     except OSError as reason:
@@ -95,12 +103,19 @@ def scratch(target: Path) -> Iterator[Path]:
             lock.release(remove=not folder.exists())
 
 
-def _put(folder: Path, target: Path, overwrite: bool) -> None:
-    """The two steps. Another writer may do the same at the same time: the last one stays."""
+def _put(folder: Path, target: Path, overwrite: bool, check: Callable[[Path], None] | None) -> None:
+    """The two steps. Another writer may do the same at the same time: the last one stays (where `check` does not mind)."""
     for rival in range(RIVALS):
         if overwrite:
+            old = folder / (f"{OLD}{rival}" if rival else OLD)
+            if check is not None:
+                find(
+                    target
+                )  # a writer between its steps has taken away what is to be looked at, or will be there at once
             with suppress(FileNotFoundError):
-                move(target, folder / (f"{OLD}{rival}" if rival else OLD))
+                move(target, old)
+            if check is not None and os.path.lexists(old):
+                check(old)
         try:
             _refuse_existing(target)
             os.rename(folder / NEW, target)
@@ -118,6 +133,27 @@ def _undo(folder: Path, target: Path) -> None:
         if olds:
             move(olds[-1], target)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def claimed(target: Path) -> Iterator[None]:
+    """Keep the store `target` for this process, which reads it and will replace it, as long as the block lasts.
+
+    Raises `StoreLockedError` where another process does so. In a place without locks nothing happens.
+    """
+    place = Path(os.path.realpath(target))
+    lock = Lock(place.with_name(f".{place.name}.{CLAIM}{LOCK}"))
+    try:
+        with suppress(OSError):
+            patiently(lock)
+    except Busy:
+        raise StoreLockedError(
+            f"{target} is being taken further by another process; wait for it, or keep yours elsewhere (--out)"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 def settle(target: Path) -> None:
@@ -156,7 +192,10 @@ def _settle_one(leftover: Path, target: Path) -> None:
     """Undo and remove one leftover, if its writer is dead."""
     if leftover.name.endswith(LOCK):
         if time.time() - leftover.stat().st_mtime > LONELY:
-            leftover.unlink(missing_ok=True)
+            lock = Lock(leftover)
+            with suppress(Busy):  # of a process that claimed the store and lives
+                lock.acquire()
+                lock.release(remove=True)
         return
     path = leftover.with_suffix(LOCK)
     if not path.exists():
@@ -206,3 +245,27 @@ def find(target: Path) -> Path:
         time.sleep(0.05)
         settle(target)
     return target
+
+
+def steadily(target: Path, read: Callable[[Path], T]) -> T:
+    """`read(place)` of the store `target` (see `find`), once more where that failed while another store took its place."""
+    for _ in range(RIVALS):
+        place = find(target)
+        before = _identity(place)
+        try:
+            return read(place)
+        except OSError:
+            if _identity(find(target)) == before:
+                raise
+    raise StoreLockedError(
+        f"{target} is replaced by other processes all the time and cannot be read meanwhile; wait for them"
+    )
+
+
+def _identity(place: Path) -> tuple[int, ...] | None:
+    """What tells the folder at `place` from another one, and from itself after it was away; None where there is none."""
+    try:
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns

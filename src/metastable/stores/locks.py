@@ -64,7 +64,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     lock = Lock(folder / NAME)
     try:
         try:
-            _patiently(lock)
+            patiently(lock)
         except Busy:
             raise StoreLockedError(
                 f"{folder} is being written by another process{_owner(folder)}; wait for it, stop it, or choose another folder "
@@ -85,7 +85,7 @@ def holder(folder: Path) -> dict[str, Any] | None:
         return None
     lock = Lock(folder / NAME)
     try:
-        _patiently(lock)
+        patiently(lock)
     except Busy:
         return _read(folder)
     except OSError:
@@ -95,7 +95,7 @@ def holder(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _patiently(lock: Lock) -> None:
+def patiently(lock: Lock) -> None:
     """Take the lock in a few attempts: an onlooker (see `holder`) has it for a moment."""
     for attempt in range(ATTEMPTS):
         try:

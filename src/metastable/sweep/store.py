@@ -32,6 +32,8 @@ from metastable.sweep.view import View
 
 DESCRIPTION = "sweep.toml"
 JOURNAL = "journal"
+FAILED = "failed"
+"""Status of members that could not be drawn or measured, and the attribute of results that counts them."""
 PROGRESS = "progress.json"
 _BEFORE_DESCRIPTION = (JOURNAL, locks.NAME, locks.NOTE)
 REFRESH_SECONDS = 5.0
@@ -220,7 +222,8 @@ def _stopped_early(results: Any) -> int:
 def open_results(folder: str | os.PathLike[str]) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done).
 
-    Where members stopped early every variable has the attribute `unfinished`: how many did, in the whole sweep.
+    Where members stopped early or failed every variable has the attribute `unfinished`: how many did, in the whole sweep; and
+    `failed`: how many of them could not be drawn or measured.
     """
     import xarray as xr
 
@@ -237,6 +240,8 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     except Exception as reason:
         raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
     if early:
+        counts = journal.early_members(journal.read(place / JOURNAL).entries.values())
+        told = {UNFINISHED: early} | ({FAILED: min(early, counts[FAILED])} if FAILED in counts else {})
         for variable in found.data_vars.values():
-            variable.attrs[UNFINISHED] = early
+            variable.attrs |= told
     return found

@@ -11,7 +11,8 @@ from scipy.cluster import hierarchy
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import cluster_labels, merge_tree
+from metastable.analysis import _film, cluster_labels, merge_tree
+from metastable.analysis._film import RunFilm
 from metastable.analysis.merging import EARLIEST
 from metastable.errors import InvalidInputError, PassingMergeWarning
 from metastable.integrate.solution import Dense
@@ -230,3 +231,46 @@ def test_the_end_of_a_run_decides_nothing_about_its_past(more: float) -> None:
     assert tree.start_labels.tolist() == [0, 1, 1]
     assert (tree.child.tolist(), tree.parent.tolist()) == ([1], [0])
     assert tree.count([1.0, fall + 1.5, fall + 2.5]).tolist() == [2, 1, 1]
+
+
+def test_a_small_cluster_that_falls_as_one_holds_together():
+    """Judged by the ways of single tokens nothing held that moves by more than the radius, and radii of 1e-5 took minutes."""
+    angles = np.array([[0.0, 1e-6, 2.0, 3.0, 3.0], [0.3, 0.3, 0.3, 0.3, 0.3 + 2e-5]])
+    run = on_circle([0.0], [1.0], [angles])
+    film = RunFilm(run.dense.start, run.dense.width, 1e-5, run.dense, 2)
+    held, way = film.held(0, 0.0, 1.0)
+    assert held.tolist() == [0, 0, 1, 2, 3]  # the last two part on their way
+    assert way > 0.1
+
+
+@pytest.mark.parametrize("radius", [1e-4, 1e-2, 0.3])
+def test_what_is_said_to_hold_together_does(radius):
+    """Looked at in many moments; and tokens that are apart somewhere in between are not said to hold."""
+    run = ms.simulate(ms.Attention(dim=3, beta=9.0), ms.sphere.uniform(24, dim=3, seed=2), until=60.0)
+    film = RunFilm(run.dense.start, run.dense.width, radius, run.dense, 3)
+    together = 0
+    for step in range(film.steps):
+        for low, high in ((0.0, 1.0), (0.3, 0.4)):
+            held, _ = film.held(step, low, high)
+            for u in np.linspace(low, high, 9):
+                assert _film.refine(held, film.look(step, u)).max() == held.max()
+            together += held.max() + 1 < len(held)
+    assert together > 10
+
+
+def test_small_radii_take_few_looks(monkeypatch):
+    """A merge is found in a number of looks that grows with the logarithm of the radius, not with one over it."""
+    model = ms.Attention(dim=3, beta=8.0, mask=ms.Full())
+    run = ms.simulate(model, ms.sphere.uniform(8, dim=3, seed=16), until=200.0)
+    looks: list[int] = []
+    tokens = RunFilm.tokens
+
+    def looked(film, step, u):
+        looks[-1] += 1
+        return tokens(film, step, u)
+
+    monkeypatch.setattr(RunFilm, "tokens", looked)
+    for radius in (1e-1, 1e-3, 1e-5):
+        looks.append(0)
+        assert len(ms.merge_tree(run, radius=radius)) > 3
+    assert max(looks) < 10_000

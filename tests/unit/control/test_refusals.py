@@ -101,6 +101,14 @@ def test_what_is_asked_here_makes_sense(name, run):
 
 
 @pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize(("given", "missing"), [({"until": 10.0}, "tokens"), ({"tokens": 5}, "until")])
+@pytest.mark.parametrize("ask", [paired_elasticities, elasticities])
+def test_elasticities_of_a_model_need_tokens_and_a_time(ask, given, missing):
+    with pytest.raises(InvalidInputError, match=f"say {missing}= as well"):
+        ask(MODEL, ["beta"], **given)
+
+
+@pytest.mark.usefixtures("idle")
 @pytest.mark.parametrize(
     ("name", "arguments", "word"),
     [

@@ -254,3 +254,22 @@ def test_frozen_tokens_of_other_dimensions_are_refused():
     _page, ax = style.figure()
     with pytest.raises(InvalidInputError, match="frozen tokens"):
         draw_frozen(ax, np.eye(4))
+
+
+def test_merge_trees_show_where_the_model_changes(runs):
+    """As every other picture against depth; a predicted tree, and one of a single model, has no joints."""
+    run = runs["circle"]
+    tree = ms.merge_tree(run, radius=0.3)
+    assert tree.joints == landmarks(run).joints == (2.0, 4.0)
+    page = tree.plot(since=0.5)
+    (ax,) = page.axes
+    low, high = ax.get_xlim()
+    across = [line for line in ax.lines if line.get_transform() == ax.get_xaxis_transform(which="grid")]
+    drawn = {line.get_xdata()[0] for line in across}
+    assert drawn == {t for t in tree.joints if low < t < high} != set()
+    assert key(page) == [CHANGES]
+    short = ms.simulate(run.schedule, run.start, times=[0.0, 1.0, 3.0], engine="reference", progress=False)
+    assert ms.merge_tree(short, radius=0.3).joints == (2.0,)
+    for other in (ms.merge_tree(runs[2], radius=0.3), runs[2].predict_merges(radius=0.3)):
+        assert other.joints == ()
+        assert key(other.plot()) == []

@@ -79,3 +79,22 @@ def test_long_titles_are_broken_between_their_words(scheduled):
     assert len(lines) > 1
     assert all(line.count("$") % 2 == 0 for line in lines)
     assert all(len(titles.without_formulas(line)) <= 2.0 * titles.PER_INCH + 1 for line in lines)
+
+
+def test_members_that_failed_did_not_stop_early():
+    """Their observable raised: no time of theirs is there."""
+
+    def moody(x):
+        if x[0, 0] > 0:
+            raise ValueError("no")
+        return x[0, 0]
+
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        stats = ms.ensemble(
+            ms.Attention(dim=2, beta=4.0), tokens=4, members=9, times=[0.0, 1.0], seed=0, observe={"mine": moody}
+        )
+    failed = int((stats.status == "failed").sum())
+    assert 1 < failed < 9
+    words = heading(ms.plot_ensemble(stats))
+    assert f"{failed} members could not be drawn or measured (left out)" in words
+    assert "stopped early" not in words

@@ -169,6 +169,7 @@ def test_a_sweep_file_with_functions_beside_it(tmp_path):
     assert code == 0, text
     results = ms.sweep.open_results(tmp_path / "out")
     assert 0 < int(results.unfinished[0]) < 6
+    assert results.height.attrs["failed"] == results.height.attrs["unfinished"] == int(results.unfinished[0])
     # To go on with it they must be there.
     code, text = shell(lab / "mine.toml", "--out", tmp_path / "out", "--retry-failed", folder=elsewhere)
     assert code == 2

@@ -164,3 +164,18 @@ def test_a_picture_says_how_many_members_stopped_early(results):
     array = results.assign_attrs(unfinished=12)
     assert said in phase.phase_figure(array, **curves)._suptitle.get_text()
     assert said in phase.phase_figure(array)._suptitle.get_text()
+
+
+def test_a_picture_tells_members_that_failed_from_those_that_stopped(results):
+    """A failing observable was said to have "stopped early"."""
+    said = {
+        (12, 12): "12 members of the sweep could not be drawn or measured (left out)",
+        (
+            12,
+            11,
+        ): "1 member of the sweep stopped early (left out from there on), 11 members of the sweep could not be drawn or measured "
+        "(left out)",
+    }
+    for (early, failed), words in said.items():
+        page = phase.phase_figure(results.assign_attrs(unfinished=early, failed=failed))
+        assert page._suptitle.get_text() == words

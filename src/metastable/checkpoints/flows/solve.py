@@ -145,7 +145,7 @@ class _System:
     tableau: Tableau = TSIT5
 
     def __post_init__(self) -> None:
-        self.stages: list[Any] = [None] * TSIT5.stages
+        self.stages: list[Any] = [None] * self.tableau.stages
         self.new = self.x
 
     def _rhs(self, x: Any) -> Any:
@@ -176,17 +176,17 @@ class _System:
         return self._size(self._rhs(self.x + trial * self.stages[0]) - self.stages[0])
 
     def advance(self, t: float, step: float, latest: float) -> float:
-        for i in range(1, TSIT5.stages):
-            self.new = self.x + step * self._combined(TSIT5.a[i, :i])
+        for i in range(1, self.tableau.stages):
+            self.new = self.x + step * self._combined(self.tableau.a[i, :i])
             self.stages[i] = self._rhs(self.new)
-        return self._size(step * self._combined(TSIT5.error))
+        return self._size(step * self._combined(self.tableau.error))
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         new = self.sphere.retract(self.new)
         if recorder.wants(end):
             stages = np.stack([to_array(stage) for stage in self.stages]).astype(np.float64)
             before, after = (to_array(state).astype(np.float64) for state in (self.x, new))
-            recorder.step(t, step, end, after, lambda out: march.polynomial(TSIT5, before, step, stages, out))
+            recorder.step(t, step, end, after, lambda out: march.polynomial(self.tableau, before, step, stages, out))
         self.x = new
         self.stages[0] = self.stages[-1]
 
