@@ -28,7 +28,7 @@ from metastable.errors import IncompleteStoreError, InvalidInputError, Metastabl
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
 from metastable.model import Attention, Schedule
 from metastable.model.serialize import from_text, is_array, to_text
-from metastable.stores import folders, labels, precision
+from metastable.stores import folders, labels, precision, seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -56,9 +56,13 @@ def models_of(dataset: xr.Dataset) -> tuple[Attention, ...]:
 
 
 def from_solution(
-    solution: Solution, models: Attention | Sequence[Attention], start: FloatArray, attributes: dict[str, Any]
+    solution: Solution,
+    models: Attention | Sequence[Attention],
+    start: FloatArray,
+    attributes: dict[str, Any],
+    more: dict[str, Any] | None = None,
 ) -> xr.Dataset:
-    """The dataset of a run: saved states, dense output, and how they were made."""
+    """The dataset of a run: saved states, dense output, and how they were made; and `more` variables."""
     import xarray as xr
 
     from metastable import __version__
@@ -75,9 +79,10 @@ def from_solution(
     text, arrays = to_text(models, len(start))
     variables |= {name: (tuple(f"{name}_axis{i}" for i in range(item.ndim)), item) for name, item in arrays.items()}
     statistics = solution.statistics
+    axes = {"time": np.array(solution.times), "token": np.arange(len(start)), "coord": np.arange(dim)}
     return xr.Dataset(
-        variables,
-        coords={"time": solution.times, "token": np.arange(len(start)), "coord": np.arange(dim)},
+        variables | (more or {}),
+        coords={name: (name, _locked_index(name, values)) for name, values in axes.items()},
         attrs={
             "format": FORMAT,
             "metastable_version": __version__,
@@ -98,23 +103,27 @@ def from_solution(
 def readonly(dataset: xr.Dataset) -> xr.Dataset:
     """The same dataset with arrays that cannot be written to: what users get from a run is what was computed.
 
-    (The arrays are shared, not copied; whoever holds the given ones can still write to them. Coordinates with an index are copied:
-    pandas, which keeps them, would lend out its own array.)
+    (The arrays are shared, not copied; whoever holds the given ones can still write to them. Coordinates with an index are copied,
+    unless they are locked already: pandas, which keeps them, would lend out its own array.)
     """
+    whole = dataset.copy(deep=False)
+    indexes: dict[Any, Any] = {}
+    for name, variable in whole.variables.items():
+        values: Any = variable.values
+        if values.dtype.kind not in "biuf" or seal.lent(values):
+            continue
+        if name in whole.xindexes:
+            indexes[name] = (variable.dims, _locked_index(name, np.array(values)), variable.attrs, variable.encoding)
+        else:
+            variable.data = _checks.readonly(values)
+    return whole.assign_coords(indexes) if indexes else whole
+
+
+def _locked_index(name: Any, values: np.ndarray) -> Any:
+    """An index that lends out no array which can be written to."""
     import pandas as pd
 
-    locked: dict[Any, Any] = {}
-    for name, variable in dataset.variables.items():
-        values: Any = variable.values
-        if values.dtype.kind not in "biuf":
-            continue
-        if name in dataset.indexes:
-            values = pd.Index(_checks.readonly(np.array(values)), copy=False, name=name)
-        else:
-            values = _checks.readonly(values)
-        locked[name] = (variable.dims, values, variable.attrs, variable.encoding)
-    # All at once: xarray compares every new variable with all the others.
-    return dataset.assign(locked)
+    return pd.Index(_checks.readonly(values), copy=False, name=name)
 
 
 def _dense_variables(dense: Dense | JoinedDense | None) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,10 @@ class Film(ABC):
     width: FloatArray
     radius: float
 
+    @cached_property
+    def _starts(self) -> list[float]:
+        return self.start.tolist()
+
     @property
     def steps(self) -> int:
         """Number of steps."""
@@ -62,7 +68,7 @@ class Film(ABC):
 
     def locate(self, t: float) -> Moment:
         """Step and fraction of a time; the end for a later one."""
-        step = max(0, int(np.searchsorted(self.start, t, side="right")) - 1)
+        step = max(0, bisect_right(self._starts, t) - 1)
         u = (t - float(self.start[step])) / float(self.width[step])
         return step, min(1.0, max(0.0, u))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wishes | None = None) -> Run:
     """The run that a solved plan makes of the tokens `start`; `wishes`: what was asked for."""
     from metastable import dataset
-    from metastable.run.resume import remember
+    from metastable.run.resume import remembered
 
     segments = solution.notes.get("segments", [])
     attributes = {
@@ -51,9 +51,8 @@ def from_solution(plan: Plan, start: FloatArray, solution: Solution, wishes: Wis
         return Run._of_computed(dataset.from_solution(solution, plan.models, start, attributes))
     first = plan.model
     models = first if all(item is first or item == first for item in plan.models) else plan.models
-    return Run._of_computed(
-        remember(dataset.from_solution(solution, models, start, attributes), solution.resume, wishes)
-    )
+    variables, known = remembered(solution.resume, wishes)
+    return Run._of_computed(dataset.from_solution(solution, models, start, attributes | known, variables))
 
 
 def warn_if_early(solution: Solution) -> None:

@@ -24,21 +24,20 @@ ASKED = ("method", "engine", "interaction")
 """What of the call is remembered as it was asked: "auto" may mean something else on a longer horizon."""
 
 
-def remember(dataset: xr.Dataset, resume: Resume | None, wishes: Wishes | None) -> xr.Dataset:
-    """The dataset of a run with where it can be taken up, and with what was asked."""
+def remembered(resume: Resume | None, wishes: Wishes | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where a run can be taken up, and what was asked, as variables and attributes of its dataset."""
+    attributes: dict[str, Any] = {}
     if wishes is not None:
-        dataset = dataset.assign_attrs(asked=json.dumps({name: getattr(wishes, name) for name in ASKED}))
+        attributes["asked"] = json.dumps({name: getattr(wishes, name) for name in ASKED})
     if resume is None:
-        return dataset
+        return {}, attributes
     known = {
         "method": resume.method,
         "t": resume.t,
         "statistics": asdict(resume.statistics),
         "control": resume.control,
     }
-    return dataset.assign({STATE: (("token", "resume_column"), np.array(resume.state))}).assign_attrs(
-        resume=json.dumps(known)
-    )
+    return {STATE: (("token", "resume_column"), np.array(resume.state))}, attributes | {"resume": json.dumps(known)}
 
 
 def asked(dataset: xr.Dataset) -> dict[str, str]:

@@ -49,7 +49,7 @@ def check(dataset: xr.Dataset) -> None:
             f"dataset is not that of a run (it lacks the attribute {SEAL!r}); runs come from metastable.simulate and metastable.load"
         ) from None
     there = dataset.variables
-    changed = [name for name in variables if name not in there or not (name in texts or _lent(there[name].values))]
+    changed = [name for name in variables if name not in there or not (name in texts or lent(there[name].values))]
     changed += [
         name for name, digest in texts.items() if name in there and digest != _digest(there[name].values.tolist())
     ]
@@ -66,7 +66,7 @@ def check(dataset: xr.Dataset) -> None:
         )
 
 
-def _lent(array: np.ndarray) -> bool:
+def lent(array: np.ndarray) -> bool:
     """True for an array, or a view of one, in the read-only memory of a run."""
     memory: Any = array
     while isinstance(memory, np.ndarray):
