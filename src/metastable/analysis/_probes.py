@@ -43,10 +43,12 @@ class Followers(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Under the inverse temperature `beta`, a follower has left that is farther than the chord `limit` from its leader for longer than
-    `brief` times the time."""
+    """Logits are beta <y, M x> with the `form` M (d, d), of size 1; `pulled` tells that M = I, so that a token beside another one falls
+    back to it. A follower has left that is farther than the chord `limit` from its leader for longer than `brief` times the time."""
 
     beta: Any
+    form: Any
+    pulled: Any
     limit: Any
     brief: Any
 
@@ -77,12 +79,12 @@ class Watched(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of a step: attention weights (m,), the force (d,) and the matrix of the step (d, d); places within a step of the leaders
-    (m, d), and where a follower was (d,)."""
+    """Memory of a step: attention weights (m,), the force, the mean place and the mean gradient of logits (3, d), the matrix of the
+    step and its symmetric part (2, d, d); places within a step of the leaders (m, d), and where a follower was (d,)."""
 
     weights: Any
-    force: Any
-    matrix: Any
+    vectors: Any
+    matrices: Any
     places: Any
     before: Any
 
@@ -90,31 +92,44 @@ class Work(NamedTuple):
 @compiled
 def make_work(m, d):
     """Memory for steps among m places in dimension d."""
-    return Work(np.empty(m), np.empty(d), np.empty((d, d)), np.empty((m, d)), np.empty(d))
+    return Work(np.empty(m), np.empty((3, d)), np.empty((2, d, d)), np.empty((m, d)), np.empty(d))
 
 
 @compiled
-def _step(y, own, places, seen, beta, h, work):
+def _step(y, own, places, seen, rule, h, work):
     """One linearly implicit Euler step of length h of a token y (d,) of mass `own` among `places` (m, d), where it sees the masses
-    `seen` (m,): y + (I - h J)^-1 h F in the tangent space. False where I - h J is not positive: the token leaves within the step.
+    `seen` (m,): y + (I - h J)^-1 h F in the tangent space. False where the symmetric part of I - h J is not positive: the token may
+    leave within the step.
 
-    With p_j the attention weights, p_0 that of the token itself, and D_j = P_y x_j,
+    With p_j the attention weights, p_0 that of the token itself, D_j = P_y x_j, and g_j the gradient of logit j,
 
-        F = sum_j p_j D_j,     J = beta sum_j p_j (D_j - F)(D_j - F)^T + beta p_0 F F^T - sum_j p_j <y, x_j> I,
+        F = sum_j p_j D_j,   J = sum_j p_j D_j (g_j - g)^T - sum_j p_j <y, x_j> I,   g = sum_j p_j g_j + p_0 g_0,
 
-    the derivative of F for Q^T K = beta I: the token's own logit does not change along the sphere, and J is symmetric.
+    the derivative of F; g_j = beta P_y M x_j and g_0 = beta P_y (M + M^T) y. For M = I it is symmetric.
     """
-    weights, force, matrix = work.weights, work.force, work.matrix
+    weights, beta, form = work.weights, rule.beta, rule.form
+    force, mean, gradient = work.vectors[0], work.vectors[1], work.vectors[2]
+    matrix, part = work.matrices[0], work.matrices[1]
     m, d = places.shape
-    total, held = own, 0.0
+    self_logit, top = 0.0, 0.0
+    for a in range(d):
+        mean[a] = 0.0
+        for b in range(d):
+            mean[a] += form[b, a] * y[b]
+        self_logit += mean[a] * y[a]
     for j in range(m):
-        inner = 0.0
+        logit = 0.0
         for a in range(d):
-            inner += y[a] * places[j, a]
-        weights[j] = seen[j] * math.exp(beta * (inner - 1.0)) if seen[j] > 0.0 else 0.0
+            logit += mean[a] * places[j, a]
+        weights[j] = beta * (logit - self_logit)
+        if seen[j] > 0.0:
+            top = max(top, weights[j])
+    own_weight = own * math.exp(-top)
+    total, held = own_weight, 0.0
+    for j in range(m):
+        weights[j] = seen[j] * math.exp(weights[j] - top) if seen[j] > 0.0 else 0.0
         total += weights[j]
-    force[:] = 0.0
-    matrix[:] = 0.0
+    force[:], mean[:], part[:] = 0.0, 0.0, 0.0
     for j in range(m):
         weights[j] /= total
         if weights[j] == 0.0:
@@ -124,34 +139,53 @@ def _step(y, own, places, seen, beta, h, work):
             inner += y[a] * places[j, a]
         held += weights[j] * inner
         for a in range(d):
-            along = places[j, a] - inner * y[a]
-            force[a] += weights[j] * along
-            for b in range(a + 1):
-                matrix[a, b] += weights[j] * along * (places[j, b] - inner * y[b])
+            along = weights[j] * (places[j, a] - inner * y[a])
+            force[a] += along
+            mean[a] += weights[j] * places[j, a]
+            for b in range(d):
+                part[a, b] += along * places[j, b]
+    # The gradients, in the tangent space: rows of `matrix` are those of sum_j p_j D_j (g_j - g)^T.
+    own_weight /= total
     for a in range(d):
-        for b in range(a + 1):
-            matrix[a, b] = -h * beta * (matrix[a, b] - force[a] * force[b])
+        mean_a = 0.0
+        for b in range(d):
+            mean_a += form[a, b] * (mean[b] + own_weight * y[b]) + form[b, a] * own_weight * y[b]
+        gradient[a] = beta * mean_a
+    for a in range(d):
+        normal = 0.0
+        for b in range(d):
+            value = -force[a] * gradient[b]
+            for c in range(d):
+                value += beta * part[a, c] * form[b, c]
+            matrix[a, b] = value
+            normal += value * y[b]
+        for b in range(d):
+            matrix[a, b] = -h * (matrix[a, b] - normal * y[b])
         matrix[a, a] += 1.0 + h * held
-    # Cholesky: the normal direction has the eigenvalue 1 + h held and no force, so that it changes nothing.
+    # Cholesky of the symmetric part, which only has to exist. (The normal direction has the value 1 + h held, and no force.)
     for a in range(d):
         for b in range(a + 1):
-            value = matrix[a, b]
+            value = 0.5 * (matrix[a, b] + matrix[b, a])
             for c in range(b):
-                value -= matrix[a, c] * matrix[b, c]
+                value -= part[a, c] * part[b, c]
             if a > b:
-                matrix[a, b] = value / matrix[b, b]
+                part[a, b] = value / part[b, b]
             elif value > 0.0:
-                matrix[a, a] = math.sqrt(value)
+                part[a, a] = math.sqrt(value)
             else:
                 return False
+    # So elimination needs no pivots.
     for a in range(d):
-        value = h * force[a]
-        for c in range(a):
-            value -= matrix[a, c] * force[c]
-        force[a] = value / matrix[a, a]
+        force[a] *= h
+    for c in range(d):
+        for a in range(c + 1, d):
+            factor = matrix[a, c] / matrix[c, c]
+            force[a] -= factor * force[c]
+            for b in range(c + 1, d):
+                matrix[a, b] -= factor * matrix[c, b]
     for a in range(d - 1, -1, -1):
         for c in range(a + 1, d):
-            force[a] -= matrix[c, a] * force[c]
+            force[a] -= matrix[a, c] * force[c]
         force[a] /= matrix[a, a]
     square = 0.0
     for a in range(d):
@@ -215,7 +249,7 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
         else:
             places = end
         before[:] = y
-        stays = _step(y, followers.own[k], places, followers.seen[k], rule.beta, part * h, work)
+        stays = _step(y, followers.own[k], places, followers.seen[k], rule, part * h, work)
         tries += 1
         if tries > MOST_STEPS:
             return False
@@ -266,7 +300,7 @@ def leaving(begin, width, pieces, followers, rule):
         places = places_at(pieces[step], 1.0)
         for c in homes:
             quiet[c] = calm[c]
-            calm[c] = _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
+            calm[c] = rule.pulled and _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
             quiet[c] = quiet[c] and calm[c]
         leg = Leg(pieces[step], places, begin[step], width[step])
         near = rule.limit if width[step] > RETURN else CALM * rule.limit

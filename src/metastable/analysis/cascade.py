@@ -32,6 +32,7 @@ from metastable.analysis.followers import (
     groups_by,
     groups_of,
     heavier_followers,
+    last_ones,
     parted_by_mass,
     probes,
     tree_of_groups,
@@ -185,6 +186,8 @@ def predict_merges(
         # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
         torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
         apart = unseen(tree, points.read(way, ROUGH, SHORT))
+        if not points.pulled_back:
+            apart |= holding(tree, wavering(points, [way], last_ones(carried.groups)))
         if torn.any() or len(tree) != len(alone):
             places = [few.places, *few.disturbed(blur)]
             base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
@@ -234,7 +237,7 @@ def counts_refusal(model: Attention, tokens: int) -> str | None:
     reason = why_not(model, SUPPORT, tokens)
     if reason is None and isinstance(model.mask, Causal) and heavier_followers(model.masses):
         return "followers that are heavier than their leader may part from it"
-    if reason is None and isinstance(model.mask, Causal) and not _pulled_back(model):
+    if reason is None and isinstance(model.mask, Causal) and not pulled_back(model):
         return "followers may part from their leader under these Q and K"
     return reason
 
@@ -258,16 +261,17 @@ def _carried(clusters: Clusters, path: Any) -> _Carried | None:
     if heavier_followers(masses):
         groups, few = (parted_by_mass(groups_of(labels, most=most), clusters.token_mass) for most in (MOST_POINTS, FEW))
         return _Carried(groups, few, LATEST, LATEST, labels[:0])
-    if not _pulled_back(clusters.model):
+    if not clusters.pulled_back:
         return _Carried(groups_of(labels), groups_of(labels, most=FEW), LATEST, LATEST, labels[:0])
     seen = watch(clusters, path, probes(clusters))
-    which, back = unsteady(clusters, seen)
-    together = max(LONGER * back, TOGETHER * (1.0 + clusters.strength))
+    which, last = unsteady(clusters, seen)
+    back = min(LATEST, LONGER * last)
+    together = max(back, TOGETHER * (1.0 + clusters.strength))
     close = seen.tokens[seen.strayed & ~seen.left]
-    return _Carried(groups_of(labels, which), groups_by(labels, None, which), LONGER * back, together, close)
+    return _Carried(groups_of(labels, which), groups_by(labels, None, which), back, together, close)
 
 
-def _pulled_back(model: Attention) -> bool:
+def pulled_back(model: Attention) -> bool:
     """True when a token beside another one always falls back to it, for Q^T K = c I with c >= 0."""
     form = model.all_heads[0].bilinear
     factor = 1.0 if form is None else scalar_multiple(form)
@@ -376,6 +380,19 @@ class Clusters:
         """beta |Q^T K|, by how much logits change with places."""
         head = self.model.all_heads[0]
         return abs(head.beta) * head.bilinear_size
+
+    @property
+    def form(self) -> FloatArray:
+        """Q^T K beta over its size: logits are `strength` times this form of places."""
+        head = self.model.all_heads[0]
+        if head.bilinear is None or self.strength == 0.0:
+            return np.eye(self.model.dim)
+        return np.ascontiguousarray(head.bilinear * (head.beta / self.strength))
+
+    @property
+    def pulled_back(self) -> bool:
+        """As `pulled_back` says of the model."""
+        return pulled_back(self.model)
 
     def path(
         self,

@@ -92,8 +92,14 @@ def probes(clusters: Any) -> IntArray:
     return groups[~np.isin(groups, clusters.leaders)]
 
 
+def last_ones(groups: IntArray) -> IntArray:
+    """The last token of each group (n,) of several: the one that sees most beyond what the first one sees."""
+    last = len(groups) - 1 - np.unique(groups[::-1], return_index=True)[1]
+    return last[np.bincount(groups) > 1]
+
+
 def watch(clusters: Any, path: Any, tokens: IntArray) -> Watched:
-    """Whether followers leave their leader along the `path` (`leaders.Path`) of the leaders, for Q^T K = c I.
+    """Whether followers leave their leader along the `path` (`leaders.Path`) of the leaders.
 
     Each is moved along: drawn by the tokens ahead of it, who are at the places of their leaders. It has left when it is farther than
     the radius from its leader for longer than `BRIEF` of the time. What is shorter is a cluster that stretches in a fall, which no
@@ -113,7 +119,7 @@ def watch(clusters: Any, path: Any, tokens: IntArray) -> Watched:
         _probes.Followers(
             clusters.tokens[tokens], clusters.token_mass[tokens], clusters.labels[tokens], ahead @ clusters.member.T
         ),
-        _probes.Rule(clusters.strength, limit, BRIEF),
+        _probes.Rule(clusters.strength, clusters.form, clusters.pulled_back, limit, BRIEF),
     )
     visited = [clusters.leaders[row] for row in seen.visited]
     return Watched(tokens, seen.left, seen.back - begin, seen.strayed, visited)

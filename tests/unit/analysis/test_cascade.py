@@ -92,27 +92,31 @@ def test_one_that_leaves_is_told_from_one_that_stays():
         width = np.full(40, 5.0)
         begin = 100.0 + np.cumsum(width) - width
         one = _probes.Followers(on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64), np.array([[1.0, 17.0]]))
-        seen = _probes.leaving(begin, width, pieces, one, _probes.Rule(16.0, 0.125, 0.02))
+        seen = _probes.leaving(begin, width, pieces, one, _probes.Rule(16.0, np.eye(2), True, 0.125, 0.02))
         assert seen.left.tolist() == [not stays]
         assert seen.back.tolist() == [0.0 if stays else np.inf]
         assert seen.visited.tolist() == [[False, not stays]]
 
 
+@pytest.mark.parametrize("general", [False, True], ids=["Q = K = I", "Q, K"])
 @pytest.mark.parametrize("dim", [2, 3, 5])
-def test_a_probe_moves_like_a_token_among_frozen_places(dim):
-    """One step against simulation (short steps), and against Newton's method on the force of the model (long ones)."""
+def test_a_probe_moves_like_a_token_among_frozen_places(dim, general):
+    """One step against simulation (short steps), and against its rest (long ones)."""
     places, masses = sphere.uniform(4, dim=dim, seed=3), np.array([3.0, 1.0, 2.0, 5.0])
-    model = ms.Attention(dim=dim, beta=4.0, frozen=ms.Frozen(places, masses))
+    form = np.eye(dim) + 0.2 * general * np.random.default_rng(dim).normal(size=(dim, dim))
+    model = ms.Attention(dim=dim, beta=4.0, key=form, frozen=ms.Frozen(places, masses))
+    rule = _probes.Rule(4.0, form, not general, 0.1, 0.02)
     token = sphere.retract(places[0] + 0.05 * places[1])
     work = _probes.make_work(4, dim)
     y = token.copy()
     for _ in range(2000):
-        assert _probes._step(y, 1.0, places, masses, 4.0, 1e-3, work)
+        assert _probes._step(y, 1.0, places, masses, rule, 1e-3, work)
     run = ms.simulate(model, token[None], until=2.0, progress=False)
     np.testing.assert_allclose(y, run.final[0], atol=2e-3)
+    rest = ms.simulate(model, token[None], until=400.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
+    y = sphere.retract(rest + 1e-3 * places[1])
     for _ in range(30):
-        assert _probes._step(y, 1.0, places, masses, 4.0, 1e9, work)
-    rest = ms.simulate(model, token[None], until=200.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
+        assert _probes._step(y, 1.0, places, masses, rule, 1e9, work)
     np.testing.assert_allclose(y, rest, atol=1e-8)
 
 

@@ -113,3 +113,28 @@ def test_what_is_read_of_a_path_is_what_is_read_of_a_run():
     np.testing.assert_array_equal(read.child, truth.child)
     np.testing.assert_array_equal(read.parent, truth.parent)
     np.testing.assert_allclose(read.time, truth.time, rtol=1e-4)
+
+
+def test_late_tokens_of_a_large_group_that_may_go_over_are_told():
+    """Q = K, 115 tokens in 32 points: 60 goes over to 47 at t = 850 and takes others along, the first token of their group stays."""
+    query = [[1.063, 0.44, 0.235], [0.515, 0.89, -0.361], [0.48, -0.135, 1.047]]
+    model = ms.Attention(dim=3, beta=23.2, query=query, key=query)
+    start = ms.starts.chain(115, 3, seed=348842981, correlation=0.95)
+    run = ms.simulate(model, start, until=1500.0, rtol=1e-8, atol=1e-10, progress=False)
+    tree = run.predict_merges(35.0)
+    there, said = ms.cluster_labels(run.at(1200.0), tree.radius), tree.labels_at(1200.0)
+    assert there[60] == there[47] != there[0]
+    assert said[60] == said[0]
+    assert tree.doubtful[tree.child == 47].tolist() == [True]
+    assert not tree.doubtful.all()
+
+
+@pytest.mark.parametrize("radius", [1e-5, 1e-4, 3e-4])
+def test_small_radii_have_all_their_merges(radius):
+    """Followers that never come so near to their leader are carried along to the end of time."""
+    model = ms.Attention(dim=2, beta=24.0)
+    run = ms.simulate(model, sphere.uniform(50, dim=2, seed=4), until=1000.0, rtol=1e-10, atol=1e-13, progress=False)
+    tree = run.predict_merges(radius=radius)
+    assert tree.complete
+    usual = run.predict_merges()
+    np.testing.assert_allclose(np.log10(tree.time[-1]), np.log10(usual.time[-1]), atol=1e-3)
