@@ -147,7 +147,7 @@ class RunFilm(Film):
         way = LEBESGUE * 2.0 * math.asin(min(1.0, 0.5 * chord))
         if len(leaders) == len(labels):
             return labels, way
-        if 2.0 * way < self.radius and seen.max() >= chord:
+        if 2.0 * way < self.radius and seen.max() >= 0.5 * chord:
             return labels_of_unit_tokens(middle, link_bound(self.radius - 2.0 * way)), way
         firm = 2.0 * LEBESGUE * seen < math.sqrt(bound)
         alone = np.arange(len(labels))

@@ -65,10 +65,10 @@ GATHERED = 1e-3
 MAX_STEPS = 100_000
 RESOLUTION = 1e-9
 """Fraction of a step at which a search for a meeting ends."""
-SHORT = 0.04
-"""Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
 ROUGH = 1e-5
 """The same in disturbed cascades."""
+SHORT = 0.04
+"""Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
 SMALLEST_BLUR = 1e-5
 """Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
 ENCOUNTER = 1.0

@@ -34,7 +34,7 @@ FINEST_RESOLUTION = 1e-15
 """Smallest fraction of a step that bisection can tell from the next floating-point number."""
 NARROWEST_WINDOW = 1e-12
 """Smallest relative distance of checkpoints whose times floating-point numbers tell apart."""
-BRIEF = tuple(4.0**-power for power in range(4, -1, -1))
+BRIEF = tuple(2.0**-power for power in range(7, -1, -1))
 """How long before the end of a separation it is looked whether there was none, in halves of a window."""
 WINDOW = 0.1
 """Relative length of the windows in which clusters are compared."""
@@ -226,8 +226,8 @@ def merge_tree(
             the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
             (`metastable.analysis.cluster_radius`); the tree says which it was. A run of several models with different beta needs one.
-        window: relative length of the windows, at least 1e-12. Separations of half of it do not count, and those of one and a half may
-            not: a checkpoint is the begin or the middle of its window.
+        window: relative length of the windows, at least 1e-12. Separations of half of it do not count if nobody else parts at that
+            time, and those of up to one and a half may not: a checkpoint is the begin or the middle of its window.
         resolution: bisection stops at this fraction of a step, 1e-15 to 1.
 
     Returns:
@@ -398,12 +398,13 @@ class _Rewind:
                     del away[k]
         return found
 
-    def _checkpoint(self, window: int) -> tuple[tuple[int, float], Partition]:
-        """The begin or the middle of a window, where there are fewer clusters, and these; the start or the end where one of them is
-        outside (so a window that the start or the end cuts has two, as all have)."""
+    def _checkpoint(self, window: int) -> tuple[Moment, Partition]:
+        """The begin or the middle of a window, where there are fewer clusters, and these; the end where one of them is outside (so a
+        window that the end cuts has two, as all have). Before the first window: the start."""
+        if window < 0:
+            return (0, 0.0), self.film.look(0, 0.0)
         times = [EARLIEST * math.exp(min(700.0, half * self.half)) for half in (2 * window, 2 * window + 1)]
-        times = [self.begin] if window < 0 else [t if t < self.end else math.inf for t in times]
-        moments = [self.film.locate(t) for t in times]
+        moments = [self.film.locate(t if t < self.end else math.inf) for t in times]
         states = [self.film.look(*moment) for moment in moments]
         fewest = int(np.argmin([state.max() for state in states]))
         return moments[fewest], states[fewest]

@@ -65,6 +65,7 @@ def extend(
     from metastable import stores
     from metastable.dataset import check_destination
 
+    store = store.expanduser()
     # Of two that take a store further in its place one would compute for nothing: the second is refused.
     with stores.claimed(store) if out is None else nullcontext():
         run = runs.load(store)

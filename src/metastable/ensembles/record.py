@@ -222,6 +222,8 @@ def said_once(stats: xr.Dataset) -> xr.Dataset:
     spread = {name: stats[name] for name in ONCE if name in stats and {"member"} < {*stats[name].dims}}
     found = {}
     for name, variable in spread.items():
+        if variable.size == 0:
+            raise InvalidInputError("stats has no members, or no times, left: select some that are there")
         known = variable.transpose("member", ...).values.reshape(stats.sizes["member"], -1)
         there = variable.notnull().transpose("member", ...).values.reshape(known.shape)
         found[name] = ("member", known[np.arange(len(known)), there.argmax(axis=1)], variable.attrs)

@@ -143,9 +143,11 @@ def claimed(target: Path) -> Iterator[None]:
     """
     place = Path(os.path.realpath(target))
     lock = Lock(place.with_name(f".{place.name}.{CLAIM}{LOCK}"))
+    taken = False
     try:
         with suppress(OSError):
             patiently(lock)
+            taken = True
     except Busy:
         raise StoreLockedError(
             f"{target} is being taken further by another process; wait for it, or keep yours elsewhere (--out)"
@@ -153,7 +155,8 @@ def claimed(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release(remove=True)
+        if taken:
+            lock.release(remove=True)
 
 
 def settle(target: Path) -> None:

@@ -138,3 +138,11 @@ def test_small_radii_have_all_their_merges(radius):
     assert tree.complete
     usual = run.predict_merges()
     np.testing.assert_allclose(np.log10(tree.time[-1]), np.log10(usual.time[-1]), atol=1e-3)
+
+
+@pytest.mark.parametrize("t0", [1e16, 1e20, 1e24])
+def test_merges_right_after_a_very_late_moment_are_there(t0):
+    """Steps that are shorter than the spacing of numbers at t0 have the same time, and are not the start."""
+    state = sphere.uniform(10, dim=2, seed=1)
+    early, late = (ms.predict_merges(state, ms.Attention(dim=2, beta=9.0), t) for t in (0.0, t0))
+    assert set(late.child.tolist()) == set(early.child.tolist())
