@@ -67,7 +67,7 @@ SINCE, LEFT, SEEN, ASIDE, STRAYED = range(5)
 which it was seen away after that; since when it has been `CLOSE` to being away, and 1 where it was so for as long as if it had left."""
 
 
-class Watched(NamedTuple):
+class Outcome(NamedTuple):
     """What became of each follower (f,): whether it has `left`; when it was seen away for the last time, infinity where it does not
     come `back`; whether it has `strayed`, and might leave if things were a little different; the leaders `visited` (f, m) beside whom
     it was, once it had left."""
@@ -96,16 +96,15 @@ def make_work(m, d):
 
 
 @compiled
-def _step(y, own, places, seen, rule, h, work):
-    """One linearly implicit Euler step of length h of a token y (d,) of mass `own` among `places` (m, d), where it sees the masses
-    `seen` (m,): y + (I - h J)^-1 h F in the tangent space. False where the symmetric part of I - h J is not positive: the token may
-    leave within the step.
+def _linearize(y, own, places, seen, rule, h, work):
+    """The force F on a token y (d,) of mass `own` among `places` (m, d), where it sees the masses `seen` (m,), and the matrix I - h J
+    with its derivative J, into `work`.
 
     With p_j the attention weights, p_0 that of the token itself, D_j = P_y x_j, and g_j the gradient of logit j,
 
         F = sum_j p_j D_j,   J = sum_j p_j D_j (g_j - g)^T - sum_j p_j <y, x_j> I,   g = sum_j p_j g_j + p_0 g_0,
 
-    the derivative of F; g_j = beta P_y M x_j and g_0 = beta P_y (M + M^T) y. For M = I it is symmetric.
+    where g_j = beta P_y M x_j and g_0 = beta P_y (M + M^T) y. For M = I it is symmetric.
     """
     weights, beta, form = work.weights, rule.beta, rule.form
     force, mean, gradient = work.vectors[0], work.vectors[1], work.vectors[2]
@@ -162,7 +161,14 @@ def _step(y, own, places, seen, rule, h, work):
         for b in range(d):
             matrix[a, b] = -h * (matrix[a, b] - normal * y[b])
         matrix[a, a] += 1.0 + h * held
-    # Cholesky of the symmetric part, which only has to exist. (The normal direction has the value 1 + h held, and no force.)
+
+
+@compiled
+def _solve(h, work):
+    """(I - h J)^-1 h F in place of the force F of `work`; False where the symmetric part of I - h J is not positive."""
+    force, matrix, part = work.vectors[0], work.matrices[0], work.matrices[1]
+    d = len(force)
+    # Cholesky of the symmetric part, which only has to exist. (The normal direction has a positive value, and no force.)
     for a in range(d):
         for b in range(a + 1):
             value = 0.5 * (matrix[a, b] + matrix[b, a])
@@ -187,11 +193,22 @@ def _step(y, own, places, seen, rule, h, work):
         for c in range(a + 1, d):
             force[a] -= matrix[a, c] * force[c]
         force[a] /= matrix[a, a]
+    return True
+
+
+@compiled
+def _step(y, own, places, seen, rule, h, work):
+    """One linearly implicit Euler step of length h in the tangent space: y + (I - h J)^-1 h F, as in `_linearize`. False where the
+    symmetric part of I - h J is not positive: the token may leave within the step."""
+    _linearize(y, own, places, seen, rule, h, work)
+    if not _solve(h, work):
+        return False
+    force = work.vectors[0]
     square = 0.0
-    for a in range(d):
+    for a in range(len(y)):
         y[a] += force[a]
         square += y[a] * y[a]
-    for a in range(d):
+    for a in range(len(y)):
         y[a] /= math.sqrt(square)
     return True
 
@@ -280,7 +297,7 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
 
 @compiled
 def leaving(begin, width, pieces, followers, rule):
-    """Which `followers` leave their leader, as the `rule` says: `Watched`.
+    """Which `followers` leave their leader, as the `rule` says: `Outcome`.
 
     `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand.
     """
@@ -320,4 +337,4 @@ def leaving(begin, width, pieces, followers, rule):
             lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
             lost[k] |= tracks[k, SINCE] < np.inf
     left = lost | (tracks[:, LEFT] > 0.0)
-    return Watched(left, np.where(lost, np.inf, tracks[:, SEEN]), tracks[:, STRAYED] > 0.0, visited)
+    return Outcome(left, np.where(lost, np.inf, tracks[:, SEEN]), tracks[:, STRAYED] > 0.0, visited)

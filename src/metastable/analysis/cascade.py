@@ -13,6 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
@@ -172,30 +173,43 @@ def predict_merges(
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
     clusters = Clusters(tokens, model, t0, radius)
-    encounter = ENCOUNTER / clusters.pace
     path = clusters.path(clusters.places, ARRIVED * radius)
-    alone = tree = clusters.read(path)
+    alone = clusters.read(path)
     carried = _carried(clusters, path)
     if carried is None or carried.groups.max() >= MOST_CLUSTERS:
-        torn, close = np.full(len(tree), carried is not None), clusters.leaders[:0]
-        apart = torn
-    else:
-        points, few = (Clusters(tokens, model, t0, radius, groups) for groups in (carried.groups, carried.few))
-        way, close = points.group_path(points.places, carried.together), carried.close
-        tree = points.read(way)
-        # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
-        torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
-        apart = unseen(tree, points.read(way, ROUGH, SHORT))
-        if not points.pulled_back:
-            apart |= holding(tree, wavering(points, [way], last_ones(carried.groups)))
-        if torn.any() or len(tree) != len(alone):
-            places = [few.places, *few.disturbed(blur)]
-            base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
-            return with_doubts(tree, base, copies, t0, encounter, torn | apart)
+        return _disturbed_leaders(clusters, alone, alone, np.full(len(alone), carried is not None), blur)
+    points = Clusters(tokens, model, t0, radius, carried.groups)
+    way = points.group_path(points.places, carried.together)
+    tree = points.read(way)
+    unsure = unseen(tree, points.read(way, ROUGH, SHORT))
+    if not points.pulled_back:
+        unsure |= holding(tree, wavering(points, [way], last_ones(carried.groups)))
+    # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
+    torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
+    if not torn.any() and len(tree) == len(alone):
+        return _disturbed_leaders(clusters, tree, alone, unsure, blur, carried.close)
+    few = Clusters(tokens, model, t0, radius, carried.few)
+    places = [few.places, *few.disturbed(blur)]
+    base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
+    return with_doubts(tree, base, copies, t0, few.encounter, torn | unsure)
+
+
+def _disturbed_leaders(
+    clusters: Clusters,
+    tree: MergeTree,
+    alone: MergeTree,
+    unsure: NDArray[np.bool_],
+    blur: float | None,
+    close: IntArray | None = None,
+) -> MergeTree:
+    """The tree with its doubts, from disturbed cascades of leaders `alone`: also of what is `unsure` (m,), and of those clusters that
+    tokens which are `close` to leaving leave there."""
     disturbed = clusters.disturbed(blur) if len(clusters.leaders) > 1 else []
-    ways = [clusters.path(places, ARRIVED * radius, tolerance=DISTURBED) for places in disturbed]
-    torn |= apart | holding(tree, wavering(clusters, ways, close))
-    return with_doubts(tree, alone, [clusters.read(way, ROUGH) for way in ways], t0, encounter, torn)
+    ways = [clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED) for places in disturbed]
+    copies = [clusters.read(way, ROUGH) for way in ways]
+    if close is not None:
+        unsure = unsure | holding(tree, wavering(clusters, ways, close))
+    return with_doubts(tree, alone, copies, clusters.t0, clusters.encounter, unsure)
 
 
 def counts_after(
@@ -374,6 +388,11 @@ class Clusters:
     def _gathered(self) -> float:
         """Distance to the first token within which all are one cluster for ever: there logits are equal, and it does not move."""
         return min(ARRIVED * self.radius, GATHERED / (1.0 + self.strength))
+
+    @property
+    def encounter(self) -> float:
+        """Time that a fall takes."""
+        return ENCOUNTER / self.pace
 
     @property
     def strength(self) -> float:

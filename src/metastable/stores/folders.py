@@ -108,10 +108,10 @@ def _put(folder: Path, target: Path, overwrite: bool, check: Callable[[Path], No
     for rival in range(RIVALS):
         if overwrite:
             old = folder / (f"{OLD}{rival}" if rival else OLD)
-            if check is not None:
-                find(
-                    target
-                )  # a writer between its steps has taken away what is to be looked at, or will be there at once
+            if (
+                check is not None
+            ):  # a writer between its steps has taken away what is to be looked at, and is done at once
+                find(target)
             with suppress(FileNotFoundError):
                 move(target, old)
             if check is not None and os.path.lexists(old):

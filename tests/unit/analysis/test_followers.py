@@ -55,7 +55,7 @@ def test_times_are_as_sure_as_they_say(name):
         assert guess.doubtful[row] or guess.parent[row] == parent
         off = abs(np.log10((guess.time[row] - t0) / (t - t0)))
         assert guess.doubtful[row] or off < SURE * guess.uncertainty[row] + 1e-4
-    assert (guess.doubtful & seen).sum() < max(2, seen.sum())
+    assert not guess.doubtful[seen].all()
 
 
 @pytest.mark.parametrize(
