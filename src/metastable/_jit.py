@@ -1,4 +1,5 @@
-"""Numba's `njit`, with on-disk caches that notice every change of the package; and `part`, for what is compiled into its callers.
+"""Numba's `njit`, with on-disk caches that notice every change of the package; and `part`, for what is compiled into its callers (with
+the options `PART` also Numba's `overload` and `register_jitable`, for what Python calls as it is).
 
 Numba ties cached machine code to the file that defines a function. Our functions inline or call (through addresses, with
 structures that another file lays out) functions of other files, so code that was cached before one of those changed would be
@@ -222,12 +223,15 @@ def _refuse(*arguments: Any, **named: Any) -> None:
     raise TypeError("this function is part of compiled functions and has no machine code of its own; call those")
 
 
+PART: dict[str, Any] = {"pipeline_class": _PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""What Numba is told of parts."""
+
+
 def part(function: Callable | None = None, **options: Any) -> Any:
     """`numba.njit` for functions that only other compiled functions call."""
     if function is None:
         return lambda inner: part(inner, **options)
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    dispatcher: Any = numba.njit(pipeline_class=_PartCompiler, **wrappers, **options)(function)
+    dispatcher: Any = numba.njit(**PART, **options)(function)
     # Numba takes the constants in a call for types of their own and would compile `f(x, 0)`, `f(x, 1)` and `f(x, i)` one by one.
     find = dispatcher.get_call_template
     dispatcher.get_call_template = lambda arguments, named: find(

@@ -62,10 +62,6 @@ class Film(ABC):
         """Number of steps."""
         return len(self.start)
 
-    def time(self, step: int, u: float) -> float:
-        """The time at a fraction of a step."""
-        return float(self.start[step]) + u * float(self.width[step])
-
     def locate(self, t: float) -> Moment:
         """Step and fraction of a time; the end for a later one."""
         step = max(0, bisect_right(self._starts, t) - 1)
@@ -78,9 +74,9 @@ class Film(ABC):
 
     def last_parting(
         self, together: Partition, leaders: IntArray, begin: Moment, end: Moment, resolution: float
-    ) -> tuple[Moment, Moment] | None:
+    ) -> tuple[int, float, float]:
         """The last time between two moments at which `leaders` that share a label of `together` were in different clusters: the
-        moments before and after; None when they never were.
+        step, and the fractions of it before and after; the step is -1 when they never were.
 
         A stretch is cut in two until it is sure that no link opens in it, or tokens move so little that its ends tell all.
         """
@@ -100,8 +96,8 @@ class Film(ABC):
                     while high - low > resolution:
                         middle = 0.5 * (low + high)
                         low, high = (middle, high) if self._apart(step, middle, leaders, together) else (low, middle)
-                    return (step, low), (step, high)
-        return None
+                    return step, low, high
+        return -1, 0.0, 0.0
 
     def _apart(self, step: int, u: float, leaders: IntArray, together: Partition) -> bool:
         """Whether leaders that share a label are in different clusters at a moment."""

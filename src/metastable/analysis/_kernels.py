@@ -15,7 +15,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from metastable._jit import njit
+from metastable._jit import njit, part
 
 LEAF = 24
 """Tokens per leaf of the tree."""
@@ -26,6 +26,8 @@ FEW = 128
 
 compiled = njit(cache=True, error_model="numpy", nogil=True)
 inlined = njit(cache=True, error_model="numpy", nogil=True, inline="always")
+inner = part(error_model="numpy", nogil=True)
+"""For functions that only compiled functions call."""
 
 
 @inlined
@@ -460,3 +462,15 @@ def refine(a, b):
             count += 1
         labels[k] = c
     return labels
+
+
+@compiled
+def friends(labels, first, mates, away):
+    """For each of those that are `away` (n,) the first one of `mates` (n,) that has the same label and the same `first`; -1 where there
+    is none, and for the others."""
+    classes = refine(by_first_token(labels, labels.max() + 1), first)
+    mate = np.full(classes.max() + 1, -1, np.int64)
+    for k in range(classes.size):
+        if mates[k] and mate[classes[k]] < 0:
+            mate[classes[k]] = k
+    return np.where(away, mate[classes], -1)

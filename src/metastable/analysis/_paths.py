@@ -6,12 +6,30 @@ Only ever imported inside functions: Numba takes half a second to load.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from metastable.analysis._kernels import compiled, labels_few
+from metastable.analysis._kernels import compiled, inner, labels_few
 
 LEBESGUE = 2.21
 """As in `_film`: a polynomial of degree 4 exceeds the largest of its values at five equidistant nodes by at most this factor."""
+
+
+SHALLOW = 1e-3
+"""As in `_film`."""
+
+
+class PathFilm(NamedTuple):
+    """The clusters of a path of points: a film, as in `_film`, for compiled code. `pieces` and `owner` as in `leaders.Path`; `bound`,
+    largest squared chord of a link."""
+
+    start: Any
+    width: Any
+    radius: Any
+    pieces: Any
+    owner: Any
+    bound: Any
 
 
 @compiled
@@ -22,7 +40,7 @@ def places_at(piece, u):
     return x
 
 
-@compiled
+@inner
 def write_places(piece, u, x):
     """The same, into x."""
     m, d = x.shape
@@ -37,13 +55,32 @@ def write_places(piece, u, x):
             x[k, a] /= np.sqrt(square)
 
 
+@inner
+def _write_owners(piece, owner, u, x):
+    """As `write_places`, for points that are their own `owner` (m,); the others, who are where their owner is, are left out."""
+    for k in range(len(x)):
+        if owner[k] == k:
+            write_places(piece[:, k : k + 1], u, x[k : k + 1])
+
+
 @compiled
-def labels_at(piece, u, bound):
+def labels_at(piece, owner, u, bound):
     """Clusters of points at the fraction u of a step."""
-    return labels_few(places_at(piece, u), bound)
+    x = np.empty(piece.shape[1:])
+    _write_owners(piece, owner, u, x)
+    alone, count = np.empty(len(x), np.int64), 0
+    for k in range(len(x)):
+        alone[k] = count
+        if owner[k] == k:
+            x[count] = x[k]
+            count += 1
+    labels, found = labels_few(x[:count], bound), np.empty(len(x), np.int64)
+    for k in range(len(x)):
+        found[k] = labels[alone[k]] if owner[k] == k else found[owner[k]]
+    return found
 
 
-@compiled
+@inner
 def _grow(linked, label, labels, seed, queue):
     """Give `label` to every point that chains of links connect with `seed`."""
     labels[seed], queue[0] = label, seed
@@ -57,7 +94,7 @@ def _grow(linked, label, labels, seed, queue):
                 last += 1
 
 
-@compiled
+@inner
 def _square(x, k, y, j):
     """|x_k - y_j|^2."""
     total = 0.0
@@ -66,7 +103,7 @@ def _square(x, k, y, j):
     return total
 
 
-@compiled
+@inner
 def _turn(states, k, j):
     """How far x_k - x_j is from its value in the middle at the farthest of five nodes, squared."""
     farthest = 0.0
@@ -78,8 +115,8 @@ def _turn(states, k, j):
     return farthest
 
 
-@compiled
-def held(piece, low, high, bound):
+@inner
+def held_in(piece, owner, low, high, bound):
     """Parts of clusters (m,) that hold together from fraction `low` of a step to `high`, and how far any pair that may open or close a
     link in between changes its chord at most, from the middle on (0 when no link changes).
 
@@ -90,18 +127,22 @@ def held(piece, low, high, bound):
     m, d = piece.shape[1:]
     states = np.empty((5, m, d))
     for node in range(5):
-        states[node] = places_at(piece, low + (high - low) * 0.25 * node)
+        _write_owners(piece, owner, low + (high - low) * 0.25 * node, states[node])
     chord = np.sqrt(bound)
     way = np.empty(m)
+    linked = np.zeros((m, m), np.bool_)
+    change = 0.0
     for k in range(m):
+        if owner[k] != k:
+            linked[k, owner[k]] = linked[owner[k], k] = True
+            continue
         farthest = 0.0
         for node in range(5):
             farthest = max(farthest, _square(states[node], k, states[2], k))
         way[k] = LEBESGUE * np.sqrt(farthest)
-    linked = np.zeros((m, m), np.bool_)
-    change = 0.0
-    for k in range(m):
         for j in range(k):
+            if owner[j] != j:
+                continue
             apart = np.sqrt(_square(states[2], k, states[2], j))
             moved = way[k] + way[j]
             if not (apart + moved <= chord or apart - moved > chord):
@@ -117,24 +158,15 @@ def held(piece, low, high, bound):
     return labels, change
 
 
-@compiled
-def last_unsure(pieces, bound, partition, asked, step):
-    """The last step up to `step`, of those that are `asked` for, in which points that share a label of `partition` are not sure to hold
-    together; -1 when there is none."""
-    groups = partition.max()
-    while step >= 0 and not (asked[step] and _opens(pieces[step], 0.0, 1.0, bound, partition, groups)[0]):
-        step -= 1
-    return step
-
-
-@compiled
-def _opens(piece, low, high, bound, partition, groups):
-    """Whether points that share a label of `partition` (-1: does not matter) may part in a stretch of a step; and `held`'s change."""
-    labels, change = held(piece, low, high, bound)
+@inner
+def _opens(piece, owner, low, high, bound, partition, groups):
+    """Whether points that share a label of `partition` (-1: does not matter) may part in a stretch of a step; and the change that
+    `held_in` tells."""
+    labels, change = held_in(piece, owner, low, high, bound)
     return _parts(labels, partition, groups), change
 
 
-@compiled
+@inner
 def _parts(labels, partition, groups):
     """Whether points that share one of the labels 0 to `groups` of `partition` (-1: does not matter) differ in `labels`."""
     first = np.full(groups + 1, -1, np.int64)
@@ -148,26 +180,26 @@ def _parts(labels, partition, groups):
     return False
 
 
-@compiled
-def _parting_in(piece, bound, together, low, high, shallow, resolution):
-    """`last_parting_of` in one step, between two of its fractions: (True, apart, together from then on), or (False, 0, 0)."""
+@inner
+def _parting_in(piece, owner, bound, together, low, high, shallow, resolution):
+    """`last_parting` in one step, between two of its fractions: (True, apart, together from then on), or (False, 0, 0)."""
     groups = together.max()
     lows, highs = np.empty(64), np.empty(64)
     lows[0], highs[0], count = low, high, 1
     while count > 0:
         count -= 1
         low, high = lows[count], highs[count]
-        opens, change = _opens(piece, low, high, bound, together, groups)
+        opens, change = _opens(piece, owner, low, high, bound, together, groups)
         if not opens:
             continue
         if change > shallow and high - low > resolution and count < 62:
             middle = 0.5 * (low + high)
             lows[count], highs[count], lows[count + 1], highs[count + 1] = low, middle, middle, high
             count += 2
-        elif _parts(labels_at(piece, low, bound), together, groups):
+        elif _parts(labels_at(piece, owner, low, bound), together, groups):
             while high - low > resolution:
                 middle = 0.5 * (low + high)
-                if _parts(labels_at(piece, middle, bound), together, groups):
+                if _parts(labels_at(piece, owner, middle, bound), together, groups):
                     low = middle
                 else:
                     high = middle
@@ -175,18 +207,58 @@ def _parting_in(piece, bound, together, low, high, shallow, resolution):
     return False, 0.0, 0.0
 
 
-@compiled
-def last_parting_of(pieces, bound, together, start, stop, shallow, resolution):
-    """The last moment from `start` to `stop`, (step, fraction) both, at which points that share a label of `together` (m,) were in
-    different clusters (label -1: does not matter).
+# ---------------------------------------------------------------------------------------------------- what films can do
 
-    It is proven that nothing happens where it does not look, but that links which open by less than the chord `shallow` and close
+
+@inner
+def look(film, step, u):
+    """Clusters (m,) at a moment."""
+    return labels_at(film.pieces[step], film.owner[step], u, film.bound)
+
+
+@inner
+def held(film, step, low, high):
+    """As `held_in` says."""
+    return held_in(film.pieces[step], film.owner[step], low, high, film.bound)
+
+
+@inner
+def locate(film, t):
+    """Step and fraction of a time; the end for a later one."""
+    step = max(0, np.searchsorted(film.start, t, side="right") - 1)
+    return step, min(1.0, max(0.0, (t - film.start[step]) / film.width[step]))
+
+
+@inner
+def last_unsure(film, step, asked, partition):
+    """The last step up to `step`, of those that are `asked` for, in which points that share a label of `partition` are not sure to hold
+    together; -1 when there is none."""
+    groups = partition.max()
+    while step >= 0:
+        if asked[step]:
+            labels, _ = held(film, step, 0.0, 1.0)
+            if _parts(labels, partition, groups):
+                break
+        step -= 1
+    return step
+
+
+@inner
+def last_parting(film, together, leaders, begin, end, resolution):
+    """The last moment from `begin` to `end`, (step, fraction) both, at which `leaders` that share a label of `together` were in
+    different clusters.
+
+    It is proven that nothing happens where it does not look, but that links which open by less than `SHALLOW` of the radius and close
     again may go unseen. Returns (step, apart, together from then on); step -1 when there is none.
     """
-    for step in range(stop[0], start[0] - 1, -1):
-        first, last = start[1] if step == start[0] else 0.0, stop[1] if step == stop[0] else 1.0
-        if first < last:
-            found, before, after = _parting_in(pieces[step], bound, together, first, last, shallow, resolution)
+    groups = np.full(film.pieces.shape[2], -1, np.int64)
+    groups[leaders] = together
+    shallow = SHALLOW * film.radius
+    for step in range(end[0], begin[0] - 1, -1):
+        low, high = begin[1] if step == begin[0] else 0.0, end[1] if step == end[0] else 1.0
+        if low < high:
+            piece, owner = film.pieces[step], film.owner[step]
+            found, apart, after = _parting_in(piece, owner, film.bound, groups, low, high, shallow, resolution)
             if found:
-                return step, before, after
+                return step, apart, after
     return -1, 0.0, 0.0

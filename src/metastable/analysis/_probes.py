@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastable.analysis._kernels import compiled
+from metastable.analysis._kernels import compiled, inner
 from metastable.analysis._paths import places_at, write_places
 
 CALM = 0.01
@@ -89,13 +89,13 @@ class Work(NamedTuple):
     before: Any
 
 
-@compiled
+@inner
 def make_work(m, d):
     """Memory for steps among m places in dimension d."""
     return Work(np.empty(m), np.empty((3, d)), np.empty((2, d, d)), np.empty((m, d)), np.empty(d))
 
 
-@compiled
+@inner
 def _linearize(y, own, places, seen, rule, h, work):
     """The force F on a token y (d,) of mass `own` among `places` (m, d), where it sees the masses `seen` (m,), and the matrix I - h J
     with its derivative J, into `work`.
@@ -163,7 +163,7 @@ def _linearize(y, own, places, seen, rule, h, work):
         matrix[a, a] += 1.0 + h * held
 
 
-@compiled
+@inner
 def _solve(h, work):
     """(I - h J)^-1 h F in place of the force F of `work`; False where the symmetric part of I - h J is not positive."""
     force, matrix, part = work.vectors[0], work.matrices[0], work.matrices[1]
@@ -196,7 +196,7 @@ def _solve(h, work):
     return True
 
 
-@compiled
+@inner
 def _step(y, own, places, seen, rule, h, work):
     """One linearly implicit Euler step of length h in the tangent space: y + (I - h J)^-1 h F, as in `_linearize`. False where the
     symmetric part of I - h J is not positive: the token may leave within the step."""
@@ -213,7 +213,7 @@ def _step(y, own, places, seen, rule, h, work):
     return True
 
 
-@compiled
+@inner
 def _square(y, place):
     """The squared chord between two points."""
     square = 0.0
@@ -222,13 +222,13 @@ def _square(y, place):
     return square
 
 
-@compiled
+@inner
 def _far(y, place, limit):
     """Whether y is not closer than the chord `limit`."""
     return not _square(y, place) < limit * limit
 
 
-@compiled
+@inner
 def _calm(places, c, heaviest, beta, distance):
     """Whether nobody at place c, who sees at most the mass `heaviest` elsewhere, is drawn from it by more than `distance`.
 
@@ -244,7 +244,7 @@ def _calm(places, c, heaviest, beta, distance):
     return 4.0 * heaviest * math.exp(beta * (nearest - 1.0)) < distance
 
 
-@compiled
+@inner
 def _follow(k, followers, rule, leg, y, track, visited, work):
     """Move follower k, who is at y (d,), along a leg of the leaders; False where it is lost.
 

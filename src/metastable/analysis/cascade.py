@@ -10,7 +10,9 @@ milliseconds.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +43,13 @@ from metastable.analysis.followers import (
     watch,
     wavering,
 )
-from metastable.analysis.merging import WINDOW, Events, MergeTree
+from metastable.analysis.merging import WINDOW, MergeTree, tree_of_rest
 from metastable.analysis.scales import cluster_radius
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
+
+Found = TypeVar("Found")
 
 LATEST = 1e300
 """The end of time: what has not merged by then never does, as far as double precision tells."""
@@ -183,14 +187,16 @@ def predict_merges(
     tree = points.read(way)
     unsure = unseen(tree, points.read(way, ROUGH, SHORT))
     if not points.pulled_back:
-        unsure |= holding(tree, wavering(points, [way], last_ones(carried.groups)))
+        unsure |= holding(tree, wavering(points, way, last_ones(carried.groups)))
     # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
     torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
     if not torn.any() and len(tree) == len(alone):
         return _disturbed_leaders(clusters, tree, alone, unsure, blur, carried.close)
     few = Clusters(tokens, model, t0, radius, carried.few)
-    places = [few.places, *few.disturbed(blur)]
-    base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
+    base, *copies = _side_by_side(
+        lambda start: few.read(few.group_path(start, carried.back, DISTURBED), ROUGH),
+        [few.places, *few.disturbed(blur)],
+    )
     return with_doubts(tree, base, copies, t0, few.encounter, torn | unsure)
 
 
@@ -205,11 +211,27 @@ def _disturbed_leaders(
     """The tree with its doubts, from disturbed cascades of leaders `alone`: also of what is `unsure` (m,), and of those clusters that
     tokens which are `close` to leaving leave there."""
     disturbed = clusters.disturbed(blur) if len(clusters.leaders) > 1 else []
-    ways = [clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED) for places in disturbed]
-    copies = [clusters.read(way, ROUGH) for way in ways]
-    if close is not None:
-        unsure = unsure | holding(tree, wavering(clusters, ways, close))
+
+    def copy(places: FloatArray) -> tuple[MergeTree, dict[int, float]]:
+        way = clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED)
+        return clusters.read(way, ROUGH), {} if close is None else wavering(clusters, way, close)
+
+    found = _side_by_side(copy, disturbed)
+    for _, until in found:
+        unsure = unsure | holding(tree, until)
+    copies = [tree for tree, _ in found]
     return with_doubts(tree, alone, copies, clusters.t0, clusters.encounter, unsure)
+
+
+def _side_by_side(function: Callable[[FloatArray], Found], starts: list[FloatArray]) -> list[Found]:
+    """What a function that is mostly compiled makes of each start: as many at a time as there are threads."""
+    from metastable.kernels.cpu.threads import thread_count
+
+    threads = min(len(starts), thread_count(None))
+    if threads < 2:
+        return [function(start) for start in starts]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, starts))
 
 
 def counts_after(
@@ -243,7 +265,7 @@ def _count_at(path: Any, wait: float, places: FloatArray, bound: float) -> float
         return math.nan
     step = max(0, int(np.searchsorted(path.begin, wait, side="right")) - 1)
     fraction = min(1.0, (wait - path.begin[step]) / path.width[step])
-    return float(_paths.labels_at(path.pieces[step], fraction, bound).max() + 1)
+    return float(_paths.labels_at(path.pieces[step], path.owner[step], fraction, bound).max() + 1)
 
 
 def counts_refusal(model: Attention, tokens: int) -> str | None:
@@ -452,5 +474,5 @@ class Clusters:
         """The merges of a path, as `merge_tree` reads those of a run."""
         if len(path.begin) == 0:  # nothing moves
             stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
-            return Events().tree(self.radius, stands, stands, refined=True)
+            return tree_of_rest(self.radius, stands)
         return tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)

@@ -16,14 +16,13 @@ falls, a heavier one is still held by its own mass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastable._checks import FloatArray
-from metastable.analysis._film import SHALLOW, Film, IntArray, Moment, Partition, by_first_token
+from metastable.analysis._film import IntArray, by_first_token
 from metastable.analysis.clusters import cluster_leaders, link_bound
 from metastable.analysis.merging import WINDOW, MergeTree, tree_of_film
 
@@ -132,16 +131,15 @@ def unsteady(clusters: Any, seen: Watched) -> tuple[NDArray[np.bool_], float]:
     return found, float(np.max(seen.back[seen.left], initial=0.0))
 
 
-def wavering(clusters: Any, ways: list[Any], tokens: IntArray) -> dict[int, float]:
-    """The clusters that followers may change: those that one of the `tokens` leaves or visits on one of the disturbed `ways`, by
-    leader, and until when."""
+def wavering(clusters: Any, way: Any, tokens: IntArray) -> dict[int, float]:
+    """The clusters that followers may change: those that one of the `tokens` leaves or visits on this `way`, by leader, and until
+    when."""
     found: dict[int, float] = {}
-    for way in ways:
-        seen = watch(clusters, way, tokens)
-        for row in np.flatnonzero(seen.left):
-            home = clusters.leaders[clusters.labels[tokens[row]]]
-            until = clusters.t0 + LONGER * float(seen.back[row]) / clusters.pace
-            found |= {leader: max(until, found.get(leader, 0.0)) for leader in (int(home), *seen.visited[row].tolist())}
+    seen = watch(clusters, way, tokens)
+    for row in np.flatnonzero(seen.left):
+        home = clusters.leaders[clusters.labels[tokens[row]]]
+        until = clusters.t0 + LONGER * float(seen.back[row]) / clusters.pace
+        found |= {leader: max(until, found.get(leader, 0.0)) for leader in (int(home), *seen.visited[row].tolist())}
     return found
 
 
@@ -166,41 +164,6 @@ def parted_by_mass(groups: IntArray, masses: FloatArray) -> IntArray:
     return by_first_token(found)
 
 
-@dataclass(frozen=True)
-class PathFilm(Film):
-    """The clusters of a path of points, by compiled code: `pieces` as in `leaders.Path`; `bound`, largest squared chord of a link."""
-
-    pieces: FloatArray
-    bound: float
-
-    def last_unsure(self, step: int, asked: NDArray[np.bool_], partition: Partition) -> int:
-        from metastable.analysis import _paths
-
-        return _paths.last_unsure(self.pieces, self.bound, partition, asked, step)
-
-    def last_parting(
-        self, together: Partition, leaders: IntArray, begin: Moment, end: Moment, resolution: float
-    ) -> tuple[Moment, Moment] | None:
-        from metastable.analysis import _paths
-
-        groups = np.full(self.pieces.shape[2], -1, np.int64)
-        groups[leaders] = together
-        shallow = SHALLOW * self.radius
-        step, low, high = _paths.last_parting_of(self.pieces, self.bound, groups, begin, end, shallow, resolution)
-        return None if step < 0 else ((step, low), (step, high))
-
-    def look(self, step: int, u: float) -> Partition:
-        from metastable.analysis import _paths
-
-        return _paths.labels_at(self.pieces[step], u, self.bound)
-
-    def held(self, step: int, low: float, high: float) -> tuple[Partition, float]:
-        """As `Film` says. Only distances count: a cluster that falls as one holds. The way is that of pairs whose link may change."""
-        from metastable.analysis import _paths
-
-        return _paths.held(self.pieces[step], low, high, self.bound)
-
-
 def tree_of_groups(
     path: Any,
     groups: IntArray,
@@ -215,7 +178,9 @@ def tree_of_groups(
     As `merge_tree` reads a run, by windows of its time, so that a cluster that stretches for a moment while it falls is one. Tokens
     that part later are apart from the start.
     """
-    film = PathFilm(begin + path.begin / pace, path.width / pace, radius, path.pieces, link_bound(radius))
+    from metastable.analysis._paths import PathFilm
+
+    film = PathFilm(begin + path.begin / pace, path.width / pace, radius, path.pieces, path.owner, link_bound(radius))
     return in_tokens(tree_of_film(film, window, resolution), groups)
 
 

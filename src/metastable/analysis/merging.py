@@ -14,10 +14,9 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._words import counted
 from metastable.analysis import _html
-from metastable.analysis._film import Film, IntArray, Moment, Partition, RunFilm, by_first_token, refine
+from metastable.analysis._film import Film, IntArray, Partition, RunFilm, by_first_token, refine
 from metastable.analysis.clusters import (
     cluster_leaders,
-    cluster_sizes,
     labels_of_unit_tokens,
     leaders_of_labels,
     link_bound,
@@ -34,12 +33,8 @@ FINEST_RESOLUTION = 1e-15
 """Smallest fraction of a step that bisection can tell from the next floating-point number."""
 NARROWEST_WINDOW = 1e-12
 """Smallest relative distance of checkpoints whose times floating-point numbers tell apart."""
-BRIEF = tuple(2.0**-power for power in range(7, -1, -1))
-"""How long before the end of a separation it is looked whether there was none, in halves of a window."""
 WINDOW = 0.1
 """Relative length of the windows in which clusters are compared."""
-EARLIEST = 1e-6
-"""The first checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -273,180 +268,46 @@ def tree_of_run(run: Trajectory, radius: float | None, window: float, resolution
 
 def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     """Merges between saved times."""
+    from metastable.analysis import _rewind
+
     times, states = saved_grid(run)
     final = partition = labels_of_unit_tokens(states[-1], bound)
-    events = Events()
+    merges, count = _rewind.no_merges(len(final)), 0
     for index in range(len(times) - 2, -1, -1):
         earlier = refine(labels_of_unit_tokens(states[index], bound), partition)
-        leaders, sizes = cluster_leaders(earlier), cluster_sizes(earlier)
-        alone = np.arange(len(leaders))
-        events.add(alone, by_first_token(partition[leaders]), leaders, sizes, times[index], times[index + 1])
+        leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
+        later = by_first_token(partition[leaders])
+        moments = times[index], times[index + 1]
+        count = _rewind.record(merges, count, np.arange(len(leaders)), later, leaders, sizes, moments)
         partition = earlier
-    return events.tree(radius, partition, final, refined=False, until=float(times[-1]))
+    known = merges[0][:count], merges[1][:count]
+    return _as_tree(known, radius, partition, final, refined=False, until=float(times[-1]))
 
 
-def tree_of_film(film: Film, window: float = WINDOW, resolution: float = 1e-9) -> MergeTree:
-    """Merges between checkpoints, refined on the dense output."""
-    rewind = _Rewind(film, window, resolution)
-    final = rewind.partition
-    asked = rewind.touched()
-    step = film.last_unsure(film.steps - 1, asked, rewind.partition)
-    while step >= 0:
-        rewind.pass_over(step, 0.0, 1.0)
-        step = film.last_unsure(step - 1, asked, rewind.partition)
-    rewind.compare(-1)
-    return rewind.events.tree(film.radius, rewind.partition, final, refined=True, until=rewind.end)
+def tree_of_film(film: Any, window: float = WINDOW, resolution: float = 1e-9) -> MergeTree:
+    """Merges between checkpoints, refined on the dense output; `film`: a `Film`, or a `_paths.PathFilm`."""
+    from metastable.analysis import _rewind
+
+    reader = _rewind.rewind if isinstance(film, Film) else _rewind.rewind_path
+    merges, start, final = reader(film, window, resolution)
+    end = float(_rewind.time_of(film, (len(film.start) - 1, 1.0)))
+    return _as_tree(merges, film.radius, start, final, refined=True, until=end)
 
 
-class _Rewind:
-    """A run read backwards: `partition` tells who shares a cluster at all checkpoints from the current one on."""
-
-    def __init__(self, film: Film, window: float, resolution: float) -> None:
-        self.film, self.half, self.resolution = film, 0.5 * math.log1p(window), resolution
-        self.begin, self.end = film.time(0, 0.0), film.time(film.steps - 1, 1.0)
-        self.partition = film.look(film.steps - 1, 1.0)
-        self.events = Events()
-
-    def touched(self) -> NDArray[np.bool_]:
-        """Which steps (steps,) touch a window that those before them do not: the others are told by their neighbours."""
-        begins, ends = self.film.start, self.film.start + self.film.width
-        with np.errstate(divide="ignore"):
-            halves = [np.floor(np.log(times / EARLIEST) / self.half) for times in (begins, ends)]
-        return np.maximum(halves[0], -1.0) < np.maximum(halves[1], -1.0)
-
-    def pass_over(self, step: int, low: float, high: float) -> None:
-        """Compare clusters in the windows that touch (low, high] of a step, unless it is sure that nothing changes in it."""
-        first, last = self._halves(self.film.time(step, low)) + 1, self._halves(self.film.time(step, high))
-        if first > last:
-            return
-        held, _ = self.film.held(step, low, high)
-        if refine(held, self.partition).max() == self.partition.max():
-            return
-        if first == last or high - low <= self.resolution:
-            self.compare(last // 2)
-            return
-        middle = 0.5 * (low + high)
-        self.pass_over(step, middle, high)
-        self.pass_over(step, low, middle)
-
-    def compare(self, window: int) -> None:
-        """Who was together at the checkpoint of this window (-1: at the start), too? The others merge before the next one."""
-        begin, state = self._checkpoint(window)
-        earlier = refine(state, self.partition)
-        if earlier.max() > self.partition.max():
-            leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
-            crowd = np.bincount(self.partition[leaders])
-            moving = leaders[crowd[self.partition[leaders]] > 1]
-            # The next checkpoint behind the start is in the window where the first half begins after it, or in the one behind that.
-            later = window + 1 if window >= 0 else (self._halves(self.begin) + 1) // 2
-            end = self._checkpoint(later)[0]
-            self._chase(begin, end if end > begin else self._checkpoint(later + 1)[0], moving, sizes[earlier[moving]])
-        self.partition = earlier
-
-    def _chase(self, begin: Moment, end: Moment, leaders: IntArray, sizes: IntArray) -> None:
-        """Record the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first.
-
-        Whoever is away for a moment only is with its `friend`, with whom it was `before` that, and is not looked at until then.
-        """
-        film, later = self.film, by_first_token(self.partition[leaders])
-        own = np.arange(len(leaders))
-        friend, before = own.copy(), [begin] * len(leaders)
-        while later.max() + 1 < len(leaders):  # else all are apart, and nothing is left to be found
-            here = friend == own
-            since = max((before[k] for k in own[~here]), default=begin)
-            found = film.last_parting(by_first_token(later[here]), leaders[here], since, end, self.resolution)
-            if found is None and here.all():
-                break
-            if found is None:
-                end, friend = since, np.where([moment == since for moment in before], own, friend)
-                continue
-            end, after = found
-            earlier = refine(by_first_token(film.look(*end)[leaders])[friend], later)
-            for k, (other, moment) in self._brief(after, begin, leaders, earlier, later, here).items():
-                friend[k], before[k] = other, moment
-            earlier = by_first_token(earlier[friend])
-            if earlier.max() > later.max():
-                self.events.add(earlier, later, leaders, sizes, film.time(*end), film.time(*after))
-                later = earlier
-
-    def _brief(
-        self,
-        after: Moment,
-        begin: Moment,
-        leaders: IntArray,
-        apart: Partition,
-        later: Partition,
-        here: NDArray[np.bool_],
-    ) -> dict[int, tuple[int, Moment]]:
-        """Who of the leaders that are `here` is `apart` for less than half a window before the moment `after`: with whom of the
-        others it was together before, and when."""
-        found: dict[int, tuple[int, Moment]] = {}
-        first = leaders_of_labels(later)[later]
-        away = {
-            int(k): np.flatnonzero(here & (apart == apart[first[k]]) & (later == later[k]))
-            for k in np.flatnonzero(here & (apart != apart[first]))
-        }
-        for part in BRIEF:
-            moment = self.film.locate(self.film.time(*after) * (1.0 - part * self.half))
-            if moment <= begin or not away:
-                break
-            labels = self.film.look(*moment)[leaders]
-            for k, others in list(away.items()):
-                friends = others[labels[others] == labels[k]]
-                if len(friends):
-                    found[k] = int(friends[0]), moment
-                    del away[k]
-        return found
-
-    def _checkpoint(self, window: int) -> tuple[Moment, Partition]:
-        """The begin or the middle of a window, where there are fewer clusters, and these; the end where one of them is outside (so a
-        window that the end cuts has two, as all have). Before the first window: the start."""
-        if window < 0:
-            return (0, 0.0), self.film.look(0, 0.0)
-        times = [EARLIEST * math.exp(min(700.0, half * self.half)) for half in (2 * window, 2 * window + 1)]
-        moments = [self.film.locate(t if t < self.end else math.inf) for t in times]
-        states = [self.film.look(*moment) for moment in moments]
-        fewest = int(np.argmin([state.max() for state in states]))
-        return moments[fewest], states[fewest]
-
-    def _halves(self, t: float) -> int:
-        """Number of the last half window that has begun at time t, -1 when none has."""
-        return max(-1, math.floor(math.log(t / EARLIEST) / self.half)) if t > 0.0 else -1
+def _as_tree(
+    merges: tuple[FloatArray, IntArray],
+    radius: float,
+    start: Partition,
+    final: Partition,
+    refined: bool,
+    until: float | None,
+) -> MergeTree:
+    """The tree of merges from the last to the first, as in `_rewind.no_merges`."""
+    before, time = merges[0][::-1].T.copy()
+    return MergeTree(radius, start, final, time, before, *merges[1][::-1].T.copy(), refined, until=until)
 
 
-class Events:
-    """Merges, collected from the latest to the earliest."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, float, int, int, int, int]] = []
-
-    def add(
-        self, earlier: Partition, later: Partition, tokens: IntArray, weight: IntArray, before: float, time: float
-    ) -> None:
-        """Record every merge that leads from the finer partition `earlier` to the coarser `later`.
-
-        Both are partitions of the clusters led by `tokens`, which have `weight` tokens each.
-        """
-        if earlier.max() == later.max():
-            return
-        first = leaders_of_labels(earlier)
-        sizes = np.bincount(earlier, weights=weight).astype(np.int64)
-        home = later[first]
-        merged: list[tuple[float, float, int, int, int, int]] = []
-        for cluster in np.flatnonzero(np.bincount(home) > 1):
-            parts = np.flatnonzero(home == cluster)  # in order of their leaders
-            parent, size = int(tokens[first[parts[0]]]), int(sizes[parts[0]])
-            for part in parts[1:]:
-                merged.append((time, before, int(tokens[first[part]]), parent, int(sizes[part]), size))
-                size += int(sizes[part])
-        self.rows += merged[::-1]
-
-    def tree(
-        self, radius: float, start: Partition, final: Partition, refined: bool, until: float | None = None
-    ) -> MergeTree:
-        rows = self.rows[::-1]
-        columns = list(zip(*rows)) if rows else [()] * 6
-        time, before = (np.array(column, dtype=np.float64) for column in columns[:2])
-        child, parent, child_size, parent_size = (np.array(column, dtype=np.int64) for column in columns[2:])
-        row = (child, parent, child_size, parent_size)
-        return MergeTree(radius, start, final, time, before, *row, refined, until=until)
+def tree_of_rest(radius: float, labels: Partition) -> MergeTree:
+    """The tree of clusters that never merge, whatever is waited for."""
+    nothing = np.empty((0, 2)), np.empty((0, 4), np.int64)
+    return _as_tree(nothing, radius, labels, labels, refined=True, until=None)

@@ -10,6 +10,7 @@ import metastable as ms
 from metastable import sphere
 from metastable.analysis import _probes, cascade, cluster_leaders, leaders
 from metastable.analysis._film import by_first_token
+from metastable.analysis._kernels import compiled
 from metastable.analysis.cascade import COPIES
 from metastable.analysis.followers import MOST_POINTS, groups_of, parted_by_mass
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
@@ -98,6 +99,15 @@ def test_one_that_leaves_is_told_from_one_that_stays():
         assert seen.visited.tolist() == [[False, not stays]]
 
 
+@compiled
+def probe_steps(y, places, masses, rule, h, steps):
+    """Steps of a probe of mass 1, in place; whether it stays in all of them."""
+    work, stays = _probes.make_work(*places.shape), True
+    for _ in range(steps):
+        stays &= _probes._step(y, 1.0, places, masses, rule, h, work)
+    return stays
+
+
 @pytest.mark.parametrize("general", [False, True], ids=["Q = K = I", "Q, K"])
 @pytest.mark.parametrize("dim", [2, 3, 5])
 def test_a_probe_moves_like_a_token_among_frozen_places(dim, general):
@@ -107,16 +117,13 @@ def test_a_probe_moves_like_a_token_among_frozen_places(dim, general):
     model = ms.Attention(dim=dim, beta=4.0, key=form, frozen=ms.Frozen(places, masses))
     rule = _probes.Rule(4.0, form, not general, 0.1, 0.02)
     token = sphere.retract(places[0] + 0.05 * places[1])
-    work = _probes.make_work(4, dim)
     y = token.copy()
-    for _ in range(2000):
-        assert _probes._step(y, 1.0, places, masses, rule, 1e-3, work)
+    assert probe_steps(y, places, masses, rule, 1e-3, 2000)
     run = ms.simulate(model, token[None], until=2.0, progress=False)
     np.testing.assert_allclose(y, run.final[0], atol=2e-3)
     rest = ms.simulate(model, token[None], until=400.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
     y = sphere.retract(rest + 1e-3 * places[1])
-    for _ in range(30):
-        assert _probes._step(y, 1.0, places, masses, rule, 1e9, work)
+    assert probe_steps(y, places, masses, rule, 1e9, 30)
     np.testing.assert_allclose(y, rest, atol=1e-8)
 
 

@@ -9,8 +9,11 @@ import metastable as ms
 from metastable import sphere
 from metastable.analysis import _paths, cascade, leaders
 from metastable.analysis._film import Film, RunFilm, refine
+from metastable.analysis._kernels import compiled
+from metastable.analysis._paths import PathFilm
 from metastable.analysis.clusters import link_bound
-from metastable.analysis.followers import PathFilm, probes, tree_of_groups, unsteady, watch
+from metastable.analysis.followers import probes, tree_of_groups, unsteady, watch
+from metastable.analysis.merging import tree_of_film
 from metastable.integrate.rodas.forces import plain_surroundings
 
 # ------------------------------------------------------------------------------------------------ reading paths of points
@@ -45,16 +48,35 @@ def random_path(seed, steps=3, points=7, dim=3):
     return np.array(pieces)
 
 
+@compiled
+def quickly_held(film, step, low, high):
+    """What a compiled film says."""
+    return _paths.held(film, step, low, high)
+
+
+@compiled
+def quickly_parted(film, together, points, begin, end, resolution):
+    """What a compiled film says."""
+    return _paths.last_parting(film, together, points, begin, end, resolution)
+
+
+def films(pieces, radius):
+    """A path as a film that is read slowly, and as one that is compiled."""
+    steps, points = len(pieces), pieces.shape[2]
+    times = np.arange(float(steps)), np.ones(steps), radius, pieces
+    return PlainPath(*times), PathFilm(*times, np.tile(np.arange(points), (steps, 1)), link_bound(radius))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_held_parts_of_a_path_hold_at_every_moment(seed):
     pieces, radius = random_path(seed), 0.6
-    plain = PlainPath(np.arange(3.0), np.ones(3), radius, pieces)
+    plain, fast = films(pieces, radius)
     generator = np.random.default_rng(seed)
-    bound, parted = link_bound(radius), 0
+    parted = 0
     for step in range(3):
         for low, length in zip(0.8 * generator.random(20), 0.2 * generator.random(20)):
             high = low + length
-            labels, change = _paths.held(pieces[step], low, high, bound)
+            labels, change = quickly_held(fast, step, low, high)
             looks = [plain.look(step, u) for u in np.linspace(low, high, 25)]
             for look in looks:
                 assert refine(look, labels).max() == labels.max()
@@ -67,15 +89,36 @@ def test_held_parts_of_a_path_hold_at_every_moment(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_last_parting_of_a_path_is_that_of_the_slow_way(seed):
     pieces, radius = random_path(seed), 0.9
-    plain = PlainPath(np.arange(3.0), np.ones(3), radius, pieces)
-    fast = PathFilm(np.arange(3.0), np.ones(3), radius, pieces, link_bound(radius))
+    plain, fast = films(pieces, radius)
     together, points = np.zeros(4, dtype=np.int64), np.array([0, 2, 3, 6])
     for leaders_, labels in ((points, together), (np.arange(7), plain.look(2, 1.0))):
-        slow, quick = (film.last_parting(labels, leaders_, (0, 0.1), (2, 0.95), 1e-9) for film in (plain, fast))
-        assert (slow is None) == (quick is None)
-        if slow is not None:
-            assert quick[0][0] == slow[0][0]
-            np.testing.assert_allclose([m[1] for m in quick], [m[1] for m in slow], atol=3e-9)
+        asked = labels, leaders_, (0, 0.1), (2, 0.95), 1e-9
+        slow, quick = plain.last_parting(*asked), quickly_parted(fast, *asked)
+        assert quick[0] == slow[0]
+        np.testing.assert_allclose(quick[1:], slow[1:], atol=3e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_compiled_film_has_the_merges_that_it_has_in_python(seed):
+    """Points that wander for eight steps over three decades, some of whom go with another one from a step on: every way to read it."""
+    generator = np.random.default_rng([seed, 1])
+    pieces = random_path(seed, steps=8, points=9)
+    owner = np.tile(np.arange(9), (8, 1))
+    for step, point in zip(generator.integers(2, 8, 3), (3, 5, 8)):
+        owner[step:, point] = owner[step:, point - 2]
+        pieces[step:, :, point] = pieces[step:, :, point - 2]
+    ends = np.cumsum(10.0 ** generator.uniform(0.0, 3.0, 8))
+    times = ends - np.diff(ends, prepend=0.0), np.diff(ends, prepend=0.0)
+    for radius in (0.4, 0.8):
+        plain, fast = PlainPath(*times, radius, pieces), PathFilm(*times, radius, pieces, owner, link_bound(radius))
+        for window in (0.1, 0.5):
+            slow, quick = (tree_of_film(film, window, 1e-9) for film in (plain, fast))
+            assert slow.start_labels.tolist() == quick.start_labels.tolist()
+            assert slow.final_labels.tolist() == quick.final_labels.tolist()
+            for name in ("child", "parent", "child_size", "parent_size"):
+                np.testing.assert_array_equal(getattr(slow, name), getattr(quick, name))
+            np.testing.assert_allclose(quick.time, slow.time, rtol=1e-8)
+            np.testing.assert_allclose(quick.before, slow.before, rtol=1e-8)
 
 
 def test_a_march_of_followers_ends_when_all_are_gathered_for_good():

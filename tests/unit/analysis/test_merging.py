@@ -13,7 +13,7 @@ import metastable as ms
 from metastable import sphere
 from metastable.analysis import _film, cluster_labels, merge_tree
 from metastable.analysis._film import RunFilm
-from metastable.analysis.merging import EARLIEST
+from metastable.analysis._rewind import EARLIEST
 from metastable.errors import InvalidInputError, PassingMergeWarning
 from metastable.integrate.solution import Dense
 
