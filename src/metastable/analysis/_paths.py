@@ -55,28 +55,18 @@ def write_places(piece, u, x):
             x[k, a] /= np.sqrt(square)
 
 
-@inner
-def _write_owners(piece, owner, u, x):
-    """As `write_places`, for points that are their own `owner` (m,); the others, who are where their owner is, are left out."""
-    for k in range(len(x)):
-        if owner[k] == k:
-            write_places(piece[:, k : k + 1], u, x[k : k + 1])
-
-
 @compiled
 def labels_at(piece, owner, u, bound):
-    """Clusters of points at the fraction u of a step."""
-    x = np.empty(piece.shape[1:])
-    _write_owners(piece, owner, u, x)
-    alone, count = np.empty(len(x), np.int64), 0
-    for k in range(len(x)):
-        alone[k] = count
+    """Clusters of points at the fraction u of a step; a point that is not its own `owner` (m,) is where its owner is."""
+    x, alone, count = np.empty(piece.shape[1:]), np.empty(len(owner), np.int64), 0
+    for k in range(len(owner)):
         if owner[k] == k:
-            x[count] = x[k]
+            write_places(piece[:, k : k + 1], u, x[count : count + 1])
+            alone[k] = count
             count += 1
-    labels, found = labels_few(x[:count], bound), np.empty(len(x), np.int64)
-    for k in range(len(x)):
-        found[k] = labels[alone[k]] if owner[k] == k else found[owner[k]]
+    labels, found = labels_few(x[:count], bound), np.empty(len(owner), np.int64)
+    for k in range(len(owner)):
+        found[k] = labels[alone[owner[k]]]
     return found
 
 
@@ -126,8 +116,10 @@ def held_in(piece, owner, low, high, bound):
     """
     m, d = piece.shape[1:]
     states = np.empty((5, m, d))
-    for node in range(5):
-        _write_owners(piece, owner, low + (high - low) * 0.25 * node, states[node])
+    for k in range(m):
+        if owner[k] == k:
+            for node in range(5):
+                write_places(piece[:, k : k + 1], low + (high - low) * 0.25 * node, states[node, k : k + 1])
     chord = np.sqrt(bound)
     way = np.empty(m)
     linked = np.zeros((m, m), np.bool_)

@@ -96,6 +96,13 @@ def make_work(m, d):
 
 
 @inner
+def _put(point, place):
+    """A point (d,) to a place."""
+    for a in range(len(point)):
+        point[a] = place[a]
+
+
+@inner
 def _linearize(y, own, places, seen, rule, h, work):
     """The force F on a token y (d,) of mass `own` among `places` (m, d), where it sees the masses `seen` (m,), and the matrix I - h J
     with its derivative J, into `work`.
@@ -265,14 +272,14 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
             write_places(piece, done + part, places)
         else:
             places = end
-        before[:] = y
+        _put(before, y)
         stays = _step(y, followers.own[k], places, followers.seen[k], rule, part * h, work)
         tries += 1
         if tries > MOST_STEPS:
             return False
         short = part * h * (1.0 + rule.beta) <= SHORTEST
         if not short and (not stays or _far(y, before, STRIDE * limit)):
-            y[:] = before
+            _put(y, before)
             part *= CUT
             continue
         done += part
@@ -306,16 +313,16 @@ def leaving(begin, width, pieces, followers, rule):
     m = pieces.shape[2]
     lost, visited = np.zeros(f, np.bool_), np.zeros((f, m), np.bool_)
     tracks = np.zeros((f, STRAYED + 1))
-    tracks[:, SINCE] = tracks[:, ASIDE] = np.inf
-    heaviest = np.zeros(m)
+    heaviest, homes = np.zeros(m), np.zeros(m, np.bool_)
     for k in range(f):
+        tracks[k, SINCE] = tracks[k, ASIDE] = np.inf
+        homes[home[k]] = True
         heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
-    homes = np.unique(home)
     y, calm, quiet = tokens.copy(), np.zeros(m, np.bool_), np.zeros(m, np.bool_)
     work = make_work(m, d)
     for step in range(len(width)):
         places = places_at(pieces[step], 1.0)
-        for c in homes:
+        for c in np.flatnonzero(homes):
             quiet[c] = calm[c]
             calm[c] = rule.pulled and _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
             quiet[c] = quiet[c] and calm[c]
@@ -325,12 +332,14 @@ def leaving(begin, width, pieces, followers, rule):
             if lost[k]:
                 continue
             if calm[home[k]] and not _far(y[k], places[home[k]], near if quiet[home[k]] else CALM * rule.limit):
-                y[k], tracks[k, SINCE], tracks[k, ASIDE] = places[home[k]], np.inf, np.inf
+                _put(y[k], places[home[k]])
+                tracks[k, SINCE], tracks[k, ASIDE] = np.inf, np.inf
             else:
                 lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
     end = begin[-1] + width[-1]
-    last = np.zeros_like(pieces[-1])
-    last[0] = places = places_at(pieces[-1], 1.0)
+    last, places = np.zeros_like(pieces[-1]), places_at(pieces[-1], 1.0)
+    for c in range(m):
+        _put(last[0, c], places[c])
     leg = Leg(last, places, end, rule.brief * end)
     for k in range(f):
         if not lost[k] and tracks[k, SINCE] < np.inf:

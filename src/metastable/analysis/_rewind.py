@@ -129,7 +129,10 @@ def record(merges, count, earlier, later, tokens, weight, moments):
             times[count, 0], times[count, 1] = moments
             size[parent] += sizes[part]
             count += 1
-    rows[known:count] = rows[known:count][::-1].copy()
+    for row in range((count - known) // 2):
+        for column in range(4):
+            here, there = rows[known + row, column], rows[count - 1 - row, column]
+            rows[known + row, column], rows[count - 1 - row, column] = there, here
     return count
 
 

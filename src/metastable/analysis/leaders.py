@@ -109,7 +109,9 @@ def _gathered(work, distance):
 def _grown(array):
     """A copy with room for twice as many steps."""
     larger = np.empty((2 * len(array), *array.shape[1:]), dtype=array.dtype)
-    larger[: len(array)] = array
+    known, room = array.ravel(), larger.ravel()
+    for entry in range(known.size):
+        room[entry] = known[entry]
     return larger
 
 
@@ -132,7 +134,9 @@ def _march(surroundings, work, control, goal, limits, tries):
             break
         if steps == len(begins):
             begins, widths, pieces, owners = _grown(begins), _grown(widths), _grown(pieces), _grown(owners)
-        begins[steps], owners[steps] = control[T], work.owner
+        begins[steps] = control[T]
+        for k in range(m):
+            owners[steps, k] = work.owner[k]
         widths[steps], tries, code = step(surroundings, work, control, goal, tries, first and steps == 0, pieces[steps])
         if code != TAKEN:
             break
