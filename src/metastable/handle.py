@@ -61,16 +61,16 @@ class Handle(ABC):
 
     @classmethod
     def _of_computed(cls, dataset: xr.Dataset) -> Self:
-        """The handle on a dataset that was computed just now, or read from a store whose checksums are right."""
+        """The handle on a dataset that was computed just now, or read from a store whose checksums are right (and is nobody else's)."""
         handle = object.__new__(cls)
         names = {"variables": list(dataset.variables), "attributes": list(dataset.attrs)}
         if OWN in dataset.attrs:
             added = json.loads(dataset.attrs[OWN])
             names = {kind: [name for name in there if name not in added[kind]] for kind, there in names.items()}
             names["attributes"].remove(OWN)
-            dataset = dataset.assign_attrs()
             del dataset.attrs[OWN]
-        handle._hold(seal.sealed(dataset, names), names)
+        seal.put(dataset, names)
+        handle._hold(dataset, names)
         return handle
 
     def _hold(self, dataset: xr.Dataset, computed: dict[str, list[Any]]) -> None:

@@ -22,15 +22,15 @@ SEAL = "computed"
 """Attribute of the dataset of a run: JSON with digests of its `attributes` and `texts`, and the names of its `variables`."""
 
 
-def sealed(dataset: xr.Dataset, names: dict[str, list[Any]]) -> xr.Dataset:
-    """The dataset of a run with the attribute `computed`, for the `variables` and `attributes` of `names`."""
+def put(dataset: xr.Dataset, names: dict[str, list[Any]]) -> None:
+    """Give the dataset of a run the attribute `computed`, for the `variables` and `attributes` of `names`."""
     texts = [name for name in names["variables"] if dataset.variables[name].dtype.kind not in "biuf"]
     known = {
         "variables": sorted(str(name) for name in names["variables"]),
         "texts": {str(name): _digest(dataset.variables[name].values.tolist()) for name in texts},
         "attributes": {str(name): _digest(dataset.attrs[name]) for name in names["attributes"] if name != SEAL},
     }
-    return dataset.assign_attrs({SEAL: json.dumps(known, sort_keys=True)})
+    dataset.attrs[SEAL] = json.dumps(known, sort_keys=True)
 
 
 def computed(dataset: xr.Dataset) -> dict[str, list[Any]]:

@@ -62,7 +62,12 @@ def _machine_code(kernel) -> Any:
 
 def address_of(kernel, *arguments) -> int:
     """Address of a part compiled for arguments like these, or of these types (compiled or loaded from the cache if need be)."""
-    signature = tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments)
+    return _address(kernel, tuple(item if isinstance(item, types.Type) else typeof(item) for item in arguments))
+
+
+@cache
+def _address(kernel, signature: tuple[Any, ...]) -> int:
+    """`address_of`; looking it up takes Numba longer than a step of a small system."""
     machine = _machine_code(kernel)
     if signature not in machine.overloads:
         machine.compile(signature)

@@ -80,22 +80,32 @@ _TYPES: dict[Any, ReferenceType] = {}
 """Types by what tells them apart (Numba takes long to find out the type of a tuple)."""
 
 
+CONTIGUOUS, WRITEABLE = 0x1, 0x400
+"""Bits of NumPy's flags of an array."""
+
+
 def _write(value: Any, words: list[int]) -> Any:
     """Append a value in words of 64 bits: a number; the place and the shape of an array; the fields of a tuple. What tells its
-    type."""
-    if isinstance(value, tuple):
-        return type(value), tuple([_write(item, words) for item in value])
-    if isinstance(value, np.ndarray) and value.flags.c_contiguous:
-        words.append(value.__array_interface__["data"][0])
-        words.extend(value.shape)
-        return value.dtype.char, value.ndim, value.flags.writeable
-    if isinstance(value, float):
+    type.
+
+    Every run has some hundreds of fields: the likely kinds come first.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        flags = value.flags.num
+        if flags & CONTIGUOUS:
+            words.append(value.__array_interface__["data"][0])
+            words.extend(value.shape)
+            return value.dtype.char, value.ndim, flags & WRITEABLE
+    elif kind is int or issubclass(kind, np.integer):
+        words.append(int(value))
+        return int
+    elif issubclass(kind, tuple):
+        return kind, tuple([_write(item, words) for item in value])
+    elif issubclass(kind, float):
         words.append(_BITS.unpack(_NUMBER.pack(value))[0])
         return float
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"compiled code is given integers, floats and contiguous arrays, not {value!r}")
-    words.append(int(value))
-    return int
+    raise TypeError(f"compiled code is given integers, floats and contiguous arrays, not {value!r}")
 
 
 def _size(kind: Any) -> int:
