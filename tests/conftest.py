@@ -1,13 +1,38 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it; and tests that run side by side compile a function once."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from metastable.model import declare
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Two workers that want the same function compiled: one does it, the other waits and reads the cache."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    compile_now = Dispatcher.compile
+
+    def compile_once(self: Any, signature: Any) -> Any:
+        store = getattr(self._cache, "_cache_file", None)  # none: a part of others, which is not kept
+        if store is None:
+            return compile_now(self, signature)
+        kind = hashlib.sha256(str(signature).encode()).hexdigest()[:16]
+        # Numba's own lock first, as whoever compiles has it: two threads that took them in either order would wait for each other.
+        with global_compiler_lock, FileLock(f"{store._index_path}.{kind}.lock"):
+            return compile_now(self, signature)
+
+    Dispatcher.compile = compile_once
 
 
 @pytest.fixture(autouse=True)
