@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
             return compile_now(self, signature)
 
     Dispatcher.compile = compile_once
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of our own, so that tests neither use nor fill the user's: SmolLM2 is in it, converted once for all workers."""
+    from metastable.checkpoints import packaged
+    from metastable.checkpoints.cache import convert_gguf
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "metastable-cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METASTABLE_CACHE", str(folder))
+        with FileLock(f"{folder}.lock"):
+            convert_gguf(packaged("smollm2"))
+        yield folder
 
 
 @pytest.fixture(autouse=True)
