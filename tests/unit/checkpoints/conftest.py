@@ -173,15 +173,6 @@ def randomised(model: Any, seed: int = 0) -> Any:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    """A cache of our own, so that tests neither use nor fill the user's."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METASTABLE_CACHE", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory):
     """name -> (model, folder it was saved to); built once each."""
     made: dict[str, tuple[Any, Path]] = {}
