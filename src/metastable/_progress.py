@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -23,9 +24,18 @@ _listeners: list[Callable[[bool], None]] = []
 
 
 def tell_compiling(begins: bool) -> None:
-    """Tell whoever looks at a progress bar that code is being compiled, or no longer."""
+    """Tell whoever looks at a progress bar that code is being compiled, or no longer; and whoever looks at a terminal without one."""
     for listener in _listeners:
         listener(begins)
+    if begins and not _listeners:
+        _tell_terminal()
+
+
+@cache
+def _tell_terminal() -> None:
+    """A line, once in a process: the first prediction of merges on a machine takes half a minute, and has no progress bar."""
+    if sys.stderr.isatty():
+        print(f"metastable: {COMPILING} ...", file=sys.stderr, flush=True)
 
 
 def _ignore(done: float) -> None:
@@ -43,7 +53,11 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
     if show is None:
         show = notebook is not None or sys.stderr.isatty()
     if not show:
-        yield _ignore
+        _listeners.append(_ignore)
+        try:
+            yield _ignore
+        finally:
+            _listeners.remove(_ignore)
         return
     if notebook is not None:
         with _notebook_bar(notebook, description, total) as shown:

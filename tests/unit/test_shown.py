@@ -119,6 +119,25 @@ def test_short_work_shows_nothing(page, monkeypatch):
     assert page.shown == []
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_without_a_bar_is_told_once_that_code_is_compiled(terminal, capsys, monkeypatch):
+    _progress._tell_terminal.cache_clear()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    for begins in (True, False, True, False):
+        _progress.tell_compiling(begins)
+    assert capsys.readouterr().err.count(_progress.COMPILING) == terminal
+    _progress._tell_terminal.cache_clear()
+
+
+def test_progress_that_is_not_wanted_is_not_told_either(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    _progress._tell_terminal.cache_clear()
+    with _progress.progress_bar("work", 10.0, show=False):
+        _progress.tell_compiling(True)
+    assert capsys.readouterr().err == ""
+    _progress._tell_terminal.cache_clear()
+
+
 def test_a_shell_in_a_terminal_is_no_notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
     assert _progress._notebook() is None
