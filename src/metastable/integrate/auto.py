@@ -30,7 +30,7 @@ from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas, work
 from metastable.integrate.plan import Plan, size_of_value
-from metastable.integrate.solution import Dense, Resume, Solution, Statistics, in_order, out_of_steps
+from metastable.integrate.solution import Resume, Solution, Statistics, one_after_the_other, out_of_steps, part_of_run
 
 FIRST_STRETCH = 8.0
 """Length of the first explicit stretch."""
@@ -218,25 +218,6 @@ def _segments(parts: list[_Part]) -> list[dict[str, Any]]:
     return found
 
 
-def _saved(part: _Part, requested: FloatArray | None, first: bool) -> tuple[FloatArray, FloatArray]:
-    """Times and states that a part leaves in the run."""
-    solution = part.solution
-    if requested is not None:
-        wanted = part.wanted(requested)[: len(solution.times)]
-        return wanted, solution.states[: len(wanted)]
-    times = part.shift + solution.times
-    if len(times):
-        times[-1] = part.end  # not but for rounding
-    skip = 0 if first else 1
-    return times[skip:], solution.states[skip:]
-
-
-def _polynomials(parts: list[_Part]) -> list[Dense]:
-    """The dense output of each part, in the time of the run."""
-    found = [(part.shift, part.solution.dense) for part in parts]
-    return [replace(dense, start=dense.start + shift) for shift, dense in found if isinstance(dense, Dense)]
-
-
 def _resume(parts: list[_Part]) -> Resume | None:
     """Where the run can be taken up: the clock and the work are those of all parts."""
     last = parts[-1]
@@ -249,20 +230,14 @@ def _resume(parts: list[_Part]) -> Resume | None:
 
 def _join(course: _Course) -> Solution:
     """One solution out of the parts."""
-    parts, requested = course.parts, course.plan.save.times
-    saved = [_saved(part, requested, first=number == 0) for number, part in enumerate(parts)]
-    last = parts[-1].solution
-    status, message = last.status, last.message
-    if status == "max_steps" and not message.startswith("dense output"):
+    kept = []
+    for part in course.parts:
+        wanted = None if course.plan.save.times is None else part.wanted(course.plan.save.times)
+        solution = part_of_run(part.solution, part.shift, part.end, wanted, first=not kept)
+        kept.append(replace(solution, statistics=part.work))
+    whole, message = one_after_the_other(kept), kept[-1].message
+    if whole.status == "max_steps" and not message.startswith("dense output"):
         # Of all steps, those of the other parts too.
-        message = out_of_steps(parts[-1].end, course.plan.accuracy.max_steps)[1]
-    return Solution(
-        np.concatenate([times for times, _ in saved]),
-        np.concatenate([states for _, states in saved]),
-        status,
-        sum((part.work for part in parts), Statistics()),
-        in_order(_polynomials(parts)) if requested is None else None,
-        message,
-        {**last.notes, "segments": _segments(parts)},
-        _resume(parts),
-    )
+        message = out_of_steps(course.t, course.plan.accuracy.max_steps)[1]
+    notes = {**whole.notes, "segments": _segments(course.parts)}
+    return replace(whole, message=message, notes=notes, resume=_resume(course.parts))

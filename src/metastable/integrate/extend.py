@@ -89,15 +89,12 @@ def _joined(earlier: Solution, later: Solution, resume: Resume, plan: Plan, made
     notes |= _segments(earlier, later, resume, plan, made_by)
     if "settled" not in later.notes:
         notes.pop("settled", None)
-    return Solution(
-        np.concatenate([earlier.times[before], later.times]),
-        np.concatenate([earlier.states[before], later.states]),
-        later.status,
-        later.statistics,
-        dense,
-        later.message,
-        notes,
-        later.resume,
+    return replace(
+        later,
+        times=np.concatenate([earlier.times[before], later.times]),
+        states=np.concatenate([earlier.states[before], later.states]),
+        dense=dense,
+        notes=notes,
     )
 
 
