@@ -171,12 +171,10 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas.charts import bases
-
     require(model, SUPPORT, len(x))
     dense = dense_system(model, sphere_system(model, x, len(x)))
     dense.begin(1.0)
-    return bases(dense.system.charts), dense.jacobian()
+    return dense.frames, dense.jacobian()
 
 
 # ---------------------------------------------------------------------------------------------------------- solve
