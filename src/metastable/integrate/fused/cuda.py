@@ -101,7 +101,7 @@ def observe_members(
 
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 (or `plan.resume`) to the end of the plan; as `tsit5.solve`."""
+    """Integrate the packed state `start` (tokens, width) from 0 (or `plan.resume`) to the end of the plan; as `explicit.solve`."""
     start = np.ascontiguousarray(start, dtype=np.float64)
     _check(plan, len(start))
     from metastable.kernels.cuda import engine
