@@ -23,8 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
@@ -69,10 +67,6 @@ class _Part:
     def shift(self) -> float:
         return self.begin if self.method == "tsit5" else 0.0
 
-    def wanted(self, times: FloatArray) -> FloatArray:
-        """The output times that fall into this stretch: up to its end, and from 0 on in the first one."""
-        return times[(times <= self.end) & ((times > self.begin) | (self.begin == 0.0))]
-
 
 @dataclass
 class _Course:
@@ -100,15 +94,11 @@ class _Course:
 
     def explicit(self, end: float) -> bool:
         """An explicit stretch; False when it did not get to its end."""
-        begin, times = self.t, self.plan.save.times
-        output = None
-        if times is not None:
-            # The end of the stretch is where the next one starts, so it is saved besides what is wanted.
-            inside = times[(times < end) & ((times > begin) | (begin == 0.0))]
-            output = np.append(inside - begin, end - begin)
-        solution = explicit.solve(self.plan.until(end - begin, output, self.left), self.state, self.report)
+        begin = self.t
+        piece = self.plan.piece(begin, end, self.plan.save.within(begin, end), self.left)
+        solution = explicit.solve(piece, self.state, self.report)
         done = solution.status == "success"
-        reached = end if done else begin + (float(solution.times[-1]) if len(solution.times) else 0.0)
+        reached = end if done else begin + solution.end
         part = self._add(
             _Part("tsit5", begin, reached, solution, solution.statistics), solution.states[-1] if done else None
         )
@@ -232,7 +222,7 @@ def _join(course: _Course) -> Solution:
     """One solution out of the parts."""
     kept = []
     for part in course.parts:
-        wanted = None if course.plan.save.times is None else part.wanted(course.plan.save.times)
+        wanted = course.plan.save.within(part.begin, part.end)
         solution = part_of_run(part.solution, part.shift, part.end, wanted, first=not kept)
         kept.append(replace(solution, statistics=part.work))
     whole, message = one_after_the_other(kept), kept[-1].message

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
@@ -42,14 +40,12 @@ def solve(whole: Plan, plans: list[Plan], solvers: list[Solve], start: FloatArra
     `plans[i]` is integrated by `solvers[i]` from the packed state where the one before it ended.
     """
     parts: list[Solution] = []
-    joints, times, state, left = whole.joints, whole.save.times, start, whole.accuracy.max_steps
+    joints, state, left = whole.joints, start, whole.accuracy.max_steps
     for begin, end, plan, solver in zip(joints, (*joints[1:], whole.save.until), plans, solvers):
-        # Behind its beginning (at depth 0: from it on), up to its end.
-        wanted = None if times is None else times[(times <= end) & ((times > begin) | (begin == 0.0))]
-        output = None if wanted is None else np.unique(np.append(wanted - begin, end - begin))
-        piece = plan.until(end - begin, output, max(1, left))
+        wanted = whole.save.within(begin, end)
+        piece = plan.piece(begin, end, wanted, max(1, left))
         solution = _from_depth(begin, piece, solver, state, lambda t, begin=begin: report(begin + t))
-        ended = end if solution.status == "success" else _reached(begin, solution)
+        ended = end if solution.status == "success" else begin + solution.end
         parts.append(part_of_run(solution, begin, ended, wanted, first=not parts))
         left -= solution.statistics.tries
         if solution.status != "success":
@@ -59,14 +55,9 @@ def solve(whole: Plan, plans: list[Plan], solvers: list[Solve], start: FloatArra
     return _joined(parts, list(joints))
 
 
-def _reached(begin: float, solution: Solution) -> float:
-    """How far a piece that ended early got, in the time of the whole run."""
-    return begin + (float(solution.times[-1]) if len(solution.times) else 0.0)
-
-
 def _message(begin: float, solution: Solution, max_steps: int) -> str:
     """Why a piece ended early, in the time and the steps of the whole run."""
-    reached = _reached(begin, solution)
+    reached = begin + solution.end
     if solution.status == "diverged":
         return diverged(reached)[1]
     if solution.status == "max_steps" and not solution.message.startswith("dense output"):

@@ -235,6 +235,11 @@ class Solution:
     resume: Resume | None = None
     """Where it can be taken up (`integrate.extend`); None where nothing can go on."""
 
+    @property
+    def end(self) -> float:
+        """The last of its times; 0 where it has none."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
 
 def part_of_run(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:
     """What a solution whose clock starts at `begin` leaves in a run, in the time of the run: the states at the times `wanted`, or all
