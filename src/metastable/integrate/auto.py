@@ -109,15 +109,17 @@ class _Course:
         """So many implicit steps, or fewer to the end: whether there is more to do, and the mean length of an attempted step."""
         begin, times, before = self.t, self.plan.save.times, self.parts[-1]
         resume = before.solution.resume if before.method == "rodas" else None
-        done = Statistics() if resume is None else resume.statistics
-        budget = min(steps, self.left)
+        if resume is None:
+            step = (before.end - before.begin) / max(1, before.work.accepted)
+            resume = rodas.begun(begin, self.state, step, Statistics())
+        done, budget = resume.statistics, min(steps, self.left)
         solution = rodas.solve(
             self.plan.model,
             self.state,
             replace(self.plan.save, times=None if times is None else times[times > begin]),
             replace(self.plan.accuracy, max_steps=budget + done.tries),
             progress=self.report,
-            origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
+            resume=resume,
         )
         spent, here = solution.statistics - done, solution.resume
         more = solution.status == "max_steps" and spent.tries == budget < self.left

@@ -32,14 +32,6 @@ DENSE_HORIZON = 1e20
 
 
 @dataclass(frozen=True)
-class Departure:
-    """Where an integration begins that nobody began: the time, and its first step (None: a short one is chosen)."""
-
-    begin: float = 0.0
-    first_step: float | None = None
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A system ready to march."""
 
