@@ -36,8 +36,7 @@ def scheme_of(tableau: Tableau) -> Scheme:
 
 def _check(plan: Plan, tokens: int) -> None:
     """Refuse what the engine cannot do in the precision of the plan, on any machine or on this one."""
-    require(plan.model, support.DIRECT[plan.backend.dtype], tokens)
-    reason = support.refusal(plan.model, tokens)
+    reason = support.refusal(plan.model, tokens, plan.backend.dtype)
     if reason is not None:
         raise UnsupportedError(reason)
 

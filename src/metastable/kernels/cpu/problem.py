@@ -125,9 +125,8 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
     result: dict[str, Any] = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
     beta = model.all_heads[0].beta
     if kind not in SERIES:
-        loss = 1.0
-    else:
-        loss = total_error(model, tokens)[0] if isinstance(model.mask, Full) else prefix_loss(model, tokens)
+        return {**result, "sums": 2}
+    loss = total_error(model, tokens)[0] if isinstance(model.mask, Full) else prefix_loss(model, tokens)
     if kind == CIRCLE_SERIES:
         from metastable.kernels.fourier import circle_series
 
@@ -232,7 +231,7 @@ def _frozen(model: Attention) -> dict[str, object]:
     padded[:, : len(mass)] = tokens.T
     weights = np.zeros(width)
     weights[: len(mass)] = mass
-    return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass)}
+    return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass), "frozen_mass": float(weights.sum())}
 
 
 def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
@@ -270,9 +269,6 @@ def prepare(
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
     masses = np.ones(tokens) if model.masses is None else np.array(model.masses, dtype=float)
-    frozen = _frozen(model)
-    mass = frozen["mass"]
-    assert isinstance(mass, np.ndarray)
     series, totals = _series(model, kind, tokens, mode_tolerance), _totals(model, kind, tokens, masses)
     return Problem(
         kind=kind,
@@ -290,9 +286,8 @@ def prepare(
         decay=float(law.decay),
         by_length=int(law.length_power == 1.0),
         frozen_sums=_frozen_sums(model, series, totals["mirror"]),
-        frozen_mass=float(mass.sum()),
         **series,  # type: ignore[arg-type]
         **totals,  # type: ignore[arg-type]
         **_heads(model, tokens),  # type: ignore[arg-type]
-        **frozen,  # type: ignore[arg-type]
+        **_frozen(model),  # type: ignore[arg-type]
     )
