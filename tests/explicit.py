@@ -24,6 +24,7 @@ def solve_members(model, starts, times, *, progress=None, **options):
     return fused.solve_members(plan(model, float(times[-1]), times, **options), starts, progress)
 
 
-def solve_system(system, save):
+def solve_system(system, save, breakpoints=()):
     """A system that is marched from 0, step by step in Python."""
-    return march.integrate(system, march.Recorder(system.dim, save.times), save.until, system.accuracy)
+    recorder = march.Recorder(system.dim, save.times)
+    return march.integrate(system, recorder, save.until, system.accuracy, breakpoints=breakpoints)
