@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from numba.extending import register_jitable
+
 from metastable.kernels.cpu.chunks import store_first
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, total
@@ -35,6 +37,7 @@ Block = namedtuple("Block", ["biases", "jacobian", "sums"])
 """Memory of a block of rows: a line of `biases` and `jacobian` for each, and their `Sums`."""
 
 
+@register_jitable
 def padded(columns: int) -> int:
     """Entries for so many columns: a whole number of vectors, with room for a block that begins at the last column."""
     return -(-(columns + ROWS + LANES) // LANES) * LANES
