@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metastable.integrate import explicit, fused
+from metastable.integrate import explicit, fused, march
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels.select import Backend
 
@@ -22,3 +22,9 @@ def solve(model, start, times, until, *, progress=None, **options):
 def solve_members(model, starts, times, *, progress=None, **options):
     """States, statistics and statuses of members."""
     return fused.solve_members(plan(model, float(times[-1]), times, **options), starts, progress)
+
+
+def solve_system(system, save, breakpoints=()):
+    """A system that is marched from 0, step by step in Python."""
+    recorder = march.Recorder(system.dim, save.times)
+    return march.integrate(system, recorder, save.until, system.accuracy, breakpoints=breakpoints)

@@ -22,14 +22,15 @@ CHECKED_MEMBERS = 32
 
 def _reference_member(member: int) -> np.ndarray:
     """States of one member of Figure 3 by the reference engine (in a process without a GPU)."""
-    from metastable.integrate import tsit5
-    from metastable.integrate.plan import Save
+    from metastable.integrate import march, tsit5
+    from metastable.integrate.plan import DEFAULT
     from metastable.kernels import reference
     from metastable.model import Attention
 
     starts, times = common.figure_3()
     velocity = reference.right_hand_side(Attention(dim=2, beta=common.BETA), common.TOKENS)
-    return tsit5.solve(tsit5.System(velocity, starts[member], 2), Save(times[-1], times)).states
+    system, recorder = tsit5.System(velocity, starts[member], 2), march.Recorder(2, times)
+    return march.integrate(system, recorder, times[-1], DEFAULT).states
 
 
 def figure_3() -> dict[str, Any]:

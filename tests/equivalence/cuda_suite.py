@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from metastable.errors import DeviceMemoryError, UnsupportedError
-from metastable.integrate import tsit5
+from metastable.integrate import explicit, tsit5
 from metastable.integrate.fused import cuda as fused_cuda
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.integrate.tableau import TSIT5
@@ -37,6 +37,7 @@ from metastable.model import (
     Window,
     why_not,
 )
+from tests.explicit import solve_system
 
 REAL = not device.SIMULATED
 RELATIVE = 1e-13
@@ -185,7 +186,7 @@ def test_members_march_as_the_reference_does(name):
     assert (status == 0).all()
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
-        expected = tsit5.solve(tsit5.System(velocity, start, model.dim), Save(times[-1], times))
+        expected = solve_system(tsit5.System(velocity, start, model.dim), Save(times[-1], times))
         assert np.abs(states[member] - expected.states).max() < 2e-5
         steps = expected.statistics
         assert abs(counts[member, 0] - steps.accepted) <= 2
@@ -200,7 +201,7 @@ def test_members_converge_to_the_reference():
     states, _, _ = solve_members(model, starts, np.array([until]), **tight)
     for member, start in enumerate(starts):
         velocity = reference.right_hand_side(model, tokens)
-        expected = tsit5.solve(tsit5.System(velocity, start, 2, Accuracy(**tight)), Save(until, np.array([until])))
+        expected = solve_system(tsit5.System(velocity, start, 2, Accuracy(**tight)), Save(until, np.array([until])))
         assert np.abs(states[member] - expected.states).max() < 1e-7
 
 
@@ -246,7 +247,7 @@ def test_models_that_do_not_fit_into_a_block_go_launch_by_launch():
     assert support.fused_refusal(model, 4) is not None
     starts = points(1, 4, 3, seed=8)
     states, _, status = solve_members(model, starts, np.array([0.1]))
-    expected = tsit5.solve(tsit5.System(reference.right_hand_side(model, 4), starts[0], 3), Save(0.1, np.array([0.1])))
+    expected = solve_system(tsit5.System(reference.right_hand_side(model, 4), starts[0], 3), Save(0.1, np.array([0.1])))
     assert status.tolist() == [0]
     assert np.abs(states[0] - expected.states).max() < 1e-9
 
@@ -288,9 +289,9 @@ def test_simulation_on_the_device_marches_as_on_the_host():
     tokens = 300 if REAL else 3
     start = np.concatenate([points(tokens, 3, seed=10), np.ones((tokens, 1))], axis=1)
     times = np.array([0.0, 0.05, 0.1])
-    found = fused_cuda.solve(plan(model, times), start, None)
+    found = explicit.solve(plan(model, times), start, None)
     velocity = reference.right_hand_side(model, tokens)
-    expected = tsit5.solve(tsit5.System(velocity, start, 3), Save(0.1, times), breakpoints=model.norm.breakpoints)
+    expected = solve_system(tsit5.System(velocity, start, 3), Save(0.1, times), model.norm.breakpoints)
     assert np.array_equal(found.times, expected.times)
     assert np.abs(found.states - expected.states).max() < 1e-9
     assert found.statistics == expected.statistics
@@ -300,12 +301,12 @@ def test_simulation_on_the_device_marches_as_on_the_host():
 def test_dense_output_and_limits_on_the_device():
     model = Attention(dim=2, beta=4.0)
     start = points(3, 2, seed=11)
-    found = fused_cuda.solve(plan(model, None, 50.0, max_steps=1), start, None)
+    found = explicit.solve(plan(model, None, 50.0, max_steps=1), start, None)
     assert found.status == "max_steps"
     assert found.dense is not None
     end = found.dense.end
     assert np.abs(found.dense(end) - found.states[-1]).max() < 1e-12
-    expected = tsit5.solve(
+    expected = solve_system(
         tsit5.System(reference.right_hand_side(model, 3), start, 2), Save(end, np.array([0.5 * end]))
     )
     assert np.abs(found.dense(0.5 * end) - expected.states[0]).max() < 1e-6
@@ -318,9 +319,9 @@ def test_slopes_that_were_not_evaluated_yet_count_for_nothing(monkeypatch):
         return intrinsics.cuda.to_device(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype))
 
     model, start = Attention(dim=3, beta=4.0), points(3, 3, seed=12)
-    expected = fused_cuda.solve(plan(model, np.array([0.02])), start, None)
+    expected = explicit.solve(plan(model, np.array([0.02])), start, None)
     monkeypatch.setattr(intrinsics.cuda, "device_array", used_before)
-    found = fused_cuda.solve(plan(model, np.array([0.02])), start, None)
+    found = explicit.solve(plan(model, np.array([0.02])), start, None)
     assert np.array_equal(found.states, expected.states)
     assert found.statistics == expected.statistics
 
@@ -399,11 +400,11 @@ def test_a_system_is_taken_up_where_it_was(norm):
     model = Attention(dim=2, beta=4.0, norm=norm)
     start = points(3, 2)
     packed = np.concatenate([start, np.ones((3, model.width - 2))], axis=1)
-    short = fused_cuda.solve(plan(model, None, 0.3), packed, None)
+    short = explicit.solve(plan(model, None, 0.3), packed, None)
     assert short.resume is not None
     assert 0.0 < short.resume.t < 0.3
     longer = replace(plan(model, None, 0.6), resume=short.resume)
-    further = fused_cuda.solve(longer, short.resume.state, None)
-    whole = fused_cuda.solve(plan(model, None, 0.6), packed, None)
+    further = explicit.solve(longer, short.resume.state, None)
+    whole = explicit.solve(plan(model, None, 0.6), packed, None)
     assert further.statistics.accepted == whole.statistics.accepted
     np.testing.assert_allclose(further.states[-1], whole.states[-1], atol=1e-12)

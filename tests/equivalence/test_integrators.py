@@ -12,6 +12,7 @@ from metastable.integrate import layers, march, sde, tsit5
 from metastable.integrate.plan import Accuracy, Plan, Save
 from metastable.kernels import reference
 from tests import variants
+from tests.explicit import solve_system
 
 
 def packed(m: ms.Attention, x: np.ndarray) -> np.ndarray:
@@ -98,7 +99,7 @@ def test_tsit5_keeps_its_tolerance(name):
 
 def in_steps(f, y, dim, until, step):
     """Tsit5 without error control."""
-    return tsit5.solve(tsit5.System(f, y, dim, Accuracy(step=step)), Save(until))
+    return solve_system(tsit5.System(f, y, dim, Accuracy(step=step)), Save(until))
 
 
 def slope(steps, errors) -> float:
@@ -270,13 +271,13 @@ def test_states_outlive_the_growth_of_their_memory(dim, monkeypatch):
     """Every step kept, in memory that has to grow several times: the states are those that a run with `times` saves."""
     m, x = ms.Attention(dim=dim, beta=9.0), ms.sphere.uniform(12, dim=dim, seed=3)
     velocity = reference.right_hand_side(m, len(x))
-    whole = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
+    whole = solve_system(tsit5.System(velocity, x, dim), Save(20.0))
     monkeypatch.setattr(march, "FEWEST", 1)
     monkeypatch.setattr(march, "MOST", 1)
-    grown = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0))
+    grown = solve_system(tsit5.System(velocity, x, dim), Save(20.0))
     assert len(grown.times) > 16
     assert np.array_equal(grown.states, whole.states)
     np.testing.assert_array_equal(grown.states[0], x)
-    saved = tsit5.solve(tsit5.System(velocity, x, dim), Save(20.0, grown.times))
+    saved = solve_system(tsit5.System(velocity, x, dim), Save(20.0, grown.times))
     assert np.array_equal(grown.states, saved.states)
     assert np.array_equal(grown.dense.coefficients[:, 0], grown.states[:-1])

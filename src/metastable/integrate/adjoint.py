@@ -192,15 +192,10 @@ class Path:
         return self.plan.model.norm.depth_of(self.depth, t)
 
     def _unretract(self, place: FloatArray, covector: FloatArray) -> FloatArray:
-        """R'(place)^T covector: across the direction, over its length; radii and angles as they are."""
-        result = covector.copy()
+        """R'(place)^T covector; angles as they are."""
         if self.trail.chart == "angle":
-            return result
-        dim = self.plan.model.dim
-        length = np.sqrt(np.einsum("ij,ij->i", place[:, :dim], place[:, :dim]))[:, None]
-        unit, w = place[:, :dim] / length, covector[:, :dim]
-        result[:, :dim] = (w - np.einsum("ij,ij->i", w, unit)[:, None] * unit) / length
-        return result
+            return covector.copy()
+        return resolved.through_retraction(place, self.plan.model.dim, covector)
 
     def _into_chart(self, state: FloatArray, covector: FloatArray) -> FloatArray:
         """A packed covector at a packed state, as one of the chart: in angles, what it gives along (-sin, cos)."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import tsit5
-from metastable.integrate.plan import Plan, Save
+from metastable.integrate import march, tsit5
+from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.kernels import select
 
@@ -29,9 +29,12 @@ def solve(plan: Plan, earlier: Dense | JoinedDense, tokens: FloatArray, report: 
         out[:first] = 0.0
         move(t, y, out)
 
-    solution = tsit5.solve(
-        tsit5.System(forced, np.concatenate([old, tokens]), plan.model.dim, plan.accuracy, first, plan.tableau),
-        Save(plan.save.until),
+    system = tsit5.System(forced, np.concatenate([old, tokens]), plan.model.dim, plan.accuracy, first, plan.tableau)
+    solution = march.integrate(
+        system,
+        march.Recorder(plan.model.dim, None),
+        plan.save.until,
+        plan.accuracy,
         breakpoints=sorted({*plan.model.norm.breakpoints, *earlier.start[1:].tolist()}),
         progress=report,
     )

@@ -23,14 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas, work
 from metastable.integrate.plan import Plan, size_of_value
-from metastable.integrate.solution import Dense, Resume, Solution, Statistics, in_order, out_of_steps
+from metastable.integrate.solution import Resume, Solution, Statistics, one_after_the_other, out_of_steps, part_of_run
 
 FIRST_STRETCH = 8.0
 """Length of the first explicit stretch."""
@@ -69,10 +67,6 @@ class _Part:
     def shift(self) -> float:
         return self.begin if self.method == "tsit5" else 0.0
 
-    def wanted(self, times: FloatArray) -> FloatArray:
-        """The output times that fall into this stretch: up to its end, and from 0 on in the first one."""
-        return times[(times <= self.end) & ((times > self.begin) | (self.begin == 0.0))]
-
 
 @dataclass
 class _Course:
@@ -100,15 +94,11 @@ class _Course:
 
     def explicit(self, end: float) -> bool:
         """An explicit stretch; False when it did not get to its end."""
-        begin, times = self.t, self.plan.save.times
-        output = None
-        if times is not None:
-            # The end of the stretch is where the next one starts, so it is saved besides what is wanted.
-            inside = times[(times < end) & ((times > begin) | (begin == 0.0))]
-            output = np.append(inside - begin, end - begin)
-        solution = explicit.solve(self.plan.until(end - begin, output, self.left), self.state, self.report)
+        begin = self.t
+        piece = self.plan.piece(begin, end, self.plan.save.within(begin, end), self.left)
+        solution = explicit.solve(piece, self.state, self.report)
         done = solution.status == "success"
-        reached = end if done else begin + (float(solution.times[-1]) if len(solution.times) else 0.0)
+        reached = end if done else begin + solution.end
         part = self._add(
             _Part("tsit5", begin, reached, solution, solution.statistics), solution.states[-1] if done else None
         )
@@ -119,15 +109,17 @@ class _Course:
         """So many implicit steps, or fewer to the end: whether there is more to do, and the mean length of an attempted step."""
         begin, times, before = self.t, self.plan.save.times, self.parts[-1]
         resume = before.solution.resume if before.method == "rodas" else None
-        done = Statistics() if resume is None else resume.statistics
-        budget = min(steps, self.left)
+        if resume is None:
+            step = (before.end - before.begin) / max(1, before.work.accepted)
+            resume = rodas.begun(begin, self.state, step, Statistics())
+        done, budget = resume.statistics, min(steps, self.left)
         solution = rodas.solve(
             self.plan.model,
             self.state,
             replace(self.plan.save, times=None if times is None else times[times > begin]),
             replace(self.plan.accuracy, max_steps=budget + done.tries),
             progress=self.report,
-            origin=resume or rodas.Departure(begin, (before.end - before.begin) / max(1, before.work.accepted)),
+            resume=resume,
         )
         spent, here = solution.statistics - done, solution.resume
         more = solution.status == "max_steps" and spent.tries == budget < self.left
@@ -218,25 +210,6 @@ def _segments(parts: list[_Part]) -> list[dict[str, Any]]:
     return found
 
 
-def _saved(part: _Part, requested: FloatArray | None, first: bool) -> tuple[FloatArray, FloatArray]:
-    """Times and states that a part leaves in the run."""
-    solution = part.solution
-    if requested is not None:
-        wanted = part.wanted(requested)[: len(solution.times)]
-        return wanted, solution.states[: len(wanted)]
-    times = part.shift + solution.times
-    if len(times):
-        times[-1] = part.end  # not but for rounding
-    skip = 0 if first else 1
-    return times[skip:], solution.states[skip:]
-
-
-def _polynomials(parts: list[_Part]) -> list[Dense]:
-    """The dense output of each part, in the time of the run."""
-    found = [(part.shift, part.solution.dense) for part in parts]
-    return [replace(dense, start=dense.start + shift) for shift, dense in found if isinstance(dense, Dense)]
-
-
 def _resume(parts: list[_Part]) -> Resume | None:
     """Where the run can be taken up: the clock and the work are those of all parts."""
     last = parts[-1]
@@ -249,20 +222,14 @@ def _resume(parts: list[_Part]) -> Resume | None:
 
 def _join(course: _Course) -> Solution:
     """One solution out of the parts."""
-    parts, requested = course.parts, course.plan.save.times
-    saved = [_saved(part, requested, first=number == 0) for number, part in enumerate(parts)]
-    last = parts[-1].solution
-    status, message = last.status, last.message
-    if status == "max_steps" and not message.startswith("dense output"):
+    kept = []
+    for part in course.parts:
+        wanted = course.plan.save.within(part.begin, part.end)
+        solution = part_of_run(part.solution, part.shift, part.end, wanted, first=not kept)
+        kept.append(replace(solution, statistics=part.work))
+    whole, message = one_after_the_other(kept), kept[-1].message
+    if whole.status == "max_steps" and not message.startswith("dense output"):
         # Of all steps, those of the other parts too.
-        message = out_of_steps(parts[-1].end, course.plan.accuracy.max_steps)[1]
-    return Solution(
-        np.concatenate([times for times, _ in saved]),
-        np.concatenate([states for _, states in saved]),
-        status,
-        sum((part.work for part in parts), Statistics()),
-        in_order(_polynomials(parts)) if requested is None else None,
-        message,
-        {**last.notes, "segments": _segments(parts)},
-        _resume(parts),
-    )
+        message = out_of_steps(course.t, course.plan.accuracy.max_steps)[1]
+    notes = {**whole.notes, "segments": _segments(course.parts)}
+    return replace(whole, message=message, notes=notes, resume=_resume(course.parts))

@@ -10,20 +10,18 @@ from metastable.integrate import march, tsit5
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Chart, Members, Solution, one_by_one
 from metastable.kernels import select
-from metastable.model import require
 
 
-def _torch(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """With engine="torch": states stay where the velocity is computed."""
-    from metastable.kernels import torch
-
-    require(plan.model, torch.SUPPORT[plan.backend.dtype], len(start))
-    from metastable.kernels.torch.device_system import DeviceSystem
-    from metastable.kernels.torch.engine import Velocity
-
-    velocity = Velocity(plan.model, len(start), 0, plan.backend.threads, plan.backend.dtype)
+def _on_device(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
+    """With engine "cuda" or "torch": states stay where the velocity is computed."""
+    velocity = select.right_hand_side(plan.model, len(start), plan.backend)
+    if plan.backend.engine == "cuda":
+        from metastable.kernels.cuda.device_system import DeviceSystem
+    else:
+        from metastable.kernels.torch.device_system import DeviceSystem
     start = np.ascontiguousarray(start, dtype=np.float64)
-    return march.follow(DeviceSystem(velocity, start, plan.tableau, plan.accuracy, march.polynomial), plan, report)
+    system: march.System = DeviceSystem(velocity, start, plan.tableau, plan.accuracy, march.polynomial)  # type: ignore[arg-type]
+    return march.follow(system, plan, report)
 
 
 def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.Movable, Chart]:
@@ -40,12 +38,8 @@ def system_of(plan: Plan, start: FloatArray, depth: float = 0.0) -> tuple[march.
 
 def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
     """The explicit method of the plan from the packed state `start` with its engine and interaction."""
-    if plan.backend.engine == "cuda":
-        from metastable.integrate.fused import cuda
-
-        return cuda.solve(plan, start, report)
-    if plan.backend.engine == "torch":
-        return _torch(plan, start, report)
+    if plan.backend.engine in ("cuda", "torch"):
+        return _on_device(plan, start, report)
     system, chart = system_of(plan, start)
     return march.follow(system, plan, report, chart)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate import auto
+from metastable.integrate import auto, rodas
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import Plan
 from metastable.integrate.solution import Dense, JoinedDense, Resume, Solution, in_order, join
@@ -45,10 +45,9 @@ def taken_up(earlier: Solution, method: str, start: FloatArray) -> Resume:
         step = said.control.get(STEP_NAMES.get(said.method, ""), FIRST_STEP)
     if method not in STEP_NAMES:
         return replace(said, method=method, control={})
-    memory = {STEP_NAMES[method]: step}
     if method == "rodas":
-        memory |= {"t": said.t, "h_old": step}
-    return replace(said, method=method, control=memory)
+        return rodas.begun(said.t, said.state, step, said.statistics)
+    return replace(said, method=method, control={STEP_NAMES[method]: step})
 
 
 def solve(plan: Plan, earlier: Solution, start: FloatArray, report: Report, made_by: str) -> Solution:
@@ -89,15 +88,12 @@ def _joined(earlier: Solution, later: Solution, resume: Resume, plan: Plan, made
     notes |= _segments(earlier, later, resume, plan, made_by)
     if "settled" not in later.notes:
         notes.pop("settled", None)
-    return Solution(
-        np.concatenate([earlier.times[before], later.times]),
-        np.concatenate([earlier.states[before], later.states]),
-        later.status,
-        later.statistics,
-        dense,
-        later.message,
-        notes,
-        later.resume,
+    return replace(
+        later,
+        times=np.concatenate([earlier.times[before], later.times]),
+        states=np.concatenate([earlier.states[before], later.states]),
+        dense=dense,
+        notes=notes,
     )
 
 

@@ -1,5 +1,5 @@
 """The adaptive march of an explicit method, the same for every system: one in NumPy (`tsit5`), one with compiled steps
-(`fused.system`), or one that lives on a GPU (`fused.cuda`)."""
+(`fused.system`), or one that lives on a device (`kernels.cuda.device_system`, `kernels.torch.device_system`)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Method(NamedTuple):
 
 
 def _rodas(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    return rodas.solve(plan.model, start, plan.save, plan.accuracy, progress=report, origin=plan.resume)
+    return rodas.solve(plan.model, start, plan.save, plan.accuracy, progress=report, resume=plan.resume)
 
 
 def _rodas_members(plan: Plan, starts: FloatArray, first: int, report: Report) -> Members:

@@ -58,6 +58,11 @@ class Save:
     settled: bool = False
     """Stop earlier, when all tokens have stopped for good."""
 
+    def within(self, begin: float, end: float) -> FloatArray | None:
+        """The times behind `begin` (at depth 0: from it on) up to `end`; None for every step."""
+        times = self.times
+        return None if times is None else times[(times <= end) & ((times > begin) | (begin == 0.0))]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -101,9 +106,11 @@ class Plan:
             return start
         return np.concatenate([start, np.ones((*start.shape[:-1], 1))], axis=-1)
 
-    def until(self, until: float, times: FloatArray | None, max_steps: int) -> Plan:
-        """The same plan with another end, other output times and another number of steps."""
-        return replace(self, save=Save(until, times), accuracy=replace(self.accuracy, max_steps=max_steps))
+    def piece(self, begin: float, end: float, wanted: FloatArray | None, max_steps: int) -> Plan:
+        """The same plan from `begin` to `end`, in a time of its own. The end, where the next piece starts, is saved besides the times
+        that are `wanted` (None: every step)."""
+        times = None if wanted is None else np.unique(np.append(wanted, end) - begin)
+        return replace(self, save=Save(end - begin, times), accuracy=replace(self.accuracy, max_steps=max_steps))
 
 
 @dataclass(frozen=True)

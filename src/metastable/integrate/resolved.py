@@ -113,6 +113,16 @@ def solve(
     return solution
 
 
+def through_retraction(place: FloatArray, dim: int, vectors: FloatArray) -> FloatArray:
+    """R'(place) of vectors (tokens, width, ...), R the retraction of packed states: across the direction, over its length; radii as
+    they are. It is symmetric: vectors of a step and covectors that are walked back go through it alike."""
+    length = np.sqrt(np.einsum("ij,ij->i", place[:, :dim], place[:, :dim]))[:, None]
+    unit, moved = place[:, :dim] / length, vectors.reshape(*place.shape, -1).copy()
+    along = np.einsum("kav,ka->kv", moved[:, :dim], unit)
+    moved[:, :dim] = (moved[:, :dim] - unit[:, :, None] * along[:, None, :]) / length[:, :, None]
+    return moved.reshape(vectors.shape)
+
+
 def jumps(plan: Plan, depth: float) -> list[float]:
     """Times of the plan at which the norm jumps."""
     return [b - depth for b in plan.model.norm.breakpoints]

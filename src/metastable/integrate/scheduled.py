@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, march, resolved
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Dense, Solution, Statistics, diverged, in_order, out_of_steps
+from metastable.integrate.solution import Solution, diverged, one_after_the_other, out_of_steps, part_of_run
 from metastable.integrate.tableau import TABLEAUS
 
 Solve = Callable[[Plan, FloatArray, Report], Solution]
@@ -42,14 +40,13 @@ def solve(whole: Plan, plans: list[Plan], solvers: list[Solve], start: FloatArra
     `plans[i]` is integrated by `solvers[i]` from the packed state where the one before it ended.
     """
     parts: list[Solution] = []
-    joints, times, state, left = whole.joints, whole.save.times, start, whole.accuracy.max_steps
+    joints, state, left = whole.joints, start, whole.accuracy.max_steps
     for begin, end, plan, solver in zip(joints, (*joints[1:], whole.save.until), plans, solvers):
-        # Behind its beginning (at depth 0: from it on), up to its end.
-        wanted = None if times is None else times[(times <= end) & ((times > begin) | (begin == 0.0))]
-        output = None if wanted is None else np.unique(np.append(wanted - begin, end - begin))
-        piece = plan.until(end - begin, output, max(1, left))
+        wanted = whole.save.within(begin, end)
+        piece = plan.piece(begin, end, wanted, max(1, left))
         solution = _from_depth(begin, piece, solver, state, lambda t, begin=begin: report(begin + t))
-        parts.append(_kept(solution, begin, end, wanted, first=not parts))
+        ended = end if solution.status == "success" else begin + solution.end
+        parts.append(part_of_run(solution, begin, ended, wanted, first=not parts))
         left -= solution.statistics.tries
         if solution.status != "success":
             parts[-1] = replace(parts[-1], message=_message(begin, solution, whole.accuracy.max_steps))
@@ -60,7 +57,7 @@ def solve(whole: Plan, plans: list[Plan], solvers: list[Solve], start: FloatArra
 
 def _message(begin: float, solution: Solution, max_steps: int) -> str:
     """Why a piece ended early, in the time and the steps of the whole run."""
-    reached = begin + (float(solution.times[-1]) if len(solution.times) else 0.0)
+    reached = begin + solution.end
     if solution.status == "diverged":
         return diverged(reached)[1]
     if solution.status == "max_steps" and not solution.message.startswith("dense output"):
@@ -77,32 +74,13 @@ def _from_depth(begin: float, plan: Plan, solver: Solve, state: FloatArray, repo
     return march.integrate(system, recorder, plan.save.until, plan.accuracy, breakpoints=jumps, progress=report)
 
 
-def _kept(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:
-    """What a piece leaves in the run, in the time of the run."""
-    if wanted is None:
-        skip = 0 if first else 1
-        times, states = begin + solution.times[skip:], solution.states[skip:]
-        if solution.status == "success":
-            times[-1] = end  # not but for rounding
-    else:
-        count = min(len(wanted), len(solution.times))
-        times, states = wanted[:count], solution.states[:count]
-    dense = solution.dense
-    shifted = replace(dense, start=dense.start + begin) if isinstance(dense, Dense) else None
-    return replace(solution, times=times, states=states, dense=shifted)
-
-
 def _joined(parts: list[Solution], joints: list[float]) -> Solution:
-    last = parts[-1]
-    statistics = sum((part.statistics for part in parts), Statistics())
-    dense = in_order([part.dense for part in parts if isinstance(part.dense, Dense)])
+    whole = one_after_the_other(parts)
     segments = []
     for begin, part in zip(joints, parts):
         for segment in part.notes.get("segments", []):
             segments.append({**segment, "from": begin + segment["from"], "to": begin + segment["to"]})
-    notes = {**last.notes, "joints": joints[: len(parts)]}
+    notes = {**whole.notes, "joints": joints[: len(parts)]}
     if segments:
         notes["segments"] = segments
-    times = np.concatenate([part.times for part in parts])
-    states = np.concatenate([part.states for part in parts])
-    return Solution(times, states, last.status, statistics, dense, last.message, notes)
+    return replace(whole, notes=notes, resume=None)

@@ -235,6 +235,38 @@ class Solution:
     resume: Resume | None = None
     """Where it can be taken up (`integrate.extend`); None where nothing can go on."""
 
+    @property
+    def end(self) -> float:
+        """The last of its times; 0 where it has none."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+
+def part_of_run(solution: Solution, begin: float, end: float, wanted: FloatArray | None, first: bool) -> Solution:
+    """What a solution whose clock starts at `begin` leaves in a run, in the time of the run: the states at the times `wanted`, or all
+    (None), but for the one at its beginning where it is not the `first`. It ends at `end`, not but for rounding."""
+    if wanted is None:
+        skip = 0 if first else 1
+        times, states = begin + solution.times, solution.states[skip:]
+        times[-1:] = end
+        times = times[skip:]
+    else:
+        times = wanted[: len(solution.times)]
+        states = solution.states[: len(times)]
+    dense = solution.dense
+    shifted = replace(dense, start=dense.start + begin) if isinstance(dense, Dense) else None
+    return replace(solution, times=times, states=states, dense=shifted)
+
+
+def one_after_the_other(parts: Sequence[Solution]) -> Solution:
+    """Parts of a run as one solution, which ends as the last of them does."""
+    return replace(
+        parts[-1],
+        times=np.concatenate([part.times for part in parts]),
+        states=np.concatenate([part.states for part in parts]),
+        statistics=sum((part.statistics for part in parts), Statistics()),
+        dense=in_order([part.dense for part in parts if isinstance(part.dense, Dense)]),
+    )
+
 
 class Members(NamedTuple):
     """Many members, solved: states (members, times, tokens, dim), NaN where one was not reached; statistics (members, 3: accepted,

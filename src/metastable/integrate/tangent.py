@@ -122,16 +122,9 @@ class Tangents(march.Recorder):
             slopes[i] = self.jacobian(min(t + TSIT5.c[i] * h, latest), place) @ moved
         moved = vectors + h * np.tensordot(TSIT5.a[LAST, :LAST], slopes, 1)
         place = y + h * np.tensordot(TSIT5.a[LAST, :LAST], k[:LAST], 1)
-        self.frame.orthonormalise(moved if self.chart == "angle" else self._retracted(place, moved))
-
-    def _retracted(self, place: FloatArray, vectors: FloatArray) -> FloatArray:
-        """R'(place) of tangent vectors: across the direction, over its length; radii as they are."""
-        dim, shaped = self.dim, vectors.reshape(*place.shape, -1).copy()
-        length = np.sqrt(np.einsum("ij,ij->i", place[:, :dim], place[:, :dim]))[:, None]
-        unit = place[:, :dim] / length
-        along = np.einsum("kav,ka->kv", shaped[:, :dim], unit)
-        shaped[:, :dim] = (shaped[:, :dim] - unit[:, :, None] * along[:, None, :]) / length[:, :, None]
-        return shaped.reshape(vectors.shape)
+        if self.chart == "ambient":
+            moved = resolved.through_retraction(place, self.dim, moved)
+        self.frame.orthonormalise(moved)
 
 
 def carry(

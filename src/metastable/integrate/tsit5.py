@@ -8,17 +8,14 @@ stage of one step is exactly the first of the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable._progress import Report
 from metastable.integrate import control, march
-from metastable.integrate.plan import DEFAULT, Accuracy, Save
-from metastable.integrate.solution import Solution
+from metastable.integrate.plan import DEFAULT, Accuracy
 from metastable.integrate.tableau import TSIT5, Tableau
 from metastable.kernels.protocol import RightHandSide
 from metastable.model.norms import Norm
@@ -96,18 +93,3 @@ class System:
         recorder.step(t, step, end, self.new, polynomial)
         self.y = self.new
         self.stages[0] = self.stages[-1]
-
-
-def solve(
-    system: System,
-    save: Save,
-    *,
-    breakpoints: Sequence[float] = (),
-    progress: Report | None = None,
-) -> Solution:
-    """Integrate a system from 0 as far as `save` says (every step with dense output where it has no times).
-
-    `breakpoints`: times where the right-hand side jumps, which are stepped onto.
-    """
-    recorder = march.Recorder(system.dim, save.times)
-    return march.integrate(system, recorder, save.until, system.accuracy, breakpoints=breakpoints, progress=progress)

@@ -106,19 +106,13 @@ def _nothing():
 
 
 @inlined
-def _add(columns, line, j, scale, sums):
-    """The sums of one row with those of one more vector of columns."""
+def _add(columns, line, j, scale, count, sums):
+    """The sums of one row with those of the first `count` columns of one more vector (None, in code of its own: of all)."""
     weight, angle = _weight(columns, line, j, scale)
-    product = load(line.entries, j) * load(columns.vector, j)
-    return Sums(sums.force + weight * angle, sums.weights + weight, sums.product + product)
-
-
-@inlined
-def _add_first(columns, line, j, scale, count, sums):
-    """The same with the first `count` columns of the vector."""
-    weight, angle = _weight(columns, line, j, scale)
-    weight = keep(weight, count)
-    product = keep(load(line.entries, j), count) * load(columns.vector, j)
+    entries = load(line.entries, j)
+    if count is not None:
+        weight, entries = keep(weight, count), keep(entries, count)
+    product = entries * load(columns.vector, j)
     return Sums(sums.force + weight * angle, sums.weights + weight, sums.product + product)
 
 
@@ -133,7 +127,7 @@ def pull_row(columns, line, start, stop, scale):
     """`Sums` of one row over the columns `start..stop-1`: what a stage needs from it."""
     found = _nothing()
     for j in range(start, stop, LANES):
-        found = _add_first(columns, line, j, scale, stop - j, found)
+        found = _add(columns, line, j, scale, stop - j, found)
     return Sums(total(found.force), total(found.weights), total(found.product))
 
 
@@ -153,15 +147,15 @@ def pull_block(stages, i, block, first, scale):
     sums0, sums1, sums2, sums3 = _nothing(), _nothing(), _nothing(), _nothing()
     whole = first // LANES * LANES
     for j in range(0, whole, LANES):
-        sums0 = _add(columns, line0, j, scale, sums0)
-        sums1 = _add(columns, line1, j, scale, sums1)
-        sums2 = _add(columns, line2, j, scale, sums2)
-        sums3 = _add(columns, line3, j, scale, sums3)
+        sums0 = _add(columns, line0, j, scale, None, sums0)
+        sums1 = _add(columns, line1, j, scale, None, sums1)
+        sums2 = _add(columns, line2, j, scale, None, sums2)
+        sums3 = _add(columns, line3, j, scale, None, sums3)
     for j in range(whole, first + 3, LANES):
-        sums0 = _add_first(columns, line0, j, scale, first - j, sums0)
-        sums1 = _add_first(columns, line1, j, scale, first + 1 - j, sums1)
-        sums2 = _add_first(columns, line2, j, scale, first + 2 - j, sums2)
-        sums3 = _add_first(columns, line3, j, scale, first + 3 - j, sums3)
+        sums0 = _add(columns, line0, j, scale, first - j, sums0)
+        sums1 = _add(columns, line1, j, scale, first + 1 - j, sums1)
+        sums2 = _add(columns, line2, j, scale, first + 2 - j, sums2)
+        sums3 = _add(columns, line3, j, scale, first + 3 - j, sums3)
     _write(block.sums, 0, sums0)
     _write(block.sums, 1, sums1)
     _write(block.sums, 2, sums2)

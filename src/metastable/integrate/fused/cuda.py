@@ -1,4 +1,4 @@
-"""Explicit methods on the GPU: whole ensembles, one thread block per member, and single systems whose state stays on the device.
+"""Explicit methods on the GPU: whole ensembles, one thread block per member.
 
 The semantics are those of `integrate.tsit5`: the same first step, error norm, controller, dense output and status. Ensembles of
 models that do not fit into a thread block (see `kernels.cuda.support.fused_refusal`) are integrated member by member.
@@ -14,9 +14,9 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
-from metastable.integrate import control, march
+from metastable.integrate import control, explicit
 from metastable.integrate.plan import Plan
-from metastable.integrate.solution import Members, Solution, one_by_one
+from metastable.integrate.solution import Members, one_by_one
 from metastable.integrate.tableau import Tableau
 from metastable.kernels.cuda import support
 from metastable.model import require
@@ -36,8 +36,7 @@ def scheme_of(tableau: Tableau) -> Scheme:
 
 def _check(plan: Plan, tokens: int) -> None:
     """Refuse what the engine cannot do in the precision of the plan, on any machine or on this one."""
-    require(plan.model, support.DIRECT[plan.backend.dtype], tokens)
-    reason = support.refusal(plan.model, tokens)
+    reason = support.refusal(plan.model, tokens, plan.backend.dtype)
     if reason is not None:
         raise UnsupportedError(reason)
 
@@ -69,6 +68,7 @@ def solve_members(plan: Plan, starts: FloatArray, first: int, report: Report) ->
     assert times is not None
     _check(plan, tokens)
     if plan.backend.interaction == "series" or support.fused_refusal(model, tokens, plan.backend.dtype) is not None:
+        solve = explicit.solve
         return one_by_one(starts, times.size, report, lambda start, _: solve(plan, plan.packed(start), None), first)
     states = np.empty((len(starts), len(times), tokens, model.dim))
     counts = np.empty((len(starts), 4), dtype=np.int64)
@@ -98,14 +98,3 @@ def observe_members(
             values[name][part] = measure(observable, batch.starts, batch.out)
         counts[part] = batch.counts()
     return values, counts[:, :3], counts[:, 3]
-
-
-def solve(plan: Plan, start: FloatArray, report: Report | None) -> Solution:
-    """Integrate the packed state `start` (tokens, width) from 0 (or `plan.resume`) to the end of the plan; as `tsit5.solve`."""
-    start = np.ascontiguousarray(start, dtype=np.float64)
-    _check(plan, len(start))
-    from metastable.kernels.cuda import engine
-    from metastable.kernels.cuda.device_system import DeviceSystem
-
-    velocity = engine.make(plan.model, len(start), 0, plan.backend.interaction, plan.backend.dtype)
-    return march.follow(DeviceSystem(velocity, start, plan.tableau, plan.accuracy, march.polynomial), plan, report)

@@ -6,11 +6,8 @@ reported, and Ctrl-C stops them.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import numpy as np
 
@@ -36,33 +33,6 @@ def _to_chart(states: FloatArray) -> FloatArray:
     return np.ascontiguousarray(states.reshape(*states.shape[:-2], -1))
 
 
-def _watch(work: Callable[[], Any], stop: Callable[[], None], look: Callable[[], None] | None) -> Any:
-    """Run `work` in a thread of its own; call `look` now and then; on Ctrl-C call `stop`, wait and raise again."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=target, name="metastable-integrate", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(WATCH_INTERVAL)
-            if look is not None:
-                look()
-    except BaseException:
-        stop()
-        thread.join()
-        raise
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
 def solve_members(plan: Plan, starts: FloatArray, progress: Report | None = None) -> Members:
     """Integrate many members from 0 to the last time of the plan, each with its own step size.
 
@@ -83,17 +53,17 @@ def solve_members(plan: Plan, starts: FloatArray, progress: Report | None = None
     workers = max(1, min(thread_count(backend.threads), -(-count // loop.LANES)))
     shared, lanes = Reference(batch), [Reference(loop.make_lanes(batch)) for _ in range(workers)]
     kernel = kernels.kernel(problem.kind, shared.field("problem"), lanes[0].field("scratch"))
-
-    def work() -> None:
-        with ThreadPoolExecutor(workers, "metastable-members") as pool:
-            for worker in [pool.submit(loop.work, kernel, shared, own) for own in lanes]:
-                worker.result()
-
-    def stop() -> None:
-        batch.queue[loop.STOP] = 1
-
-    with contextlib.suppress(KeyboardInterrupt):
-        _watch(work, stop, None if progress is None else lambda: progress(float(batch.queue[loop.FINISHED])))
+    with suppress(KeyboardInterrupt), ThreadPoolExecutor(workers, "metastable-members") as pool:
+        running = {pool.submit(loop.work, kernel, shared, own) for own in lanes}
+        try:
+            while running:
+                done, running = wait(running, WATCH_INTERVAL)
+                for worker in done:
+                    worker.result()
+                if progress is not None:
+                    progress(float(batch.queue[loop.FINISHED]))
+        finally:
+            batch.queue[loop.STOP] = 1  # for those who are still at work
     batch.states[batch.status == UNFINISHED] = np.nan
     if progress is not None:
         progress(float(batch.queue[loop.FINISHED]))

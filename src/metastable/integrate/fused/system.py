@@ -1,4 +1,4 @@
-"""One system in compiled code: the stages of a step, its error and its polynomial. `integrate.march` says which steps.
+"""One system in compiled code: the stages of a step and its error. `integrate.march` says which steps.
 
 Long arrays are cut into chunks of a fixed number, shared among threads: the numbers do not depend on how many.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numba import prange
 
 from metastable._checks import FloatArray
-from metastable.integrate import march
+from metastable.integrate import control, march
 from metastable.integrate.fused.stages import Method, Step, make_step, method_of, square_sum, stage_state
-from metastable.integrate.solution import DEGREE
 from metastable.integrate.tableau import Tableau
 from metastable.kernels.cpu import system as kernels
 from metastable.kernels.cpu.compiled import compiled, inner, parallel, vectors
@@ -31,21 +31,14 @@ CHUNKS = 64
 LONG = 65536
 """Entries from which threads pay for sums of arrays."""
 
-EULER = {"a": np.array([[0.0, 0.0], [1.0, 0.0]]), "c": np.array([0.0, 1.0])}
-"""Of the step that measures how fast the velocity changes at the start."""
-
-SPEED, BEND = np.array([1.0]), np.array([-1.0, 1.0])
-"""Weights of the stages whose size is the speed, and of those whose size is the change of velocity."""
-
 
 class Memory(NamedTuple):
-    """What compiled code needs (by reference): a system, a step of it, the method, and sums of squares over one or many chunks."""
+    """What compiled code needs (by reference): a system, a step of it, the method, and sums of squares over the chunks."""
 
     system: kernels.System
     step: Step
     method: Method
-    one: FloatArray
-    many: FloatArray
+    partial: FloatArray
 
 
 @inner
@@ -68,17 +61,16 @@ def _do_chunks_parallel(step, weights, count, partial):
 
 
 @compiled
-def advance(memory, span, stages, weights, chunks, threads):
+def advance(memory, span, stages, threads):
     """Evaluate the stages first..last - 1 (`stages`) of the step from t, none later than `latest` (`span`), each at `new`.
 
-    Returns the sum of squares of h sum_j weights_j k_j, added up in one or in many `chunks`. After the last stage `new` is
-    retracted to unit tokens. `threads`: as in `kernels.cpu.system.velocity`.
+    Returns the sum of squares of the error estimate. After the last stage `new` is retracted to unit tokens. `threads`: as in
+    `kernels.cpu.system.velocity`.
     """
-    step, method, problem = memory.step, memory.method, memory.system.problem
-    partial = memory.one if chunks == 1 else memory.many
+    step, method, problem, partial = memory.step, memory.method, memory.system.problem, memory.partial
     for stage in range(stages[0], stages[1] + 1):
         last = stage == stages[1]
-        row = weights if last else method.a[stage]
+        row = method.error if last else method.a[stage]
         count = -1 if last else stage
         if threads is not None and step.y.size > LONG:
             _do_chunks_parallel(step, row, count, partial)
@@ -99,19 +91,6 @@ def advance(memory, span, stages, weights, chunks, threads):
     return total(result)
 
 
-@compiled
-def keep_polynomial(memory, piece):
-    """Coefficients of the dense output of a step into `piece` (powers + 1, tokens * components)."""
-    step, method = memory.step, memory.method
-    for i in range(piece.shape[1]):
-        piece[0, i] = step.y[i]
-        for power in range(piece.shape[0] - 1):
-            change = 0.0
-            for stage in range(method.c.size):
-                change += method.dense[stage, power] * step.k[stage, i]
-            piece[power + 1, i] = step.h[0] * change
-
-
 @dataclass
 class System:
     """A state in its chart, (tokens, components); a `march.Movable`."""
@@ -123,27 +102,21 @@ class System:
     tableau: Tableau
 
     def __post_init__(self) -> None:
-        self.step, self.method = make_step(self.tableau.stages, self.start.size), method_of(self.tableau)
-        self.step.y[: self.start.size] = self.start.reshape(-1)
+        self.step = make_step(self.tableau.stages, self.start.size)
+        self.place(self.start)
         system = kernels.make(self.problem).memory
-        memory = Memory(system, self.step, self.method, vectors(1), vectors(CHUNKS))
-        self.memory, self.euler = Reference(memory), Reference(memory._replace(method=self.method._replace(**EULER)))
+        self.memory = Reference(Memory(system, self.step, method_of(self.tableau), vectors(CHUNKS)))
         self.parallel = True if self.threads > 1 and kernels.pays(self.problem) else None
 
-    def _advance(
-        self,
-        span: tuple[float, float],
-        stages: tuple[int, int],
-        step: float,
-        weights: FloatArray,
-        memory: Reference | None = None,
-    ) -> float:
+    def _advance(self, span: tuple[float, float], stages: tuple[int, int], step: float) -> float:
         """`advance`, as a root mean square over tokens in units of the tolerance."""
         self.step.h[:] = step
-        chunks = CHUNKS if weights is self.method.error else 1
         with using(self.threads if self.parallel else None):
-            square = advance(memory or self.memory, span, stages, weights, chunks, self.parallel)
+            square = advance(self.memory, span, stages, self.parallel)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
+
+    def _size(self, change: FloatArray) -> float:
+        return control.scaled_error(change, change, change, self.problem.components, self.tolerance, 0.0)
 
     def state(self) -> FloatArray:
         return self.step.y[: self.start.size].reshape(self.start.shape)
@@ -155,26 +128,24 @@ class System:
         return self.step.k[:, : self.start.size].reshape(-1, *self.start.shape)
 
     def begin(self, t: float) -> None:
-        self._advance((t, t), (0, 1), 0.0, SPEED)
+        self._advance((t, t), (0, 1), 0.0)
 
     def speed(self) -> float:
-        return self._advance((0.0, 0.0), (0, 0), 1.0, SPEED)
+        return self._size(self.slopes()[0])
 
     def bend(self, trial: float) -> float:
-        self._advance((0.0, trial), (1, 2), trial, BEND, self.euler)
-        return self._advance((0.0, 0.0), (0, 0), 1.0, BEND)
+        # The second stage is an Euler step of a_21 h away.
+        self._advance((0.0, trial), (1, 2), trial / self.tableau.a[1, 0])
+        first, second = self.slopes()[:2]
+        return self._size(second - first)
 
     def advance(self, t: float, step: float, latest: float) -> float:
-        return self._advance((t, latest), (1, self.tableau.stages), step, self.method.error)
+        return self._advance((t, latest), (1, self.tableau.stages), step)
 
     def accept(self, t: float, step: float, end: float, recorder: march.Recorder) -> None:
         if recorder.wants(end):
             new = self.step.new[: self.start.size].reshape(self.start.shape)
-            recorder.step(t, step, end, new, self._polynomial)
+            polynomial = partial(march.polynomial, self.tableau, self.state(), step, self.slopes())
+            recorder.step(t, step, end, new, polynomial)
         self.step.y[:] = self.step.new
         self.step.k[0] = self.step.k[-1]
-
-    def _polynomial(self, out: FloatArray | None) -> FloatArray:
-        piece = np.empty((DEGREE + 1, *self.start.shape)) if out is None else out
-        keep_polynomial(self.memory, piece.reshape(DEGREE + 1, -1))
-        return piece

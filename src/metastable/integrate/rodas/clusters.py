@@ -76,14 +76,12 @@ class Field:
 
     @classmethod
     def of(cls, model: Attention) -> Field:
-        frame, identity = frame_of(model), np.eye(model.dim)
-        forms, values = (
-            np.array([identity if matrix is None else frame.matrix(np.array(matrix, dtype=float)) for matrix in part])
-            for part in zip(*((head.bilinear, head.value) for head in model.all_heads))
-        )
+        frame, heads = frame_of(model), model.all_heads
+        forms = frame.matrices(head.bilinear for head in heads)
+        values = frame.matrices(head.value for head in heads)
         contraction = float(np.linalg.eigvals(values.sum(axis=0)).real.max())
         unseen = 1.0 if isinstance(model.mask, Full) and not model.mask.include_self else 0.0
-        return cls(frame, forms, np.array([float(head.beta) for head in model.all_heads]), values, contraction, unseen)
+        return cls(frame, forms, np.array([float(head.beta) for head in heads]), values, contraction, unseen)
 
     @property
     def at_rest_alone(self) -> bool:

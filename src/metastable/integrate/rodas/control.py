@@ -15,9 +15,9 @@ Step control, all in absolute angle:
 
 `t + h == t` late in a merge is harmless, since the system does not depend on t: there is no smallest step.
 
-A system is a named tuple of arrays or an object (dense blocks). The functions `attempt`, `commit`, `polynomial` and `settled` below
-are methods of the object; for a named tuple they are compiled on their own, and its `calls` holds their addresses: the march, which
-knows no more of a system than these and its `result`, is compiled once for all of them.
+A system is a named tuple of arrays. What it does (`attempt`, `commit`, `polynomial` and `settled` below) is compiled on its own, and
+its `calls` holds the addresses: the march, which knows no more of a system than these and its `result`, is compiled once for all of
+them. An object around such a system, its `place`, may attempt steps in another way (dense blocks).
 """
 
 from __future__ import annotations
@@ -341,7 +341,8 @@ march_plain = FunctionType(
     march.__code__,
     {
         **globals(),
-        **{name: lambda system, x, name=name: getattr(system, name)(x) for name in Calls._fields},
+        "attempt": lambda system, h: system.attempt(h),
+        **{name: lambda system, x, name=name: run(system.place, name, x) for name in Calls._fields[1:]},
         **{part.__name__: compiled(part.py_func) for part in (propose, break_cap, refuse, accept)},
         "record": record_plain,
     },

@@ -16,7 +16,7 @@ from scipy.linalg import lu_factor, lu_solve
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
-from metastable.integrate.rodas.charts import SPIRAL, bases, from_chart, stage_place, to_chart
+from metastable.integrate.rodas.charts import SPIRAL, bases, stage_place, to_chart
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
 from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
 from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
@@ -34,12 +34,7 @@ Linearised = namedtuple("Linearised", ["forces", "blocks", "spreads", "weights"]
 (heads, first, width)."""
 
 
-@by_reference
-def _begin(system, h):
-    """Charts at the current tokens for a step of size h, and the leading rows in the columns of stage 1."""
-    prepare(system, h)
-    for k in range(system.first):
-        put_stage(system, k, 0, system.charts.origin[k], system.vectors.nothing)
+_prepare = by_reference(prepare.py_func)
 
 
 @by_reference
@@ -65,16 +60,6 @@ def _velocity_block(system, i, out):
         put_stage(system, k, i, system.vectors.place, system.vectors.nothing)
     for k in range(system.first):
         stage_velocity(system, k, i, out[k])
-
-
-@by_reference
-def _tangents_block(system, i):
-    """Tangents of the leading rows at stage i, into the columns."""
-    tangent = system.vectors.part
-    for k in range(system.first):
-        from_chart(system.charts, k, system.increments[i, k], tangent)
-        for a in range(system.charts.origin.shape[1]):
-            system.columns.tangent[i, a, system.frozen + k] = tangent[a]
 
 
 def rate_of_block(matrix: FloatArray) -> float:
@@ -113,6 +98,11 @@ class DenseSystem:
     def __init__(self, system: SphereSystem) -> None:
         self.system, self.result = system, system.result
         self.place = Reference(system)
+        own = slice(None), slice(system.charts.origin.shape[1]), slice(system.frozen, system.frozen + system.first)
+        self.positions, self.tangents = system.columns.position[own], system.columns.tangent[own]
+        """Of the leading rows, in their columns: (8, d, first)."""
+        self.frames = np.empty(0)
+        """Tangent bases E of the leading rows at the start of the step, (first, d, d - 1)."""
 
     def jacobian(self) -> FloatArray:
         """Chart Jacobian of the leading block, shape (first, d - 1, first, d - 1), at the current tokens."""
@@ -125,8 +115,7 @@ class DenseSystem:
             np.zeros((heads, first, system.columns.zeros.size)),
         )
         _linearise_block(self.place, found)
-        x = system.charts.origin[:first]
-        frames = bases(system.charts)[:first]
+        x, frames = system.charts.origin[:first], self.frames
         result = np.zeros((first, dim - 1, first, dim - 1))
         apart = x[None, :, :] - x[:, None, :]
         for h in range(heads):
@@ -147,8 +136,10 @@ class DenseSystem:
         _velocity_block(self.place, i, slope)
 
     def begin(self, h: float) -> None:
-        """Charts at the current tokens for a step of size h."""
-        _begin(self.place, h)
+        """Charts at the current tokens for a step of size h, and the leading rows in the columns of stage 1."""
+        _prepare(self.place, h)
+        self.frames = bases(self.system.charts)[: self.system.first]
+        self.positions[0] = self.system.charts.origin[: self.system.first].T
 
     def attempt(self, h: float) -> None:
         """Try a step: the leading block as a whole, then the rows behind it."""
@@ -172,15 +163,6 @@ class DenseSystem:
                 slope += np.einsum("j,jkb->kb", C[i, :i] / h, system.increments[:i, :first])
             solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)
-            _tangents_block(self.place, i)
+            self.tangents[i] = np.einsum("kdb,kb->dk", self.frames, system.increments[i, :first])
         control.run(self.place, "attempt", h)
         self.result[FASTEST] = max(rate, self.result[FASTEST])
-
-    def commit(self, tolerance: float) -> None:
-        control.run(self.place, "commit", tolerance)
-
-    def polynomial(self, piece: FloatArray) -> None:
-        control.run(self.place, "polynomial", piece)
-
-    def settled(self, threshold: float) -> None:
-        control.run(self.place, "settled", threshold)

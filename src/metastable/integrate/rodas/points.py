@@ -62,6 +62,7 @@ class Work(NamedTuple):
     slope: FloatArray  # (m n,) right-hand sides of the linear systems
     factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
     pivots: np.ndarray  # (m n,)
+    edges: np.ndarray  # rows at which the diagonal blocks begin, and where the last one ends
     block: FloatArray  # (together, together) the leading block; single points use its corner
     weights: FloatArray  # (heads, m) p_kj of one leader
     queries: FloatArray  # (heads, d) beta M^T x_k of it
@@ -92,6 +93,7 @@ def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
         slope=np.zeros(m * n),
         factors=np.zeros((m * n, together)),
         pivots=np.zeros(m * n, dtype=np.int64),
+        edges=np.array([0, *range(together, m * n + 1, n)]),
         block=np.zeros((together, together)),
         weights=np.zeros((heads, m)),
         queries=np.zeros((heads, d)),
@@ -119,17 +121,13 @@ def _product(row, column, count):
 
 
 @inner
-def _size_of_block(work, first):
-    """Rows of the diagonal block that begins at row `first`."""
-    return len(work.block) if first == 0 else work.velocity.shape[1]
-
-
-@inner
-def _copy_block(work, first, size):
-    """The diagonal block that begins at row `first`, to `work.block`."""
-    for a in range(size):
-        for b in range(size):
+def _copy_block(work, number):
+    """A diagonal block, to `work.block`; returns its size, and the rows first..last of it."""
+    first, last = work.edges[number], work.edges[number + 1]
+    for a in range(last - first):
+        for b in range(last - first):
             work.block[a, b] = work.jacobian[first + a, first + b]
+    return last - first, first, last
 
 
 @allocating
@@ -137,16 +135,13 @@ def _fastest(work):
     """Rate of the fastest unstable mode of the diagonal blocks whose leaders move; 0 when none grows."""
     rate = 0.0
     n = work.velocity.shape[1]
-    last = 0
-    while last < len(work.jacobian):
-        first, size = last, _size_of_block(work, last)
-        last = first + size
+    for number in range(work.edges.size - 1):
+        size, first, last = _copy_block(work, number)
         moves = False
         for row in range(first, last):
             moves |= work.velocity[row // n, row % n] != 0.0
         if not moves:
             continue
-        _copy_block(work, first, size)
         if size == 1:
             rate = max(rate, work.block[0, 0])
         elif bound_of_real_parts(work.block, size) > 0.0:
@@ -196,11 +191,8 @@ def _take_step(surroundings, work, h, lag):
     """
     increments, slope, jacobian = work.increments, work.slope, work.jacobian
     m, n = work.velocity.shape
-    last = 0
-    while last < m * n:
-        first, size = last, _size_of_block(work, last)
-        last = first + size
-        _copy_block(work, first, size)
+    for number in range(work.edges.size - 1):
+        size, first, last = _copy_block(work, number)
         factor(work.block, 1.0 / (h * GAMMA), size, work.factors[first:last], work.pivots[first:last])
     for i in range(STAGES):
         if i > 0:
@@ -218,13 +210,11 @@ def _take_step(surroundings, work, h, lag):
                 for j in range(i):
                     earlier += C[i, j] * increments[j, k, b]
                 part[b] += earlier / h
-        last = 0
-        while last < m * n:
-            first, size = last, _size_of_block(work, last)
-            last = first + size
+        for number in range(work.edges.size - 1):
+            first, last = work.edges[number], work.edges[number + 1]
             for row in range(first, last):
                 slope[row] += _product(jacobian[row], slope, first)
-            solve_factored(work.factors[first:last], work.pivots[first:last], size, slope[first:last])
+            solve_factored(work.factors[first:last], work.pivots[first:last], last - first, slope[first:last])
         for k in range(m):
             for b in range(n):
                 increments[i, k, b] = slope[k * n + b]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,14 +29,6 @@ FIRST_STEP = 1e-2
 
 DENSE_HORIZON = 1e20
 """Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
-
-
-@dataclass(frozen=True)
-class Departure:
-    """Where an integration begins that nobody began: the time, and its first step (None: a short one is chosen)."""
-
-    begin: float = 0.0
-    first_step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,9 +126,11 @@ class Frame:
         """Points of coordinates (..., d)."""
         return x if self.axes is None else x @ self.axes.T
 
-    def matrix(self, matrix: FloatArray) -> FloatArray:
-        """Q^T A Q."""
-        return matrix if self.axes is None else self.axes.T @ matrix @ self.axes
+    def matrices(self, matrices: Iterable[FloatArray | None]) -> FloatArray:
+        """Q^T A Q of each, stacked; None is the identity."""
+        identity = np.eye(len(self.drift))
+        axes = identity if self.axes is None else self.axes
+        return np.array([identity if matrix is None else axes.T @ matrix @ axes for matrix in matrices])
 
 
 def value_sum(model: Attention) -> FloatArray:
@@ -181,16 +175,11 @@ def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame 
     frame = own_coordinates(model) if frame is None else frame
     heads = model.all_heads
     anchors, mass = _anchors(model)
-    identity = np.eye(model.dim)
-
-    def stacked(matrices: list[FloatArray | None]) -> FloatArray:
-        return np.array([identity if matrix is None else frame.matrix(matrix) for matrix in matrices])
-
     return make(
         frame.into(start),
         Model(
-            values=stacked([head.value for head in heads]),
-            forms=stacked([head.bilinear for head in heads]),
+            values=frame.matrices(head.value for head in heads),
+            forms=frame.matrices(head.bilinear for head in heads),
             betas=np.array([head.beta for head in heads], dtype=float),
             slopes=np.array(model.slopes, dtype=float),
             drift=np.array(frame.drift, order="C"),

@@ -30,7 +30,6 @@ from metastable.integrate.plan import DEFAULT, Accuracy, Save
 from metastable.integrate.rodas import prepare as systems
 from metastable.integrate.rodas.prepare import (
     DENSE_HORIZON,
-    Departure,
     dense_system,
     dense_tokens,
     on_circle,
@@ -39,7 +38,7 @@ from metastable.integrate.rodas.prepare import (
     sphere_system,
     value_sum,
 )
-from metastable.integrate.solution import Resume, Solution
+from metastable.integrate.solution import Resume, Solution, Statistics
 from metastable.model import Attention, Rule, Support, require, why_not
 
 if TYPE_CHECKING:
@@ -171,15 +170,18 @@ def chart_jacobian(model: Attention, x: FloatArray) -> tuple[FloatArray, FloatAr
 
     It is what the steps at x linearise with; a token moves by E_k y to first order.
     """
-    from metastable.integrate.rodas.charts import bases
-
     require(model, SUPPORT, len(x))
     dense = dense_system(model, sphere_system(model, x, len(x)))
     dense.begin(1.0)
-    return bases(dense.system.charts), dense.jacobian()
+    return dense.frames, dense.jacobian()
 
 
 # ---------------------------------------------------------------------------------------------------------- solve
+
+
+def begun(t: float, state: FloatArray, step: float, statistics: Statistics) -> Resume:
+    """What another method leaves to this one: the time, the packed state, the next step, and the work done."""
+    return Resume("rodas", t, state, statistics, {"t": t, "h": step, "h_old": step})
 
 
 def solve(
@@ -189,10 +191,10 @@ def solve(
     accuracy: Accuracy = DEFAULT,
     *,
     progress: Report | None = None,
-    origin: Departure | Resume | None = None,
+    resume: Resume | None = None,
 ) -> Solution:
-    """Integrate the tokens `start` (tokens, dim) as far as `save` says, from time 0, from a `Departure`, or on from where `start` was
-    left. `accuracy.max_steps` counts accepted and rejected steps.
+    """Integrate the tokens `start` (tokens, dim) as far as `save` says, from time 0, or on from where they were left (`resume`; for
+    tokens that another method moved `begun`). `accuracy.max_steps` counts accepted and rejected steps.
 
     `save.settled`: stop as soon as all tokens have stopped for good. That means that every token either feels exactly no force, or is
     stable (all eigenvalues of its diagonal block of the Jacobian have negative real part) and within `SETTLED` radians of
@@ -201,8 +203,6 @@ def solve(
     """
     require(model, SUPPORT, len(start))
     check_range(model)
-    resume = origin if isinstance(origin, Resume) else None
-    departure = origin if isinstance(origin, Departure) else Departure(0.0 if resume is None else float(resume.t))
     goal, prepare = _goal(save, accuracy), systems.prepare
     if dense_tokens(model, len(start)):
         obstacle = why_not(model, RESTING if save.settled else JOINED, len(start))
@@ -218,11 +218,8 @@ def solve(
             goal = goal._replace(until=min(goal.until, DENSE_HORIZON))
     from metastable.integrate.rodas.output import Integration
 
-    prepared = prepare(model, start)
-    if departure.first_step is not None:
-        prepared = replace(prepared, first_step=departure.first_step)
-    output = np.empty(0) if save.times is None else save.times
-    integration = Integration(prepared, start, output, departure.begin, goal)
+    output, begin = np.empty(0) if save.times is None else save.times, 0.0 if resume is None else float(resume.t)
+    integration = Integration(prepare(model, start), start, output, begin, goal)
     if resume is not None:
         integration.take_up(resume)
     return integration.solution(model, integration.run(progress))

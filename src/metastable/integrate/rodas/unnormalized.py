@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.charts import bases
 from metastable.integrate.rodas.dense import DenseSystem
 from metastable.integrate.rodas.sphere_system import SphereSystem
 
@@ -55,7 +54,7 @@ class UnnormalizedSystem(DenseSystem):
         """As for softmax, times s, and the term of its gradient; the velocities at the start of the step get their pace, too."""
         system = self.system
         result = super().jacobian()
-        x, frames = system.charts.origin, bases(system.charts)
+        x, frames = system.charts.origin, self.frames
         s, p = self.pace(x)
         moving = p[:, system.frozen :]
         gradient = self.pace.beta * moving[:, :, None] * np.einsum("kd,jdb->kjb", x @ self.pace.form, frames)

@@ -25,15 +25,11 @@ DEFAULT_MODE_TOLERANCE = 1e-12
 LARGEST_CIRCLE = 300.0
 """|beta| up to which exp(2 |beta|) and sums of it are safe: where a token's own weight is not the largest, `circle` goes this far."""
 
-CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, CIRCLE_TOTAL, MATRIX_TOTAL, SPHERE_TOTAL = range(9)
+CIRCLE, GENERAL, TILES, CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES = range(6)
 """Kernels: direct sums on the circle with Q = K = V = I (`circle`), in small dimension (`general`), in large (`tiles`); series on
-the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`), under a causal mask; the same
-where some tokens, or all, see one another wholly (kernels of their own, so that nobody compiles what he does not need)."""
+the circle with Q = K = V = I and with general matrices (`fourier`), and on the sphere (`harmonics`)."""
 
-SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, CIRCLE_TOTAL, MATRIX_TOTAL, SPHERE_TOTAL)
-
-TOTAL = {CIRCLE_SERIES: CIRCLE_TOTAL, MATRIX_SERIES: MATRIX_TOTAL, SPHERE_SERIES: SPHERE_TOTAL}
-"""The kernel of a series -> that with a total."""
+SERIES = (CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES)
 
 
 class Problem(NamedTuple):
@@ -100,8 +96,7 @@ def _kind(model: Attention, tokens: int, interaction: str) -> int:
     """Which kernel serves the model."""
     plain = model.is_identity and model.norm.law(0.0).length_power == 0.0
     if interaction == "series":
-        series = SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES if plain else MATRIX_SERIES
-        return TOTAL[series] if whole(model, tokens) else series
+        return SPHERE_SERIES if model.dim == 3 else CIRCLE_SERIES if plain else MATRIX_SERIES
     if (
         model.dim == 2
         and plain
@@ -130,35 +125,34 @@ def _series(model: Attention, kind: int, tokens: int, tolerance: float) -> dict[
     result: dict[str, Any] = {"modes": 0, "weight": empty, "ratio": empty, "rise": empty, "fall": empty}
     beta = model.all_heads[0].beta
     if kind not in SERIES:
-        loss = 1.0
-    else:
-        loss = total_error(model, tokens)[0] if isinstance(model.mask, Full) else prefix_loss(model, tokens)
-    if kind in (CIRCLE_SERIES, CIRCLE_TOTAL):
+        return {**result, "sums": 2}
+    loss = total_error(model, tokens)[0] if isinstance(model.mask, Full) else prefix_loss(model, tokens)
+    if kind == CIRCLE_SERIES:
         from metastable.kernels.fourier import circle_series
 
         modes, weight, ratio = circle_series(beta, tokens, tolerance, loss)
         result.update(modes=modes, weight=weight, ratio=ratio)
-    elif kind in (MATRIX_SERIES, MATRIX_TOTAL):
+    elif kind == MATRIX_SERIES:
         from metastable.kernels.fourier import matrix_modes
 
         # The coefficients differ from token to token: sums are kept without them.
         modes = matrix_modes(model, tokens, tolerance, loss)
         result.update(modes=modes, weight=np.ones(modes + 1))
-    elif kind in (SPHERE_SERIES, SPHERE_TOTAL):
+    elif kind == SPHERE_SERIES:
         from metastable.kernels.harmonics import sphere_series
 
         degree, ratio, rise, fall = sphere_series(beta, tokens, tolerance, loss)
         result.update(modes=degree, ratio=ratio, rise=rise, fall=fall)
     # `rise` has one entry per harmonic, and one in all on the circle. With a total there are coefficients of the force as well.
     sums = 2 * max(result["rise"].size, result["modes"] + 1)
-    return {**result, "sums": 2 * sums if kind == CIRCLE_TOTAL else sums}
+    return {**result, "sums": 2 * sums if kind == CIRCLE_SERIES and whole(model, tokens) else sums}
 
 
 def _totals(model: Attention, kind: int, tokens: int, masses: FloatArray) -> dict[str, Any]:
     """What a series needs to know about tokens that see one another wholly (placeholders for others)."""
-    if kind not in TOTAL.values():
+    beta, count = model.all_heads[0].beta, whole(model, tokens) if kind in SERIES else 0
+    if not count:
         return {"whole": 0, "whole_mass": 0.0, "masses": masses, "own": 0.0, "shrink": 1.0, "mirror": 1.0}
-    beta, count = model.all_heads[0].beta, whole(model, tokens)
     shrink = float(np.exp(-abs(beta))) if model.weights == "unnormalized" else 1.0
     weight = shrink if model.weights == "unnormalized" else float(np.exp(beta - abs(beta)))
     return {
@@ -168,7 +162,7 @@ def _totals(model: Attention, kind: int, tokens: int, masses: FloatArray) -> dic
         "own": 0.0 if model.mask.sees_self(tokens) else weight,
         "shrink": shrink,
         # A general Q^T K carries the sign of beta into the queries.
-        "mirror": -1.0 if beta < 0 and kind != MATRIX_TOTAL else 1.0,
+        "mirror": -1.0 if beta < 0 and kind != MATRIX_SERIES else 1.0,
     }
 
 
@@ -237,7 +231,7 @@ def _frozen(model: Attention) -> dict[str, object]:
     padded[:, : len(mass)] = tokens.T
     weights = np.zeros(width)
     weights[: len(mass)] = mass
-    return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass)}
+    return {"frozen": padded.ravel(), "mass": weights, "frozen_count": len(mass), "frozen_mass": float(weights.sum())}
 
 
 def _visible(model: Attention, intervals: np.ndarray) -> FloatArray:
@@ -275,9 +269,6 @@ def prepare(
     intervals = model.mask.intervals(tokens)
     assert intervals is not None
     masses = np.ones(tokens) if model.masses is None else np.array(model.masses, dtype=float)
-    frozen = _frozen(model)
-    mass = frozen["mass"]
-    assert isinstance(mass, np.ndarray)
     series, totals = _series(model, kind, tokens, mode_tolerance), _totals(model, kind, tokens, masses)
     return Problem(
         kind=kind,
@@ -295,9 +286,8 @@ def prepare(
         decay=float(law.decay),
         by_length=int(law.length_power == 1.0),
         frozen_sums=_frozen_sums(model, series, totals["mirror"]),
-        frozen_mass=float(mass.sum()),
         **series,  # type: ignore[arg-type]
         **totals,  # type: ignore[arg-type]
         **_heads(model, tokens),  # type: ignore[arg-type]
-        **frozen,  # type: ignore[arg-type]
+        **_frozen(model),  # type: ignore[arg-type]
     )

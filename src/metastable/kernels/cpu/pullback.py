@@ -32,7 +32,7 @@ from metastable.kernels.cpu.scatter import (
     Sending,
     allocate,
     clear,
-    frozen_logits,
+    dots,
     moments,
     scatter,
     token_logits,
@@ -57,7 +57,7 @@ def _top(memory, head, k, line):
     plain, small = not biased(problem, head), memory.padded == memory.tag.ndim
     top = fill(general.LOWEST)
     for j in range(0, problem.mass.size, LANES):
-        logit = frozen_logits(memory, j, query)
+        logit = dots(memory, memory.frozen, problem.mass.size, j, query, fill(0.0))
         store(line.fixed[head], j, logit)
         top = maximum(top, where(load(problem.mass, j), logit, general.LOWEST))
     if problem.unnormalized or problem.bounded[head]:

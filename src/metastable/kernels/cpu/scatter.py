@@ -130,24 +130,18 @@ def allocate(problem: Problem) -> Memory:
 
 
 @inlined
-def frozen_logits(memory, j, query):
-    """Logits of the frozen tokens of one vector, from j on."""
-    size, width = memory.tag.ndim, memory.problem.mass.size
-    logit = fill(0.0)
+def dots(memory, points, stride, j, vector, value):
+    """`value` + <vector, x_j> for the points of one vector, from j on, whose coordinates are lines of `stride`."""
+    size = memory.tag.ndim
     for a in range(0, memory.padded, size):
-        columns = columns_of(size, memory.frozen, a * width + j, width)
-        logit = dot(size, columns, numbers_of(size, query, a), logit)
-    return logit
+        value = dot(size, columns_of(size, points, a * stride + j, stride), numbers_of(size, vector, a), value)
+    return value
 
 
 @inlined
 def token_logits(memory, head, k, j, query, plain):
     """Logits of the tokens j, j + 1, ... of row k."""
-    size, stride = memory.tag.ndim, memory.stride
-    logit = fill(0.0)
-    for a in range(0, memory.padded, size):
-        columns = columns_of(size, memory.x, a * stride + j, stride)
-        logit = dot(size, columns, numbers_of(size, query, a), logit)
+    logit = dots(memory, memory.x, memory.stride, j, query, fill(0.0))
     return logit if plain else row_logits(memory.problem, head, k, j, logit)
 
 
@@ -229,14 +223,11 @@ def _scatter_small(size, sending, start, stop, line):
 
 
 @inlined
-def _scatter_logits(sending, padded, start, stop, line):
+def _scatter_logits(memory, sending, start, stop, line):
     """Large dimensions: l into `logits`, and to the masses. Returns sum l."""
-    stride, masses = sending.stride, sending.masses
-    gained = fill(0.0)
+    masses, gained = sending.masses, fill(0.0)
     for j in range(start, stop, LANES):
-        u = fill(-sending.mean)
-        for a in range(0, padded, 4):
-            u = dot(4, columns_of(4, sending.points, a * stride + j, stride), numbers_of(4, line.target, a), u)
+        u = dots(memory, sending.points, sending.stride, j, line.target, fill(-sending.mean))
         logit = keep(load(sending.weights, j), stop - j) * sending.inverse * u
         gained = gained + logit
         store(line.logits, j, logit)
@@ -266,7 +257,7 @@ def scatter(memory, sending, start, stop, line):
     gained = 0.0
     for first in range(start, stop, TILE):
         last = min(first + TILE, stop)
-        gained += _scatter_logits(sending, padded, first, last, line)
+        gained += _scatter_logits(memory, sending, first, last, line)
         for a in range(0, padded, 4):
             _scatter_chunk(sending, first, last, line, a)
     return gained

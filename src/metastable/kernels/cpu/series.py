@@ -10,15 +10,7 @@ from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu.compiled import address_of, inner, vectors
 from metastable.kernels.cpu.memory import Reference, line_type
-from metastable.kernels.cpu.problem import (
-    CIRCLE_SERIES,
-    CIRCLE_TOTAL,
-    MATRIX_SERIES,
-    MATRIX_TOTAL,
-    SPHERE_SERIES,
-    SPHERE_TOTAL,
-    Problem,
-)
+from metastable.kernels.cpu.problem import CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, Problem
 from metastable.kernels.cpu.rules import norm_factor
 from metastable.kernels.cpu.vector import LANES, VECTOR, fill, load, root, sincos, store
 
@@ -54,13 +46,13 @@ def make_stretch(problem: Problem, masses: FloatArray) -> Stretch:
     stretch = Stretch(length, 0, 0, x, mass, *others)
     if problem.kind not in WALKS:
         return stretch
-    (add, walk), given, memory = WALKS[problem.kind], Reference(problem).kind, Reference(stretch).kind
+    (add, *walks), given, memory = WALKS[problem.kind], Reference(problem).kind, Reference(stretch).kind
     if groups:
         memory = line_type(memory)
     return stretch._replace(
         # Whoever walks from the first token on adds nobody beforehand.
         add=address_of(add, given, memory, 0) if groups or problem.whole else 0,
-        walk=address_of(walk, given, VECTOR, memory, 0, np.zeros(1)),
+        walk=address_of(walks[problem.whole > 0], given, VECTOR, memory, 0, np.zeros(1)),
     )
 
 
@@ -166,12 +158,10 @@ def sphere_total_walk(problem, pace, stretch, whole, out):
 
 
 WALKS = {
-    CIRCLE_SERIES: (fourier.add_stretch, circle_walk),
-    MATRIX_SERIES: (fourier.add_stretch, matrix_walk),
-    SPHERE_SERIES: (harmonics.add_stretch, sphere_walk),
-    CIRCLE_TOTAL: (fourier.add_stretch, circle_total_walk),
-    MATRIX_TOTAL: (fourier.add_stretch, matrix_walk),
-    SPHERE_TOTAL: (harmonics.add_stretch, sphere_total_walk),
+    CIRCLE_SERIES: (fourier.add_stretch, circle_walk, circle_total_walk),
+    MATRIX_SERIES: (fourier.add_stretch, matrix_walk, matrix_walk),
+    SPHERE_SERIES: (harmonics.add_stretch, sphere_walk, sphere_total_walk),
 }
 """Kind of series -> what adds the first tokens of each lane to the sums, `(problem, stretch, last)`; and what walks along the tokens
-and makes their velocities, `(problem, pace, stretch, whole, out)`."""
+and makes their velocities, `(problem, pace, stretch, whole, out)`: under a causal mask, and where some tokens see one another wholly
+(in code of its own, so that nobody compiles what he does not need)."""

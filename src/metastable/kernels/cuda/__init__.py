@@ -1,7 +1,7 @@
 """The CUDA engine: right-hand sides and whole integrations on an NVIDIA GPU (Numba-CUDA).
 
 `refusal`, `series_refusal`, `series_wins`, `wins` and `pays` say what it can do and when it pays; `right_hand_side` makes a velocity
-for one system. `metastable.integrate.fused.cuda` keeps states on the device between stages, and integrates
+for one system. `device_system` keeps states on the device between stages; `metastable.integrate.fused.cuda` integrates
 ensembles one thread block per member. Only this package imports `numba.cuda`, and only when a kernel is needed.
 """
 
