@@ -12,6 +12,7 @@ Only ever imported inside functions: Numba takes half a second to load.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -31,7 +32,7 @@ CHILD, PARENT, CHILD_SIZE, PARENT_SIZE = range(4)
 """Columns of merges."""
 
 
-OPTIONS = {**PART, "error_model": "numpy", "nogil": True}
+OPTIONS: Any = {**PART, "error_model": "numpy", "nogil": True}
 shared = register_jitable(**OPTIONS)
 """For functions that are called from Python as they are, and compiled into compiled ones."""
 

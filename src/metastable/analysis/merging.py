@@ -304,7 +304,9 @@ def _as_tree(
 ) -> MergeTree:
     """The tree of merges from the last to the first, as in `_rewind.no_merges`."""
     before, time = merges[0][::-1].T.copy()
-    return MergeTree(radius, start, final, time, before, *merges[1][::-1].T.copy(), refined, until=until)
+    child, parent, child_size, parent_size = merges[1][::-1].T.copy()
+    row = child, parent, child_size, parent_size
+    return MergeTree(radius, start, final, time, before, *row, refined, until=until)
 
 
 def tree_of_rest(radius: float, labels: Partition) -> MergeTree:

@@ -24,6 +24,7 @@ knows what lies before it.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,12 +40,18 @@ SMALLEST_BETA = 1e-13
 MODES_LIMIT = 100_000
 
 
-def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
-    """Number of modes M whose neglected tail, in weight and in force, is below `tolerance`; and the coefficients a_0..a_M."""
+@lru_cache(256)
+def _modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
     from scipy.special import ive
 
     beyond = f"more than {MODES_LIMIT} modes"
     return truncated(lambda m: np.where(m == 0, 1.0, 2.0) * ive(m, beta), beta, tolerance, MODES_LIMIT, beyond)
+
+
+def modes_for(beta: float, tolerance: float) -> tuple[int, np.ndarray]:
+    """Number of modes M whose neglected tail, in weight and in force, is below `tolerance`; and the coefficients a_0..a_M."""
+    modes, coefficients = _modes_for(beta, tolerance)
+    return modes, coefficients.copy()
 
 
 def pair_tolerance(tokens: int, tolerance: float, loss: float = 1.0) -> float:

@@ -104,15 +104,18 @@ class System:
     def __post_init__(self) -> None:
         self.step = make_step(self.tableau.stages, self.start.size)
         self.place(self.start)
-        system = kernels.make(self.problem).memory
+        system = kernels.make(self.problem)
         self.memory = Reference(Memory(system, self.step, method_of(self.tableau), vectors(CHUNKS)))
-        self.parallel = True if self.threads > 1 and kernels.pays(self.problem) else None
+        self.parallel = self.threads > 1 and kernels.pays(self.problem)
 
     def _advance(self, span: tuple[float, float], stages: tuple[int, int], step: float) -> float:
         """`advance`, as a root mean square over tokens in units of the tolerance."""
         self.step.h[:] = step
-        with using(self.threads if self.parallel else None):
-            square = advance(self.memory, span, stages, self.parallel)
+        if self.parallel:
+            with using(self.threads):
+                square = advance(self.memory, span, stages, True)
+        else:
+            square = advance(self.memory, span, stages, None)
         return math.sqrt(square / self.problem.tokens) / self.tolerance
 
     def _size(self, change: FloatArray) -> float:

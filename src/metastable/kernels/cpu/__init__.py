@@ -42,11 +42,12 @@ def right_hand_side(
     import numpy as np
 
     from metastable.kernels.cpu import system
+    from metastable.kernels.cpu.memory import Reference
     from metastable.kernels.cpu.problem import prepare
     from metastable.kernels.cpu.threads import thread_count, using
 
     problem = prepare(model, tokens, first=first, interaction=interaction, mode_tolerance=mode_tolerance)
-    prepared = system.make(problem)
+    prepared = Reference(system.make(problem))
     count = thread_count(threads)
     threaded = True if count > 1 and system.pays(problem) else None
 

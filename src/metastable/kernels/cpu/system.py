@@ -163,13 +163,12 @@ def _tile_piece(phase, piece, system, pace, y, out):
 _DIRECT = {CIRCLE: _circle_piece, GENERAL: _general_piece, TILES: _tile_piece}
 
 
-def make(problem: Problem) -> Reference:
+def make(problem: Problem) -> System:
     """Memory and kernel for a problem."""
     system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
     piece = _DIRECT.get(problem.kind, stretches.piece_of_series)
-    kernel = address_of(piece, 0, 0, Reference(system), 0.0, numbers, numbers)
-    return Reference(system._replace(kernel=kernel))
+    return system._replace(kernel=address_of(piece, 0, 0, Reference(system), 0.0, numbers, numbers))
 
 
 @parallel
