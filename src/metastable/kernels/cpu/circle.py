@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from metastable.kernels.cpu.compiled import inlined, inner
 from metastable.kernels.cpu.rules import divisor, own_weight, range_of_others
-from metastable.kernels.cpu.vector import LANES, exp2, fill, keep, load, store, total
+from metastable.kernels.cpu.vector import LANES, exp2, exp2_bounded, fill, keep, load, store, total
+
+BOUNDED = 510.0
+"""Exponents lie in [-2 beta, 0] (beta in base 2): below this bound they need no clamp."""
 
 
 @inlined
@@ -34,7 +37,7 @@ def members(problem, x, out):
             start, stop = range_of_others(problem, k, q)
             for j in range(start, stop):
                 exponent, pull = _pair(beta, c, s, load(x, j * LANES), load(x, sine + j * LANES))
-                weight = exp2(exponent)
+                weight = exp2_bounded(exponent) if beta < BOUNDED else exp2(exponent)
                 z = z + weight
                 force = force + weight * pull
         for j in range(problem.frozen_count):

@@ -103,12 +103,8 @@ elementary = part(fastmath={"contract"}, forceinline=True)
 
 
 @elementary
-def exp2(y):
-    """2^y for y < 1023, relative error below 5e-16; y below -1021 gives 2^-1021.
-
-    y = i + f with |f| <= 1/2; 2^f by a polynomial of degree 10, 2^i by adding i to the exponent bits.
-    """
-    y = _clamp(y)
+def exp2_bounded(y):
+    """2^y for y known to lie above -1021: one operation less than `exp2`."""
     shifted = y + MAGIC
     f = y - (shifted - MAGIC)
     # Horner: the fewest operations; neighbouring pairs hide its latency.
@@ -116,6 +112,15 @@ def exp2(y):
         E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * (E5 + f * (E6 + f * (E7 + f * (E8 + f * E9))))))))
     )
     return _times_power_of_two(power, shifted)
+
+
+@elementary
+def exp2(y):
+    """2^y for y < 1023, relative error below 5e-16; y below -1021 gives 2^-1021.
+
+    y = i + f with |f| <= 1/2; 2^f by a polynomial of degree 10, 2^i by adding i to the exponent bits.
+    """
+    return exp2_bounded(_clamp(y))
 
 
 @elementary

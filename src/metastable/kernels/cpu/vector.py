@@ -27,6 +27,7 @@ from numba.extending import models, register_model
 from metastable._jit import FIRST, LANES_CHOSEN
 from metastable.kernels.cpu.fastmath import every, integers, intrinsic
 from metastable.kernels.cpu.fastmath import exp2 as exp2
+from metastable.kernels.cpu.fastmath import exp2_bounded as exp2_bounded
 from metastable.kernels.cpu.fastmath import sincos as sincos
 
 
