@@ -408,3 +408,12 @@ def test_a_system_is_taken_up_where_it_was(norm):
     whole = explicit.solve(plan(model, None, 0.6), packed, None)
     assert further.statistics.accepted == whole.statistics.accepted
     np.testing.assert_allclose(further.states[-1], whole.states[-1], atol=1e-12)
+
+
+def test_a_radius_that_reaches_zero_ends_the_run():
+    """PreLN and V = -I: r(t) = 1 - t for a single token, whose direction stands still, so that no error tells that it is gone at 1."""
+    model, start = Attention(dim=2, beta=1.0, value=-np.eye(2), norm=PreLN()), np.array([[0.6, 0.8, 1.0]])
+    found = explicit.solve(plan(model, np.array([0.5, 5.0])), start, None)
+    assert found.status == "diverged"
+    np.testing.assert_allclose(found.times, [0.5])
+    np.testing.assert_allclose(found.states, [[[0.6, 0.8, 0.5]]], atol=1e-12)

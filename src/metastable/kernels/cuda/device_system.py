@@ -29,7 +29,7 @@ def _kernels() -> tuple[Any, Any, Any]:
     - `advance(y, slopes, weights, row, count, h, out)`: out = y + h sum_{i < count} weights[row, i] slopes[i].
     - `square_error(y, new, slopes, weights, h, dim, rtol, atol, sums)`: sums[block] of the squares of h sum_i weights[i] slopes[i, k]
       over the scales of `integrate.control.scaled_error`: `atol + rtol` for directions, `atol + rtol r` for a radius. One number
-      per block, in a fixed order.
+      per block, in a fixed order; NaN where a radius of `new` is not above zero.
     - `retract(y, dim)`: unit directions.
     """
 
@@ -58,6 +58,8 @@ def _kernels() -> tuple[Any, Any, Any]:
                 scale = atol + rtol
                 if column >= dim:
                     scale = atol + rtol * max(abs(y[token, column]), abs(new[token, column]))
+                    if not new[token, column] > 0.0:
+                        error = math.nan  # a radius that reaches zero has no direction: the solution ends there
                 error *= h / scale
                 square += error * error
             token += cuda.gridsize(1)
