@@ -204,7 +204,7 @@ def test_the_rule_about_accuracy_is_needed_and_enough():
     errors = {}
     for beta in (3.5, 20.0):
         model = Attention(dim=2, beta=beta, mask=BLIND)
-        problem = system.make(_unchecked(model, 2))
+        problem = Reference(system.make(_unchecked(model, 2)))
         out = np.zeros(4)
         system.evaluate(problem, 0.0, x.ravel(), out, None)
         errors[beta] = np.abs(out.reshape(2, 2) - velocity_of(reference.right_hand_side, model, x)).max()
@@ -222,7 +222,7 @@ def test_heavy_frozen_tokens_drown_the_others_unless_the_series_is_refused(mask)
         model = Attention(dim=2, beta=30.0, mask=mask, frozen=Frozen(np.array([[1.0, 0.0]]), [weight]))
         assert (cpu.series_refusal(model, 40) is not None) == refused
         out = np.zeros(80)
-        system.evaluate(system.make(_unchecked(model, 40)), 0.0, tokens.ravel(), out, None)
+        system.evaluate(Reference(system.make(_unchecked(model, 40))), 0.0, tokens.ravel(), out, None)
         error = np.abs(out.reshape(40, 2) - velocity_of(reference.right_hand_side, model, tokens)).max()
         assert (error > 1e-10) == refused
 
