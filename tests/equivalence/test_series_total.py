@@ -8,6 +8,7 @@ from metastable import sphere
 from metastable.errors import InvalidInputError
 from metastable.kernels import cpu, reference, select
 from metastable.kernels.cpu import stretches, system
+from metastable.kernels.cpu.memory import Reference
 from metastable.kernels.cpu.support import CIRCLE_TOTAL, SPHERE_TOTAL
 from metastable.model import NGPT, Attention, Causal, Frozen, Full, Prefix, SqrtScaling, why_not
 from tests.equivalence.test_cpu import lanes_velocity
