@@ -281,10 +281,31 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Stored:
-    """Where a run is stored, and the `stamp` that tells its store from any other that may be there by now."""
+    """Where a run is stored, the `stamp` that tells its store from any other that may be there by now, and how much that holds: the
+    `end` of the run, and its `tokens` by number and fingerprint of their start."""
 
     place: Path
     stamp: str
+    end: float
+    tokens: tuple[int, str]
+
+    @classmethod
+    def of(cls, place: Path, stamp: str, dataset: xr.Dataset) -> Stored:
+        times = np.atleast_1d(dataset["time"].values) if "time" in dataset.variables else np.zeros(0)
+        tokens = int(dataset.sizes.get("token", 0))
+        return cls(place, stamp, float(times[-1]) if len(times) else 0.0, (tokens, str(dataset.attrs.get("start_hash"))))
+
+    def check_held(self, dataset: xr.Dataset) -> None:
+        """Refuse a run that continues the one that was stored here first, but not all of what was stored here last."""
+        mine, (tokens, start) = Stored.of(self.place, self.stamp, dataset), self.tokens
+        same = mine.tokens[0] >= tokens and fingerprint(dataset["start"].values[:tokens]) == start
+        if same and mine.end >= self.end:
+            return
+        there = f"reaches t = {self.end:g}, and this one t = {mine.end:g}" if same else "has other tokens"
+        raise StoreExistsError(
+            f"{self.place} holds another continuation of the same run, which {there}: it was left untouched; save this one under "
+            "another name"
+        )
 
     def check(self, store: Path) -> None:
         """Refuse to replace `store`, once at `place`, where it is another one."""
@@ -331,9 +352,12 @@ def store(
         ) from None
     complete = complete.assign_attrs({name: json.dumps(value) for name, value in sums.items()})
     place = Path(os.path.realpath(target))
-    check = continued.check if continued is not None and continued.place == place else None
-    if check is not None and stores.find(target).exists():
-        check(stores.find(target))
+    check = None
+    if continued is not None and continued.place == place:
+        check = continued.check
+        if stores.find(target).exists():
+            check(stores.find(target))
+            continued.check_held(dataset)
     with stores.new_folder(target, overwrite=overwrite, check=check) as folder:
         try:
             complete.to_zarr(folder, mode="w", consolidated=False)
@@ -343,7 +367,7 @@ def store(
                 f"this dataset would not be the same when opened again, so it was not saved ({reason}); look at the attributes "
                 "and names of the variables that you added"
             ) from reason
-    return Stored(place, _stamp(complete.attrs))
+    return Stored.of(place, _stamp(complete.attrs), dataset)
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -371,7 +395,7 @@ def verified(path: str | os.PathLike[str]) -> xr.Dataset:
 def _verified(path: str | os.PathLike[str]) -> tuple[xr.Dataset, Stored]:
     target = _path(path)
     dataset, stamp = stores.steadily(_followed(target), partial(_verified_at, target))
-    return dataset, Stored(Path(os.path.realpath(target)), stamp)
+    return dataset, Stored.of(Path(os.path.realpath(target)), stamp, dataset)
 
 
 def _verified_at(target: Path, place: Path) -> tuple[xr.Dataset, str]:

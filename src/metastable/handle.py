@@ -203,15 +203,17 @@ class Handle(ABC):
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Keep the run as a zarr store; an existing store stays untouched unless `overwrite=True`.
 
-        A run that continues a stored one (`extend`, `append`) takes the place of that one only: where something else was stored there
-        meanwhile, by another process for example, `StoreExistsError` is raised, and nothing is overwritten.
+        A run that continues a stored one (`extend`, `append`) takes the place of that one only, or of a shorter continuation of it:
+        where something else was stored there meanwhile, by another process for example, or a continuation that reaches further or
+        has other tokens, `StoreExistsError` is raised, and nothing is overwritten.
         """
         from metastable import dataset
 
         stored = dataset.store(self._kept(), _checks.path(path), _checks.flag(overwrite, "overwrite"), self._continued)
         for known in (self._stored, self._continued):
             if known is not None and known.place == stored.place:
-                known.stamp, stored = stored.stamp, known
+                known.stamp, known.end, known.tokens = stored.stamp, stored.end, stored.tokens
+                stored = known
         object.__setattr__(self, "_stored", stored)
 
     def _kept(self) -> xr.Dataset:

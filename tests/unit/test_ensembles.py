@@ -133,6 +133,20 @@ def test_interruption_returns_what_is_finished(monkeypatch, overlap):
     assert list(stats.member.values) == [0, 1, 2, 3]
 
 
+def test_interruption_before_the_first_member_returns_none(monkeypatch):
+    """It was a ValueError about shapes."""
+
+    def interrupted(plan, starts, first, report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(methods.METHODS, "tsit5", methods.METHODS["tsit5"]._replace(solve_members=interrupted))
+    with pytest.warns(UserWarning, match="0 of 9 members"):
+        stats = run(interaction="direct")
+    assert stats.attrs["status"] == "interrupted"
+    assert stats.sizes["member"] == 0
+    assert stats.cosine.dims == ("member", "time")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals for one thread")
 @pytest.mark.parametrize("overlap", [False, True])
 def test_interruption_while_members_are_measured_leaves_the_rest_alone(monkeypatch, overlap):

@@ -422,7 +422,7 @@ def test_a_run_that_was_saved_is_taken_further_there(stored, tmp_path):
     run.extend(4.0).save(stored, overwrite=True)
     longer = run.extend(8.0)
     longer.dataset.attrs["remark"] = "mine"
-    for last in (longer, longer, longer.extend(9.0), run.extend(5.0), run, longer):
+    for last in (longer, longer, longer.extend(9.0), run, longer, longer.append([[1.0, 0.0]])):
         last.save(stored, overwrite=True)
         assert ms.load(stored).end == last.end
     ms.load(stored).extend(30.0).save(stored, overwrite=True)
@@ -435,6 +435,23 @@ def test_a_run_that_was_saved_is_taken_further_there(stored, tmp_path):
     ms.load(stored).save(tmp_path / "new.zarr", overwrite=True)
     with pytest.raises(StoreExistsError, match="meanwhile"):
         new.extend(3.0).save(tmp_path / "new.zarr", overwrite=True)
+
+
+def test_of_two_continuations_of_one_run_none_replaces_what_it_does_not_hold(stored):
+    """The shorter one took the place of the longer one, and one with other tokens that of both."""
+    run = ms.load(stored)
+    longer, shorter, more = run.extend(20.0), run.extend(15.0), run.append([[1.0, 0.0]]).extend(30.0)
+    other = run.append([[0.0, 1.0]]).extend(40.0)
+    longer.save(stored, overwrite=True)
+    with pytest.raises(StoreExistsError, match="another continuation of the same run, which reaches t = 20, and this one t = 15"):
+        shorter.save(stored, overwrite=True)
+    assert ms.load(stored).end == 20.0
+    more.save(stored, overwrite=True)  # it holds all that the longer one does
+    for late in (longer, other):
+        with pytest.raises(StoreExistsError, match="another continuation of the same run, which has other tokens"):
+            late.save(stored, overwrite=True)
+    assert len(ms.load(stored).start) == 7
+    shorter.save(stored.with_name("shorter.zarr"))
 
 
 def test_a_store_that_is_replaced_in_the_last_moment_stays(stored, monkeypatch):

@@ -89,6 +89,8 @@ def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
     """
     members = stats.sizes["member"]
     total = np.zeros(members, dtype=np.uint64)
+    if members == 0:  # interrupted before the first one was finished
+        return total.astype(np.int64)
     for name in observables:
         values = stats[name]
         inner = sorted(str(dim) for dim in values.dims if dim not in ("member", "time"))

@@ -133,7 +133,9 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
     model, until = plan.model, plan.save.until
     reason = rodas.horizon_refusal(model, len(start), until, plan.save.settled)
     if plan.save.settled and reason is not None:
-        raise UnsupportedError(f"until='settled' needs the implicit method, which refuses this model: {reason}")
+        raise UnsupportedError(
+            f"until='settled' needs the implicit method; give a horizon, such as until=1000.0, to a model that it refuses: {reason}"
+        )
     if reason is not None:
         solution = explicit.solve(plan, start, report)
         segments = [segment("tsit5", 0.0, until, solution.statistics)]

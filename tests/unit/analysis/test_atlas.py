@@ -337,3 +337,31 @@ def test_classify_of_several_models_begins_at_the_last_joint(options: dict) -> N
     layered = ms.simulate([first, first, last, last], start, step=0.5)
     expected = max(sphere.distance(x, layered.at(1.0)[0]) for x in layered.final)
     assert classify(layered).features.to_start == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("dim", "beta", "seed"), [(2, 40.0, 1), (3, 40.0, 3), (5, 30.0, 2)])
+def test_rounding_is_no_motion_however_long_a_run_was(dim: int, beta: float, seed: int) -> None:
+    """Full attention is not in the atlas. All tokens at one place: rounding of 1e-16, for 1e30 units of time, was called unsettled."""
+    model = ms.Attention(dim=dim, beta=beta, mask=ms.Full())
+    run = ms.simulate(model, sphere.uniform(12, dim=dim, seed=seed), until="settled", progress=False)
+    assert run.end > 1e12
+    found = classify(run)
+    assert found.configuration == "none of the atlas"
+    assert found.features.drift <= 1e-3
+
+
+def test_forces_below_rounding_are_motion_where_time_is_long_enough() -> None:
+    """Two tokens under full attention: each falls at half of the rate exp(beta (cos - 1)) sin, exact however small that is."""
+    model = ms.Attention(dim=2, beta=30.0, mask=ms.Full())
+
+    def speed(gap: float) -> float:
+        weight = math.exp(30.0 * (math.cos(gap) - 1.0))
+        return weight / (1.0 + weight) * math.sin(gap)
+
+    assert speed(2.2) < 1e-16
+    for way, word in ((1e-5, "none of the atlas"), (1e-2, "unsettled")):
+        start = sphere.from_angle(np.array([0.0, 2.2]))
+        run = ms.simulate(model, start, times=[way / speed(2.2)], method="rodas", progress=False)
+        found = classify(run)
+        assert found.configuration == word
+        np.testing.assert_allclose(found.speed, speed(float(sphere.distance(*run.final))), rtol=1e-9)
