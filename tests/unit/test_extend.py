@@ -443,7 +443,9 @@ def test_of_two_continuations_of_one_run_none_replaces_what_it_does_not_hold(sto
     longer, shorter, more = run.extend(20.0), run.extend(15.0), run.append([[1.0, 0.0]]).extend(30.0)
     other = run.append([[0.0, 1.0]]).extend(40.0)
     longer.save(stored, overwrite=True)
-    with pytest.raises(StoreExistsError, match="another continuation of the same run, which reaches t = 20, and this one t = 15"):
+    with pytest.raises(
+        StoreExistsError, match="another continuation of the same run, which reaches t = 20, and this one t = 15"
+    ):
         shorter.save(stored, overwrite=True)
     assert ms.load(stored).end == 20.0
     more.save(stored, overwrite=True)  # it holds all that the longer one does
