@@ -292,10 +292,8 @@ class Stored:
     @classmethod
     def of(cls, place: Path, stamp: str, dataset: xr.Dataset) -> Stored:
         times = np.atleast_1d(dataset["time"].values) if "time" in dataset.variables else np.zeros(0)
-        tokens = int(dataset.sizes.get("token", 0))
-        return cls(
-            place, stamp, float(times[-1]) if len(times) else 0.0, (tokens, str(dataset.attrs.get("start_hash")))
-        )
+        end = float(times[-1]) if len(times) else 0.0
+        return cls(place, stamp, end, (int(dataset.sizes.get("token", 0)), str(dataset.attrs.get("start_hash"))))
 
     def check_held(self, dataset: xr.Dataset) -> None:
         """Refuse a run that continues the one that was stored here first, but not all of what was stored here last."""
