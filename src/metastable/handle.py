@@ -68,7 +68,7 @@ class Handle(ABC):
             added = json.loads(dataset.attrs[OWN])
             names = {kind: [name for name in there if name not in added[kind]] for kind, there in names.items()}
             names["attributes"].remove(OWN)
-            del dataset.attrs[OWN]
+            dataset.attrs = {name: value for name, value in dataset.attrs.items() if name != OWN}
         seal.put(dataset, names)
         handle._hold(dataset, names)
         return handle

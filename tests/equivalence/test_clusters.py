@@ -464,3 +464,16 @@ def test_no_output_time_is_lost_to_rounding():
     assert run.status == "success"
     np.testing.assert_array_equal(run.times, times)
     assert np.ptp(run.final, axis=0).max() < 1e-9
+
+
+@pytest.mark.parametrize("seed", [93, 309, 444])
+def test_the_last_step_has_room_when_all_are_taken(seed):
+    """These come to rest with the last step of a full memory: an IndexError, and the run was lost."""
+    start = ms.sphere.uniform(12, dim=3, seed=seed)
+    run = ms.simulate(ms.Attention(dim=3, beta=16.0, mask=ms.Full()), start, until="settled", progress=False)
+    assert run.status == "success"
+    assert run.dense is not None
+    assert len(run.dense.start) > 256
+    assert ms.sphere.pairwise_distance(run.final).max() < 1e-6
+    kept = ms.simulate(run.model, start, times=[100.0, 2.0 * run.end], progress=False)
+    np.testing.assert_allclose(kept.final, run.final, atol=1e-4)

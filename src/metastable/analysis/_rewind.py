@@ -26,8 +26,8 @@ EARLIEST = 1e-6
 """The first checkpoint."""
 BRIEF = tuple(2.0**-power for power in range(7, -1, -1))
 """How long before the end of a separation it is looked whether there was none, in halves of a window."""
-TINY = 1e-300
-"""Instead of time 0, which has no logarithm."""
+TINY, HUGE = 1e-300, 1e300
+"""Instead of time 0, which has no logarithm; beyond the other one, multiples of times leave double precision."""
 CHILD, PARENT, CHILD_SIZE, PARENT_SIZE = range(4)
 """Columns of merges."""
 
@@ -72,7 +72,17 @@ def time_of(film, moment):
 @shared
 def _half_at(t, half):
     """Number of the last half window that has begun at time t, -1 when none has."""
-    return max(-1, math.floor(math.log(t / EARLIEST) / half)) if t > 0.0 else -1
+    if not t > 0.0:
+        return -1
+    since = math.log(t / EARLIEST) if t < HUGE else math.log(t) - math.log(EARLIEST)
+    return max(-1, math.floor(since / half))
+
+
+@shared
+def _begin_of(number, half):
+    """When a half window begins."""
+    since = number * half
+    return EARLIEST * math.exp(since) if since < 700.0 else math.exp(min(709.0, since + math.log(EARLIEST)))
 
 
 @shared
@@ -82,8 +92,7 @@ def _checkpoint(film, window, half):
     if window < 0:
         return (0, 0.0), look(film, 0, 0.0)
     end = time_of(film, (len(film.start) - 1, 1.0))
-    begin = EARLIEST * math.exp(min(700.0, 2 * window * half))
-    middle = EARLIEST * math.exp(min(700.0, (2 * window + 1) * half))
+    begin, middle = _begin_of(2 * window, half), _begin_of(2 * window + 1, half)
     first = locate(film, begin if begin < end else math.inf)
     second = locate(film, middle if middle < end else math.inf)
     there, then = look(film, first[0], first[1]), look(film, second[0], second[1])
@@ -91,10 +100,17 @@ def _checkpoint(film, window, half):
 
 
 @shared
+def _since(times):
+    """log(times / EARLIEST), of many."""
+    late = np.log(np.maximum(times, HUGE)) - math.log(EARLIEST)
+    return np.where(times < HUGE, np.log(np.minimum(times, HUGE) / EARLIEST), late)
+
+
+@shared
 def _touched(film, half):
     """Which steps (steps,) touch a window that those before them do not: the others are told by their neighbours."""
     begins, ends = np.maximum(film.start, TINY), np.maximum(film.start + film.width, TINY)
-    before, after = np.floor(np.log(begins / EARLIEST) / half), np.floor(np.log(ends / EARLIEST) / half)
+    before, after = np.floor(_since(begins) / half), np.floor(_since(ends) / half)
     return np.maximum(before, -1.0) < np.maximum(after, -1.0)
 
 
@@ -155,6 +171,15 @@ def _look_for_friends(film, half, after, begin, leaders, apart, later, here, fri
 
 
 @shared
+def _with_friends(labels, friend):
+    """Labels of those that leaders are with: of their `friend`, who may be with another one."""
+    there = friend
+    while (there != friend[there]).any():
+        there = friend[there]
+    return labels[there]
+
+
+@shared
 def _chase(film, half, resolution, begin, end, leaders, sizes, together, merges, count):
     """Enter the merges between two moments, backwards: the leaders (of clusters of these sizes) are all apart at the first, and as
     `together` says at the second.
@@ -183,9 +208,9 @@ def _chase(film, half, resolution, begin, end, leaders, sizes, together, merges,
             continue
         end, after = (step, low), (step, high)
         apart = look(film, step, low)[leaders]
-        earlier = refine(by_first_token(apart, apart.max() + 1)[friend], later)
+        earlier = refine(_with_friends(by_first_token(apart, apart.max() + 1), friend), later)
         _look_for_friends(film, half, after, begin, leaders, earlier, later, here, friend, before)
-        earlier = by_first_token(earlier[friend], earlier.max() + 1)
+        earlier = by_first_token(_with_friends(earlier, friend), earlier.max() + 1)
         if earlier.max() > later.max():
             moments = time_of(film, end), time_of(film, after)
             count = record(merges, count, earlier, later, leaders, sizes, moments)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -80,6 +81,8 @@ ENCOUNTER = 1.0
 """Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
 TOGETHER = 1e4
 """Time, over 1 + beta, from which on followers fall at the same time as their leader: they do so within some beta of it."""
+BALANCE = 1e-14
+"""Force, over the forces that it is the sum of, which may be their rounding."""
 COPIES = 4
 """Disturbed cascades that the uncertainty comes from."""
 
@@ -140,7 +143,8 @@ def predict_merges(
     joins for 2 to 10 % of the time, or in a disturbed cascade only, and those that the leaders by themselves would place elsewhere
     are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a merge while a third
     cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a square) never
-    move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so.
+    move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so. Where rounding moves them all
+    the same, their merges are `doubtful`.
 
     Args:
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
@@ -177,6 +181,14 @@ def predict_merges(
     radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
     clusters = Clusters(tokens, model, t0, radius)
+    tree = _predicted(clusters, blur)
+    assert tree.doubtful is not None
+    return replace(tree, doubtful=tree.doubtful | np.isin(tree.child, clusters.leaders[clusters.hidden]))
+
+
+def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
+    """`predict_merges` of a state of clusters."""
+    tokens, model, t0, radius = clusters.tokens, clusters.model, clusters.t0, clusters.radius
     path = clusters.path(clusters.places, ARRIVED * radius)
     alone = clusters.read(path)
     carried = _carried(clusters, path)
@@ -230,8 +242,12 @@ def _side_by_side(function: Callable[[FloatArray], Found], starts: list[FloatArr
     threads = min(len(starts), thread_count(None))
     if threads < 2:
         return [function(start) for start in starts]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, starts))
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            coming = [pool.submit(function, start) for start in starts]
+    except RuntimeError:  # the interpreter is about to end, and starts no threads any more
+        return [function(start) for start in starts]
+    return [found.result() for found in coming]
 
 
 def counts_after(
@@ -405,6 +421,12 @@ class Clusters:
         force = np.einsum("kj,kja->ka", weights, apart)
         along = np.einsum("ka,ka->k", self.places, force)[:, None]
         return self.pace * np.linalg.norm(force - along * self.places, axis=1)
+
+    @property
+    def hidden(self) -> NDArray[np.bool_]:
+        """Which places (clusters,) are in a balance that no number tells from an exact one: rounding decides where they go."""
+        apart, weights = self._attention()
+        return self.speeds <= BALANCE * self.pace * (weights * np.linalg.norm(apart, axis=2)).sum(axis=1)
 
     def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float = TOLERANCE) -> Any:
         """The way of groups at these places, which may part after they have met; from the time `together` on they stay so."""

@@ -23,14 +23,17 @@ SEAL = "computed"
 
 
 def put(dataset: xr.Dataset, names: dict[str, list[Any]]) -> None:
-    """Give the dataset of a run the attribute `computed`, for the `variables` and `attributes` of `names`."""
+    """Give the dataset of a run the attribute `computed`, for the `variables` and `attributes` of `names`.
+
+    (Attributes of its own: a slice of a dataset shares those of the whole.)
+    """
     texts = [name for name in names["variables"] if dataset.variables[name].dtype.kind not in "biuf"]
     known = {
         "variables": sorted(str(name) for name in names["variables"]),
         "texts": {str(name): _digest(dataset.variables[name].values.tolist()) for name in texts},
         "attributes": {str(name): _digest(dataset.attrs[name]) for name in names["attributes"] if name != SEAL},
     }
-    dataset.attrs[SEAL] = json.dumps(known, sort_keys=True)
+    dataset.attrs = {**dataset.attrs, SEAL: json.dumps(known, sort_keys=True)}
 
 
 def computed(dataset: xr.Dataset) -> dict[str, list[Any]]:

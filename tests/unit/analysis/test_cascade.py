@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -416,3 +418,46 @@ def test_other_cascades_are_not_in_balance():
     assert tree.complete
     assert not tree.balanced
     assert not ms.predict_merges(ANTIPODES[:1], ms.Attention(dim=2, beta=4.0), radius=0.1).balanced
+
+
+@pytest.mark.parametrize("beta", [340.0, 347.0, 349.0])
+def test_merges_at_the_end_of_time_are_there(beta):
+    """Behind 1e298 a tree had one cluster less at its end, and no merge."""
+    state = ms.simulate(ms.Attention(dim=2, beta=9.0), sphere.uniform(20, dim=2, seed=0), until=50.0).final
+    tree = ms.predict_merges(state, ms.Attention(dim=2, beta=beta), 50.0)
+    assert len(tree) == tree.start_labels.max() - tree.final_labels.max() == 1
+    gap = float(sphere.distance(*state[cluster_leaders(tree.start_labels)]))
+    # From its start to the fall a leader at this distance needs about exp(beta (1 - cos)) / (mass beta sin^2).
+    seen = (tree.start_labels[: cluster_leaders(tree.start_labels)[1]] == 0).sum()
+    wait = beta * (1.0 - np.cos(gap)) / np.log(10.0) - np.log10(seen * beta * np.sin(gap) ** 2)
+    np.testing.assert_allclose(np.log10(tree.time[0]), wait, atol=0.05)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_antipodes_that_rounding_moves_are_doubtful(dim):
+    """Half of the random antipodes fall, by the rounding of unit vectors; others are balanced."""
+    model, kinds = ms.Attention(dim=dim, beta=9.0), set()
+    for seed in range(12):
+        place = sphere.uniform(1, dim=dim, seed=seed)
+        tree = ms.predict_merges(np.concatenate([place, -place]), model, 50.0)
+        assert tree.doubtful is not None
+        assert tree.balanced if len(tree) == 0 else tree.doubtful.all()
+        kinds.add(len(tree))
+    assert kinds == {0, 1}
+
+
+def test_predictions_at_the_end_of_a_process():
+    """No thread starts any more when the main one has ended: there they are made one after the other."""
+    script = """
+import threading, time, metastable as ms
+model = ms.Attention(dim=2, beta=16.0)
+state = ms.simulate(model, ms.sphere.uniform(40, dim=2, seed=0), until=50.0, progress=False).final
+before = ms.predict_merges(state, model, 50.0)
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print((ms.predict_merges(state, model, 50.0).time == before.time).all(), flush=True)
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True", done.stderr[-2000:]

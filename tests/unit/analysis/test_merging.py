@@ -274,3 +274,32 @@ def test_small_radii_take_few_looks(monkeypatch):
         looks.append(0)
         assert len(ms.merge_tree(run, radius=radius)) > 3
     assert max(looks) < 10_000
+
+
+@pytest.mark.parametrize(("dim", "beta", "tokens", "seed"), [(5, 6.0, 30, 950100), (8, 4.0, 20, 470)])
+def test_one_who_is_with_a_friend_is_with_the_friend_of_that(dim, beta, tokens, seed):
+    """Three that part for a moment, one after the other: reading never ended, a billionth of a step at a time."""
+    model = ms.Attention(dim=dim, beta=beta, norm=ms.NGPT(alpha=1.0))
+    run = ms.simulate(model, sphere.uniform(tokens, dim=dim, seed=seed), until=60.0, progress=False)
+    tree = merge_tree(run, 0.03, window=0.3)
+    assert len(tree) == tree.start_labels.max() - tree.final_labels.max()
+    assert len(set(tree.child.tolist())) == len(tree)
+    # Nobody is apart at a later checkpoint whom the tree has together.
+    for number in range(100):
+        t = EARLIEST * 1.3**number
+        looks = [cluster_labels(run.at(min(t * part, run.end)), 0.03) for part in (1.0, 1.3**0.5)]
+        if t <= run.end:
+            fewest = min(looks, key=lambda labels: labels.max())
+            assert _film.refine(tree.labels_at(t), fewest).max() == tree.labels_at(t).max()
+
+
+def test_the_latest_times_have_windows_too():
+    """Behind 1e298 windows ended, and a time of 1e303 was an OverflowError."""
+    run = ms.simulate(ms.Attention(dim=2, beta=9.0), sphere.uniform(20, dim=2, seed=0), until=1e308, progress=False)
+    tree = merge_tree(run)
+    short = merge_tree(ms.simulate(run.model, run.start, until=1e9, progress=False))
+    assert tree.complete
+    np.testing.assert_allclose(tree.time, short.time, rtol=1e-6)
+    steps = [np.array([[0.0, 1.0]]), np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[0.0, 0.0]])]
+    late = merge_tree(on_circle([0.0, 1e307, 2e307], [1e307, 1e307, 1e307], steps), radius=0.5)
+    np.testing.assert_allclose(late.time, [1.5e307], rtol=1e-6)

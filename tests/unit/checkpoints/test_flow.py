@@ -704,3 +704,11 @@ def test_a_head_that_bypasses_the_base_model_is_refused() -> None:
     flow = checkpoints.flow(OPTForCausalLM(config).eval())
     with pytest.raises(UnsupportedError, match="base model"):
         flow.words(np.ones((2, 24)))
+
+
+def test_tokens_are_dropped_from_a_copy(tmp_path):
+    """The run itself could not be saved any more: its attributes were those of the copy."""
+    run = checkpoints.from_states(np.random.default_rng(0).standard_normal((4, 6, 3)), text=list("abcdef"))
+    assert [len(run.drop_first(count).start) for count in (2, 1)] == [4, 5]
+    run.save(tmp_path / "run.zarr")
+    assert len(type(run)(run.dataset).start) == 6

@@ -84,22 +84,22 @@ class Gathering:
 
     def _while_few(self, flow: clusters.Flow, journal: control.Journal, goal: control.Goal) -> int:
         """Points to the goal, or to one point (or to one place, where tokens behind a prefix are points of their own)."""
+        still = False
         while True:
-            if flow.gathered(goal.settle) and self.field.at_rest_alone:
-                return self._rest(flow, journal, goal)
-            if goal.settle > 0.0 and clusters.hidden(self.field, flow.places, flow.sizes, flow.leading):
-                return control.UNRESOLVED
             room = journal.starts.size - int(journal.counters[control.PIECES])
             if room == 0:
                 return control.FULL
+            if still or (flow.gathered(goal.settle) and self.field.at_rest_alone):
+                return self._rest(flow, journal, goal)
+            if goal.settle > 0.0 and clusters.hidden(self.field, flow.places, flow.sizes, flow.leading):
+                return control.UNRESOLVED
             # Points behind a prefix never meet: after every step they are asked whether they are there.
             point_of, closely = flow.point_of, goal.settle > 0.0 and flow.leading == 1
             trail, code = flow.advance(journal, goal, 1 if closely else room)
             for begin, width, piece in zip(*trail):
                 _write(journal, goal, begin, width, piece[:, point_of])
-            if code == STILL:
-                return self._rest(flow, journal, goal)
-            if code not in (MET, control.FULL):
+            still = code == STILL
+            if code not in (STILL, MET, control.FULL):
                 return code
 
     def _rest(self, flow: clusters.Flow, journal: control.Journal, goal: control.Goal) -> int:
