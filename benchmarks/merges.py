@@ -2,8 +2,8 @@
 
 For each setting, tokens drawn uniformly are simulated until they have settled; from the state at t = 100 the rest of
 the cascade is predicted. Reported: |log10 predicted/simulated| of the times (median, 90 % quantile), in how many
-draws every child has its true parent, the time of a prediction (on an idle machine: it uses two to five threads), and what
-the stated uncertainty is worth: errors among merges that it calls sure.
+draws every child has its true parent, the time of a prediction (of the processor), and what the stated uncertainty is
+worth: errors among merges that it calls sure.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def truth(setting: Setting, seed: int) -> tuple[np.ndarray, dict[int, tuple[int,
 def compare(setting: Setting, seed: int, state: np.ndarray, later: dict[int, tuple[int, float]]) -> Draw:
     """The prediction from a state against the merges of the simulation."""
     model = setting.model(seed)
-    begin = time.perf_counter()
+    begin = time.process_time()
     guess = ms.predict_merges(state, model, BEGIN, radius=setting.radius)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     assert guess.uncertainty is not None
     known = [row for row, child in enumerate(guess.child) if int(child) in later]
     simulated = np.array([later[int(guess.child[row])][1] for row in known])

@@ -10,10 +10,8 @@ milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +47,6 @@ from metastable.analysis.scales import cluster_radius
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
-
-Found = TypeVar("Found")
 
 LATEST = 1e300
 """The end of time: what has not merged by then never does, as far as double precision tells."""
@@ -205,10 +201,8 @@ def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
     if not torn.any() and len(tree) == len(alone):
         return _disturbed_leaders(clusters, tree, alone, unsure, blur, carried.close)
     few = Clusters(tokens, model, t0, radius, carried.few)
-    base, *copies = _side_by_side(
-        lambda start: few.read(few.group_path(start, carried.back, DISTURBED), ROUGH),
-        [few.places, *few.disturbed(blur)],
-    )
+    places = [few.places, *few.disturbed(blur)]
+    base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
     return with_doubts(tree, base, copies, t0, few.encounter, torn | unsure)
 
 
@@ -223,31 +217,12 @@ def _disturbed_leaders(
     """The tree with its doubts, from disturbed cascades of leaders `alone`: also of what is `unsure` (m,), and of those clusters that
     tokens which are `close` to leaving leave there."""
     disturbed = clusters.disturbed(blur) if len(clusters.leaders) > 1 else []
-
-    def copy(places: FloatArray) -> tuple[MergeTree, dict[int, float]]:
-        way = clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED)
-        return clusters.read(way, ROUGH), {} if close is None else wavering(clusters, way, close)
-
-    found = _side_by_side(copy, disturbed)
-    for _, until in found:
-        unsure = unsure | holding(tree, until)
-    copies = [tree for tree, _ in found]
+    ways = [clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED) for places in disturbed]
+    copies = [clusters.read(way, ROUGH) for way in ways]
+    if close is not None:
+        for way in ways:
+            unsure = unsure | holding(tree, wavering(clusters, way, close))
     return with_doubts(tree, alone, copies, clusters.t0, clusters.encounter, unsure)
-
-
-def _side_by_side(function: Callable[[FloatArray], Found], starts: list[FloatArray]) -> list[Found]:
-    """What a function that is mostly compiled makes of each start: as many at a time as there are threads."""
-    from metastable.kernels.cpu.threads import thread_count
-
-    threads = min(len(starts), thread_count(None))
-    if threads < 2:
-        return [function(start) for start in starts]
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            coming = [pool.submit(function, start) for start in starts]
-    except RuntimeError:  # the interpreter is about to end, and starts no threads any more
-        return [function(start) for start in starts]
-    return [found.result() for found in coming]
 
 
 def counts_after(

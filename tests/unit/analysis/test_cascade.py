@@ -2,8 +2,6 @@
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -444,20 +442,3 @@ def test_antipodes_that_rounding_moves_are_doubtful(dim):
         assert tree.balanced if len(tree) == 0 else tree.doubtful.all()
         kinds.add(len(tree))
     assert kinds == {0, 1}
-
-
-def test_predictions_at_the_end_of_a_process():
-    """No thread starts any more when the main one has ended: there they are made one after the other."""
-    script = """
-import threading, time, metastable as ms
-model = ms.Attention(dim=2, beta=16.0)
-state = ms.simulate(model, ms.sphere.uniform(40, dim=2, seed=0), until=50.0, progress=False).final
-before = ms.predict_merges(state, model, 50.0)
-def late():
-    threading.main_thread().join()
-    time.sleep(0.2)
-    print((ms.predict_merges(state, model, 50.0).time == before.time).all(), flush=True)
-threading.Thread(target=late).start()
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "True", done.stderr[-2000:]
