@@ -34,7 +34,7 @@ def tell_compiling(begins: bool) -> None:
 @cache
 def _tell_terminal() -> None:
     """A line, once in a process: the first prediction of merges on a machine takes half a minute, and has no progress bar."""
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():  # a service may have none
         print(f"metastable: {COMPILING} ...", file=sys.stderr, flush=True)
 
 

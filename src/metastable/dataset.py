@@ -295,20 +295,9 @@ class Stored:
         end = float(times[-1]) if len(times) else 0.0
         return cls(place, stamp, end, (int(dataset.sizes.get("token", 0)), str(dataset.attrs.get("start_hash"))))
 
-    def check_held(self, dataset: xr.Dataset) -> None:
-        """Refuse a run that continues the one that was stored here first, but not all of what was stored here last."""
-        mine, (tokens, start) = Stored.of(self.place, self.stamp, dataset), self.tokens
-        same = mine.tokens[0] >= tokens and fingerprint(dataset["start"].values[:tokens]) == start
-        if same and mine.end >= self.end:
-            return
-        there = f"reaches t = {self.end:g}, and this one t = {mine.end:g}" if same else "has other tokens"
-        raise StoreExistsError(
-            f"{self.place} holds another continuation of the same run, which {there}: it was left untouched; save this one under "
-            "another name"
-        )
-
-    def check(self, store: Path) -> None:
-        """Refuse to replace `store`, once at `place`, where it is another one."""
+    def check(self, dataset: xr.Dataset, store: Path) -> None:
+        """Refuse to replace `store`, once at `place`, by a run that continues the one that was stored here first, where it is something
+        else, or holds what that run does not."""
         try:
             found = _stamp(json.loads((store / "zarr.json").read_text(encoding="utf-8"))["attributes"])
         except (ValueError, KeyError, TypeError, OSError):
@@ -318,6 +307,15 @@ class Stored:
                 f"{self.place} does not hold the run any more that this one continues: something else was stored there meanwhile, and "
                 "was left untouched; save this one under another name"
             )
+        mine, (tokens, start) = Stored.of(self.place, self.stamp, dataset), self.tokens
+        same = mine.tokens[0] >= tokens and fingerprint(dataset["start"].values[:tokens]) == start
+        if same and mine.end >= self.end:
+            return
+        there = f"reaches t = {self.end:g}, and this one t = {mine.end:g}" if same else "has other tokens"
+        raise StoreExistsError(
+            f"{self.place} holds another continuation of the same run, which {there}: it was left untouched; save this one under "
+            "another name"
+        )
 
 
 def _stamp(attributes: Mapping[Any, Any]) -> str:
@@ -354,10 +352,9 @@ def store(
     place = Path(os.path.realpath(target))
     check = None
     if continued is not None and continued.place == place:
-        check = continued.check
+        check = partial(continued.check, dataset)
         if stores.find(target).exists():
             check(stores.find(target))
-            continued.check_held(dataset)
     with stores.new_folder(target, overwrite=overwrite, check=check) as folder:
         try:
             complete.to_zarr(folder, mode="w", consolidated=False)

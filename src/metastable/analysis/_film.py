@@ -57,11 +57,6 @@ class Film(ABC):
     def _starts(self) -> list[float]:
         return self.start.tolist()
 
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return len(self.start)
-
     def locate(self, t: float) -> Moment:
         """Step and fraction of a time; the end for a later one."""
         step = max(0, bisect_right(self._starts, t) - 1)

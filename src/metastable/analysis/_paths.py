@@ -10,14 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metastable.analysis._film import LEBESGUE, SHALLOW
 from metastable.analysis._kernels import compiled, inner, labels_few
-
-LEBESGUE = 2.21
-"""As in `_film`: a polynomial of degree 4 exceeds the largest of its values at five equidistant nodes by at most this factor."""
-
-
-SHALLOW = 1e-3
-"""As in `_film`."""
 
 
 class PathFilm(NamedTuple):

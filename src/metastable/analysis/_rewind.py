@@ -46,6 +46,8 @@ def _of_films(name):
     def function(film, *arguments):
         return getattr(film, name)(*arguments)
 
+    function.__name__ = name
+
     @overload(function, jit_options=OPTIONS)
     def _(film, *arguments):
         if isinstance(film, types.NamedTuple):

@@ -389,7 +389,7 @@ def _final_speeds(run: Trajectory, final: FloatArray, time: float) -> FloatArray
 
     labels = cluster_labels(final, SAME_PLACE)
     if labels.max() < MOST_CLUSTERS and counts_refusal(model, len(final)) is None:
-        return Clusters(final, model, time, SAME_PLACE).speeds[labels]
+        return Clusters(final, model, time, SAME_PLACE, labels).speeds[labels]
     return np.zeros_like(speeds)
 
 

@@ -373,26 +373,26 @@ class Clusters:
         They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
         beta s_j (at most all of it), so leader k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|.
         """
-        apart, weights = self._attention()
+        apart, weights, _ = self._attention()
         away = sphere.distance(self.tokens, self.places[self.labels])
         spread = np.zeros(len(self.places))
         np.maximum.at(spread, self.labels, away)
         pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, self.strength * spread)
         return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
 
-    def _attention(self) -> tuple[FloatArray, FloatArray]:
-        """The gaps x_j - x_k (k, j, d) between places, and how much attention p_kj (k, j) they have."""
+    def _attention(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The gaps x_j - x_k (k, j, d) between places, how much attention p_kj (k, j) they have, and its logits (k, j)."""
         head = self.model.all_heads[0]
         form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
         apart = self.places[None] - self.places[:, None]
         logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
         weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
-        return apart, weights / weights.sum(axis=1, keepdims=True)
+        return apart, weights / weights.sum(axis=1, keepdims=True), logits
 
     @property
     def speeds(self) -> FloatArray:
-        """|dx_k/dt| of the places (clusters,), however small: a sum of gaps, in which nothing cancels that is not there."""
-        apart, weights = self._attention()
+        """|dx_k/dt| of the places (clusters,), however small: a sum of gaps, each of them exact to rounding."""
+        apart, weights, _ = self._attention()
         force = np.einsum("kj,kja->ka", weights, apart)
         along = np.einsum("ka,ka->k", self.places, force)[:, None]
         return self.pace * np.linalg.norm(force - along * self.places, axis=1)
@@ -400,8 +400,11 @@ class Clusters:
     @property
     def hidden(self) -> NDArray[np.bool_]:
         """Which places (clusters,) are in a balance that no number tells from an exact one: rounding decides where they go."""
-        apart, weights = self._attention()
-        return self.speeds <= BALANCE * self.pace * (weights * np.linalg.norm(apart, axis=2)).sum(axis=1)
+        apart, weights, logits = self._attention()
+        parts = (
+            weights * (1.0 + np.abs(logits)) * np.linalg.norm(apart, axis=2)
+        )  # weights err by as much as their logits
+        return self.speeds <= BALANCE * self.pace * parts.sum(axis=1)
 
     def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float = TOLERANCE) -> Any:
         """The way of groups at these places, which may part after they have met; from the time `together` on they stay so."""

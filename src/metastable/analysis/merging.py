@@ -275,10 +275,11 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
     merges, count = _rewind.no_merges(len(final)), 0
     for index in range(len(times) - 2, -1, -1):
         earlier = refine(labels_of_unit_tokens(states[index], bound), partition)
-        leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
-        later = by_first_token(partition[leaders])
-        moments = times[index], times[index + 1]
-        count = _rewind.record(merges, count, np.arange(len(leaders)), later, leaders, sizes, moments)
+        if earlier.max() > partition.max():
+            leaders, sizes = leaders_of_labels(earlier), np.bincount(earlier)
+            later = by_first_token(partition[leaders])
+            moments = times[index], times[index + 1]
+            count = _rewind.record(merges, count, np.arange(len(leaders)), later, leaders, sizes, moments)
         partition = earlier
     known = merges[0][:count], merges[1][:count]
     return _as_tree(known, radius, partition, final, refined=False, until=float(times[-1]))

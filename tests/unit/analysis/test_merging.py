@@ -249,7 +249,7 @@ def test_what_is_said_to_hold_together_does(radius):
     run = ms.simulate(ms.Attention(dim=3, beta=9.0), ms.sphere.uniform(24, dim=3, seed=2), until=60.0)
     film = RunFilm(run.dense.start, run.dense.width, radius, run.dense, 3)
     together = 0
-    for step in range(film.steps):
+    for step in range(len(film.start)):
         for low, high in ((0.0, 1.0), (0.3, 0.4)):
             held, _ = film.held(step, low, high)
             for u in np.linspace(low, high, 9):

@@ -54,8 +54,8 @@ def solve_members(plan: Plan, starts: FloatArray, progress: Report | None = None
     shared, lanes = Reference(batch), [Reference(loop.make_lanes(batch)) for _ in range(workers)]
     kernel = kernels.kernel(problem.kind, shared.field("problem"), lanes[0].field("scratch"))
     with suppress(KeyboardInterrupt), ThreadPoolExecutor(workers, "metastable-members") as pool:
-        running = {pool.submit(loop.work, kernel, shared, own) for own in lanes}
         try:
+            running = {pool.submit(loop.work, kernel, shared, own) for own in lanes}
             while running:
                 done, running = wait(running, WATCH_INTERVAL)
                 for worker in done:
