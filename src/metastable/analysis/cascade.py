@@ -48,7 +48,7 @@ from metastable.errors import InvalidInputError, NumericalRangeError, Unsupporte
 from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
-LATEST = 1e300
+LATEST = 1e306
 """The end of time: what has not merged by then never does, as far as double precision tells."""
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
@@ -395,7 +395,8 @@ class Clusters:
         apart, weights, _ = self._attention()
         force = np.einsum("kj,kja->ka", weights, apart)
         along = np.einsum("ka,ka->k", self.places, force)[:, None]
-        return self.pace * np.linalg.norm(force - along * self.places, axis=1)
+        # (Squares of forces below 1e-154 would be zero.)
+        return self.pace * np.hypot.reduce(force - along * self.places, axis=1)
 
     @property
     def hidden(self) -> NDArray[np.bool_]:

@@ -418,6 +418,19 @@ def test_other_cascades_are_not_in_balance():
     assert not ms.predict_merges(ANTIPODES[:1], ms.Attention(dim=2, beta=4.0), radius=0.1).balanced
 
 
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Full()], ids=repr)
+@pytest.mark.parametrize("beta", [340.0, 347.0, 349.9])
+@pytest.mark.parametrize("angle", [2.0, 3.0, 3.1, 3.14])
+def test_the_latest_merge_of_a_pair_is_there(angle, beta, mask):
+    """As late as double precision tells, 1e304: what came after 1e300 was missing without a word. Both fall under full attention."""
+    tree = ms.predict_merges(sphere.from_angle([0.0, angle]), ms.Attention(dim=2, beta=beta, mask=mask))
+    wait = ms.theory.log_pair_collapse_time(tree.radius, beta, start=angle) / np.log(10.0)
+    assert len(tree) == 1
+    assert tree.doubtful is not None
+    assert not tree.doubtful.any()
+    np.testing.assert_allclose(np.log10(tree.time), wait - np.log10(2.0 if mask == ms.Full() else 1.0), atol=1e-3)
+
+
 @pytest.mark.parametrize("beta", [340.0, 347.0, 349.0])
 def test_merges_at_the_end_of_time_are_there(beta):
     """Behind 1e298 a tree had one cluster less at its end, and no merge."""
