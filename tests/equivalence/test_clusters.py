@@ -14,6 +14,7 @@ import metastable as ms
 from metastable.errors import NumericalRangeError
 from metastable.integrate import rodas
 from metastable.integrate.rodas import clusters, forces, points
+from metastable.integrate.rodas.charts import Charts, bases
 from metastable.kernels import reference
 from metastable.kernels.cpu.compiled import compiled
 
@@ -283,6 +284,21 @@ def _linearise(around, work):
     forces.linearise(around, work)
 
 
+def frames_of(work):
+    """Tangent bases E of the points of a `points.Work`, (m, d, n)."""
+    rows = slice(len(work.owner))
+    return bases(Charts(work.origin.T[rows], work.mirror.T[rows], work.scale[rows]))
+
+
+def jacobian_of(work):
+    """Derivatives of all velocities by all places, (m, n, m, n)."""
+    count = len(work.owner)
+    found = np.einsum("jbak->kajb", work.jacobian[..., :count]).copy()
+    for k in range(count):
+        found[k, :, k] += work.own[:, :, k]
+    return found
+
+
 def random_heads(dim, count, rng):
     """Heads whose values add up to something with a real leading eigenvalue above zero."""
     matrices = [np.eye(dim) + 0.3 * rng.normal(size=(3, dim, dim)) for _ in range(count)]
@@ -301,7 +317,8 @@ def test_forces_on_points_and_their_jacobian(dim, count):
     work = points.make_work(field.frame.into(places), 4 * (dim - 1), count)
     around = field.surroundings(sizes, len(sizes), 1e-9)
     _linearise(around, work)
-    velocity = field.frame.back(np.einsum("kab,kb->ka", work.frames, work.velocity))
+    frames = frames_of(work)
+    velocity = field.frame.back(np.einsum("kab,bk->ka", frames, work.velocity[:, :4]))
     tokens = np.repeat(places, sizes.astype(int), axis=0)
     first = np.append(0, np.cumsum(sizes)[:-1]).astype(int)
     np.testing.assert_allclose(velocity, ms.velocity(model, tokens, engine="reference")[first], atol=1e-13)
@@ -312,19 +329,20 @@ def test_forces_on_points_and_their_jacobian(dim, count):
             moved = []
             for sign in (1.0, -1.0):
                 beside = np.array(field.frame.into(places))
-                beside[j] += sign * step * work.frames[j, :, b]
+                beside[j] += sign * step * frames[j, :, b]
                 beside[j] /= np.linalg.norm(beside[j])
                 other = points.make_work(beside, 4 * n, count)
                 _linearise(around, other)
-                ambient = np.einsum("kab,kb->ka", other.frames, other.velocity)
+                ambient = np.einsum("kab,bk->ka", frames_of(other), other.velocity[:, :4])
                 # In the chart of the point itself, where the velocity along x turns into one of the chart.
-                moved.append(np.einsum("kab,ka->kb", work.frames, ambient))
+                moved.append(np.einsum("kab,ka->kb", frames, ambient))
             numeric = (moved[0] - moved[1]) / (2 * step)
-            np.testing.assert_allclose(numeric.ravel(), work.jacobian[:, j * n + b], atol=1e-7)
+            np.testing.assert_allclose(numeric, jacobian_of(work)[:, :, j, b], atol=1e-7)
     # A token that nobody sees, at the first point.
     light = points.make_work(field.frame.into(np.concatenate([places, places[:1]])), 5 * n, count)
-    _linearise(around._replace(masses=np.tile(np.append(sizes, 0.0), (5, 1)), together=5 * n), light)
-    block = light.jacobian[4 * n :, 4 * n :]
+    masses = forces.lines_of(np.tile(np.append(sizes, 0.0), (5, 1)))
+    _linearise(around._replace(masses=masses, together=5 * n), light)
+    block = light.own[:, :, 4]
     assert rates[0] == pytest.approx(np.linalg.eigvalsh(0.5 * (block + block.T))[-1], abs=1e-12)
 
 

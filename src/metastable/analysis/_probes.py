@@ -1,5 +1,8 @@
 """Compiled: do followers stay with their leaders? Each is moved along the path that the leaders take.
 
+Places fill vectors: they are lines (d, width), one for each coordinate, as wide as whole vectors. Behind the last one there is nobody
+of any mass.
+
 Only ever imported inside functions: Numba takes half a second to load.
 """
 
@@ -12,7 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastable.analysis._kernels import compiled, inner
-from metastable.analysis._paths import places_at, write_places
+from metastable.integrate.rodas.forces import width_for
+from metastable.kernels.cpu.fastmath import exp2 as exp2_of_one
+from metastable.kernels.cpu.vector import LANES, exp2, fill, largest, load, maximum, root, store, total, where
+from metastable.kernels.minimax import LOG2E
 
 CALM = 0.01
 """Displacement, over the limit, that is none."""
@@ -33,8 +39,8 @@ MOST_STEPS = 2000
 
 
 class Followers(NamedTuple):
-    """Follower k starts at row k of `tokens` (f, d), has the mass own_k, follows the leader home_k and sees the masses seen_k (m,) at
-    the places of the leaders, who have at least its own mass."""
+    """Follower k starts at row k of `tokens` (f, d), has the mass own_k, follows the leader home_k and sees the masses seen_k (width,)
+    at the places of the leaders, who have at least its own mass."""
 
     tokens: Any
     own: Any
@@ -54,7 +60,8 @@ class Rule(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A step of the leaders: its polynomials (5, m, d), the places `end` (m, d) where it ends, when it begins, and its length."""
+    """A step of the leaders: its polynomials in lines (5, d, width), the places `end` (d, width) where it ends, when it begins, and
+    its length."""
 
     piece: Any
     end: Any
@@ -79,8 +86,8 @@ class Outcome(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of a step: attention weights (m,), the force, the mean place and the mean gradient of logits (3, d), the matrix of the
-    step and its symmetric part (2, d, d); places within a step of the leaders (m, d), and where a follower was (d,)."""
+    """Memory of a step: attention weights (width,), the force, the mean place and the mean gradient of logits (3, d), the matrix of
+    the step and its symmetric part (2, d, d); places within a step of the leaders (d, width), and where a follower was (d,)."""
 
     weights: Any
     vectors: Any
@@ -89,10 +96,51 @@ class Work(NamedTuple):
     before: Any
 
 
+def with_nobody(masses):
+    """Masses (f, m) in whole vectors (f, width)."""
+    lines = np.zeros((len(masses), width_for(masses.shape[1])))
+    lines[:, : masses.shape[1]] = masses
+    return lines
+
+
 @inner
-def make_work(m, d):
-    """Memory for steps among m places in dimension d."""
-    return Work(np.empty(m), np.empty((3, d)), np.empty((2, d, d)), np.empty((m, d)), np.empty(d))
+def make_work(width, d):
+    """Memory for steps among places in lines of this width, in dimension d."""
+    return Work(np.empty(width), np.empty((3, d)), np.empty((2, d, d)), np.empty((d, width)), np.empty(d))
+
+
+@inner
+def _write_lines(piece, lines):
+    """The polynomials (5, m, d) of a step in lines (5, d, width), the entries of which behind the last place are left as they are."""
+    for power in range(5):
+        for k in range(piece.shape[1]):
+            for a in range(piece.shape[2]):
+                lines[power, a, k] = piece[power, k, a]
+
+
+@inner
+def _stand(lines, places, k):
+    """Polynomials in lines of place k, which stands where it is."""
+    for a in range(len(places)):
+        lines[0, a, k] = places[a, k]
+        for power in range(1, 5):
+            lines[power, a, k] = 0.0
+
+
+@inner
+def _write_places(lines, u, x):
+    """Unit places (d, width) at the fraction u of a step, to x."""
+    for j in range(0, x.shape[1], LANES):
+        square = fill(0.0)
+        for a in range(len(x)):
+            value = load(lines[4, a], j)
+            for power in range(3, -1, -1):
+                value = load(lines[power, a], j) + value * u
+            store(x[a], j, value)
+            square += value * value
+        length = root(square)
+        for a in range(len(x)):
+            store(x[a], j, load(x[a], j) / length)
 
 
 @inner
@@ -103,9 +151,51 @@ def _put(point, place):
 
 
 @inner
+def _weigh(query, own_logit, own, places, seen, strength, work):
+    """Attention weights of the `places` to `work.weights`, with the logits strength (<query, x_j> - own_logit); returns that of the
+    token itself, of the mass `own`."""
+    weights = work.weights
+    top = fill(0.0)
+    for j in range(0, len(weights), LANES):
+        logit = fill(-own_logit)
+        for a in range(len(query)):
+            logit += load(places[a], j) * query[a]
+        logit = logit * (strength * LOG2E)
+        store(weights, j, logit)
+        top = maximum(top, where(load(seen, j), logit, 0.0))
+    highest = largest(top)
+    sums, own_weight = fill(0.0), own * exp2_of_one(-highest)
+    for j in range(0, len(weights), LANES):
+        # (Who is not seen may have a larger logit than all others, and its power may be no number.)
+        weight = load(seen, j) * exp2(fill(0.0) - maximum(highest - load(weights, j), 0.0))
+        store(weights, j, weight)
+        sums += weight
+    whole = own_weight + total(sums)
+    for j in range(0, len(weights), LANES):
+        store(weights, j, load(weights, j) / whole)
+    return own_weight / whole
+
+
+@inner
+def _moments(places, work):
+    """sum_j p_j x_j to the mean place of `work`, sum_j p_j x_j x_j^T to its second matrix."""
+    weights, mean, second = work.weights, work.vectors[1], work.matrices[1]
+    for a in range(len(mean)):
+        sums = fill(0.0)
+        for j in range(0, len(weights), LANES):
+            sums += load(weights, j) * load(places[a], j)
+        mean[a] = total(sums)
+        for b in range(a + 1):
+            sums = fill(0.0)
+            for j in range(0, len(weights), LANES):
+                sums += load(weights, j) * load(places[a], j) * load(places[b], j)
+            second[a, b] = second[b, a] = total(sums)
+
+
+@inner
 def _linearize(y, own, places, seen, rule, h, work):
-    """The force F on a token y (d,) of mass `own` among `places` (m, d), where it sees the masses `seen` (m,), and the matrix I - h J
-    with its derivative J, into `work`.
+    """The force F on a token y (d,) of mass `own` among `places` (d, width), where it sees the masses `seen` (width,), and the matrix
+    I - h J with its derivative J, into `work`.
 
     With p_j the attention weights, p_0 that of the token itself, D_j = P_y x_j, and g_j the gradient of logit j,
 
@@ -113,50 +203,35 @@ def _linearize(y, own, places, seen, rule, h, work):
 
     where g_j = beta P_y M x_j and g_0 = beta P_y (M + M^T) y. For M = I it is symmetric.
     """
-    weights, beta, form = work.weights, rule.beta, rule.form
+    beta, form = rule.beta, rule.form
     force, mean, gradient = work.vectors[0], work.vectors[1], work.vectors[2]
     matrix, part = work.matrices[0], work.matrices[1]
-    m, d = places.shape
-    self_logit, top = 0.0, 0.0
+    d = len(y)
+    own_logit = 0.0
     for a in range(d):
-        mean[a] = 0.0
+        gradient[a] = 0.0
         for b in range(d):
-            mean[a] += form[b, a] * y[b]
-        self_logit += mean[a] * y[a]
-    for j in range(m):
-        logit = 0.0
-        for a in range(d):
-            logit += mean[a] * places[j, a]
-        weights[j] = beta * (logit - self_logit)
-        if seen[j] > 0.0:
-            top = max(top, weights[j])
-    own_weight = own * math.exp(-top)
-    total, held = own_weight, 0.0
-    for j in range(m):
-        weights[j] = seen[j] * math.exp(weights[j] - top) if seen[j] > 0.0 else 0.0
-        total += weights[j]
-    force[:], mean[:], part[:] = 0.0, 0.0, 0.0
-    for j in range(m):
-        weights[j] /= total
-        if weights[j] == 0.0:
-            continue
-        inner = 0.0
-        for a in range(d):
-            inner += y[a] * places[j, a]
-        held += weights[j] * inner
-        for a in range(d):
-            along = weights[j] * (places[j, a] - inner * y[a])
-            force[a] += along
-            mean[a] += weights[j] * places[j, a]
-            for b in range(d):
-                part[a, b] += along * places[j, b]
-    # The gradients, in the tangent space: rows of `matrix` are those of sum_j p_j D_j (g_j - g)^T.
-    own_weight /= total
+            gradient[a] += form[b, a] * y[b]
+        own_logit += gradient[a] * y[a]
+    own_weight = _weigh(gradient, own_logit, own, places, seen, beta, work)
+    _moments(places, work)
+    held = 0.0
     for a in range(d):
+        held += y[a] * mean[a]
+    for a in range(d):
+        force[a] = mean[a] - held * y[a]
         mean_a = 0.0
         for b in range(d):
             mean_a += form[a, b] * (mean[b] + own_weight * y[b]) + form[b, a] * own_weight * y[b]
         gradient[a] = beta * mean_a
+    # P_y sum_j p_j x_j x_j^T: a column at a time.
+    for b in range(d):
+        along = 0.0
+        for a in range(d):
+            along += y[a] * part[a, b]
+        for a in range(d):
+            part[a, b] -= along * y[a]
+    # The gradients, in the tangent space: rows of `matrix` are those of sum_j p_j D_j (g_j - g)^T.
     for a in range(d):
         normal = 0.0
         for b in range(d):
@@ -236,19 +311,19 @@ def _far(y, place, limit):
 
 
 @inner
-def _calm(places, c, heaviest, beta, distance):
-    """Whether nobody at place c, who sees at most the mass `heaviest` elsewhere, is drawn from it by more than `distance`.
+def _calm(places, count, c, heaviest, rule):
+    """Whether nobody at place c of `count`, who sees at most the mass `heaviest` elsewhere, is drawn from it by more than `CALM`.
 
     Others pull with at most 2 heaviest e^(beta (cos - 1)), and the leader pulls back at a rate of at least one half.
     """
-    nearest = -1.0
-    for j in range(len(places)):
-        if _far(places[j], places[c], distance):
+    nearest, distance = -1.0, CALM * rule.limit
+    for j in range(count):
+        if _far(places[:, j], places[:, c], distance):
             inner = 0.0
-            for a in range(places.shape[1]):
-                inner += places[j, a] * places[c, a]
+            for a in range(len(places)):
+                inner += places[a, j] * places[a, c]
             nearest = max(nearest, inner)
-    return 4.0 * heaviest * math.exp(beta * (nearest - 1.0)) < distance
+    return 4.0 * heaviest * math.exp(rule.beta * (nearest - 1.0)) < distance
 
 
 @inner
@@ -269,7 +344,7 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
             part = min(part, max(WATCHED * rule.brief * (begin + done * h), SHORTEST / (1.0 + rule.beta)) / h)
         if done + part < 1.0:
             places = work.places
-            write_places(piece, done + part, places)
+            _write_places(piece, done + part, places)
         else:
             places = end
         _put(before, y)
@@ -285,7 +360,7 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
         done += part
         part *= GROW
         now = begin + min(1.0, done) * h
-        away = _square(y, places[home])
+        away = _square(y, places[:, home])
         if away < (CLOSE * limit) ** 2:
             track[ASIDE] = np.inf
         else:
@@ -297,53 +372,65 @@ def _follow(k, followers, rule, leg, y, track, visited, work):
             track[SINCE] = min(track[SINCE], now)
             if now > track[SINCE] * (1.0 + rule.brief):
                 track[LEFT], track[SEEN] = 1.0, now
-                for j in range(len(places)):
-                    visited[j] |= not _far(y, places[j], limit)
+                for j in range(len(visited)):
+                    visited[j] |= not _far(y, places[:, j], limit)
     return True
 
 
-@compiled
 def leaving(begin, width, pieces, followers, rule):
     """Which `followers` leave their leader, as the `rule` says: `Outcome`.
 
     `begin` (absolute times), `width` and `pieces` as in `leaders.Path`; behind its end leaders stand.
     """
-    tokens, own, home, seen = followers
+    heaviest = np.full(pieces.shape[2], -1.0)
+    elsewhere = followers.seen.sum(axis=1) - followers.seen[np.arange(len(followers.home)), followers.home]
+    np.maximum.at(heaviest, followers.home, elsewhere / followers.own)
+    lost, tracks, visited = _follow_all(begin, width, pieces, followers, rule, heaviest)
+    back = np.where(lost, np.inf, tracks[:, SEEN])
+    return Outcome(lost | (tracks[:, LEFT] > 0.0), back, tracks[:, STRAYED] > 0.0, visited)
+
+
+@compiled
+def _follow_all(begin, width, pieces, followers, rule, heaviest):
+    """Move all followers along all steps of the leaders, beside each of whom a follower sees at most the mass `heaviest` (m,)
+    elsewhere (-1: nobody follows): who is lost (f,), what is kept of each (f, 5), and whom it has visited (f, m).
+
+    (Loops, no expressions of whole arrays, which take Numba seconds to compile.)
+    """
+    tokens, _, home, seen = followers
     f, d = tokens.shape
-    m = pieces.shape[2]
-    lost, visited = np.zeros(f, np.bool_), np.zeros((f, m), np.bool_)
-    tracks = np.zeros((f, STRAYED + 1))
-    heaviest, homes = np.zeros(m), np.zeros(m, np.bool_)
+    m, across = pieces.shape[2], seen.shape[1]
+    lost, visited, tracks = np.zeros(f, np.bool_), np.zeros((f, m), np.bool_), np.zeros((f, STRAYED + 1))
+    y, calm, quiet = tokens.copy(), np.zeros(m, np.bool_), np.zeros(m, np.bool_)
+    work, lines, places = make_work(across, d), np.zeros((5, d, across)), np.empty((d, across))
+    for k in range(m, across):
+        lines[0, 0, k] = 1.0  # places of nobody, on the sphere
     for k in range(f):
         tracks[k, SINCE] = tracks[k, ASIDE] = np.inf
-        homes[home[k]] = True
-        heaviest[home[k]] = max(heaviest[home[k]], (seen[k].sum() - seen[k, home[k]]) / own[k])
-    y, calm, quiet = tokens.copy(), np.zeros(m, np.bool_), np.zeros(m, np.bool_)
-    work = make_work(m, d)
     for step in range(len(width)):
-        places = places_at(pieces[step], 1.0)
-        for c in np.flatnonzero(homes):
-            quiet[c] = calm[c]
-            calm[c] = rule.pulled and _calm(places, c, heaviest[c], rule.beta, CALM * rule.limit)
-            quiet[c] = quiet[c] and calm[c]
-        leg = Leg(pieces[step], places, begin[step], width[step])
+        _write_lines(pieces[step], lines)
+        _write_places(lines, 1.0, places)
+        for c in range(m):
+            if heaviest[c] >= 0.0:
+                before = calm[c]
+                calm[c] = rule.pulled and _calm(places, m, c, heaviest[c], rule)
+                quiet[c] = before and calm[c]
+        leg = Leg(lines, places, begin[step], width[step])
         near = rule.limit if width[step] > RETURN else CALM * rule.limit
         for k in range(f):
             if lost[k]:
                 continue
-            if calm[home[k]] and not _far(y[k], places[home[k]], near if quiet[home[k]] else CALM * rule.limit):
-                _put(y[k], places[home[k]])
+            if calm[home[k]] and not _far(y[k], places[:, home[k]], near if quiet[home[k]] else CALM * rule.limit):
+                _put(y[k], places[:, home[k]])
                 tracks[k, SINCE], tracks[k, ASIDE] = np.inf, np.inf
             else:
                 lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
+    for k in range(m):
+        _stand(lines, places, k)
     end = begin[-1] + width[-1]
-    last, places = np.zeros_like(pieces[-1]), places_at(pieces[-1], 1.0)
-    for c in range(m):
-        _put(last[0, c], places[c])
-    leg = Leg(last, places, end, rule.brief * end)
+    leg = Leg(lines, places, end, rule.brief * end)
     for k in range(f):
         if not lost[k] and tracks[k, SINCE] < np.inf:
-            lost[k] = not _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
-            lost[k] |= tracks[k, SINCE] < np.inf
-    left = lost | (tracks[:, LEFT] > 0.0)
-    return Outcome(left, np.where(lost, np.inf, tracks[:, SEEN]), tracks[:, STRAYED] > 0.0, visited)
+            stays = _follow(k, followers, rule, leg, y[k], tracks[k], visited[k], work)
+            lost[k] = not stays or tracks[k, SINCE] < np.inf
+    return lost, tracks, visited

@@ -116,7 +116,10 @@ def watch(clusters: Any, path: Any, tokens: IntArray) -> Watched:
         path.width,
         path.pieces,
         _probes.Followers(
-            clusters.tokens[tokens], clusters.token_mass[tokens], clusters.labels[tokens], ahead @ clusters.member.T
+            clusters.tokens[tokens],
+            clusters.token_mass[tokens],
+            clusters.labels[tokens],
+            _probes.with_nobody(ahead @ clusters.member.T),
         ),
         _probes.Rule(clusters.strength, clusters.form, clusters.pulled_back, limit, BRIEF),
     )

@@ -23,17 +23,18 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.control import EXHAUSTED, REACHED, T, first_control
-from metastable.integrate.rodas.forces import Surroundings
+from metastable.integrate.rodas.forces import Surroundings, lines_of, width_for
 from metastable.integrate.rodas.points import STILL as STILL
-from metastable.integrate.rodas.points import TAKEN, Work, make_work, step
+from metastable.integrate.rodas.points import TAKEN, Work, make_work, places_of, step
 from metastable.kernels.cpu.compiled import allocating, compiled, inner
 from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.vector import LANES
 
 FIRST_STEP = 1e-2
 LATE = 10.0
 """Tolerances by which a fall may be late, over the time at which it happens: at the default one hundred-thousandth of the time."""
 FEW_LEFT = 0.75
-"""Share of the points that are still alone at which the others are left behind."""
+"""Share of the points that are still alone at which the others are left behind, where all are solved at once."""
 ROOM = 512
 """Steps for which memory is made at first; it grows as needed."""
 
@@ -60,32 +61,36 @@ class Path(NamedTuple):
 
 
 @inner
+def _square(x, k, j):
+    """|x_k - x_j|^2 of points in lines (d, width)."""
+    total = 0.0
+    for a in range(len(x)):
+        total += (x[a, k] - x[a, j]) ** 2
+    return total
+
+
+@inner
 def _absorb(surroundings, work):
     """Join leaders that have met; returns how many are left. The earlier one stands for both, where their masses put them."""
-    x, masses = work.charts.origin, surroundings.masses
-    m, d = x.shape
+    x, masses = work.origin, surroundings.masses
+    m = len(work.owner)
     left = 0
     for k in range(m):
-        if not work.alone[k]:
+        if work.alone[k] == 0.0:
             continue
         left += 1
         for j in range(k):
-            if not work.alone[j]:
+            if work.alone[j] == 0.0 or not _square(x, k, j) < surroundings.reach**2:
                 continue
-            square = 0.0
-            for a in range(d):
-                square += (x[k, a] - x[j, a]) ** 2
-            if not square < surroundings.reach**2:
-                continue
-            fraction = masses[j, k] / (masses[j, k] + masses[j, j])  # 0 where the earlier one does not see the other
-            for a in range(d):
-                x[j, a] += fraction * (x[k, a] - x[j, a])
+            fraction = masses[k, j] / (masses[k, j] + masses[j, j])  # 0 where the earlier one does not see the other
+            for a in range(len(x)):
+                x[a, j] += fraction * (x[a, k] - x[a, j])
             for i in range(m):
-                masses[i, j] += masses[i, k]
-                masses[i, k] = 0.0
+                masses[j, i] += masses[k, i]
+                masses[k, i] = 0.0
                 if work.owner[i] == k:
                     work.owner[i] = j
-            work.alone[k] = 0
+            work.alone[k] = 0.0
             left -= 1
             break
     return left
@@ -94,15 +99,10 @@ def _absorb(surroundings, work):
 @inner
 def _gathered(work, distance):
     """Whether every leader is within `distance` (a chord) of the first."""
-    x = work.charts.origin
-    m, d = x.shape
-    for k in range(1, m):
-        square = 0.0
-        for a in range(d):
-            square += (x[k, a] - x[0, a]) ** 2
-        if not square < distance**2:
-            return False
-    return True
+    near = True
+    for k in range(1, len(work.owner)):
+        near = near and _square(work.origin, k, 0) < distance**2
+    return near
 
 
 @allocating
@@ -121,7 +121,7 @@ def _march(surroundings, work, control, goal, limits, tries):
     left. `goal` as for `points.step`; limits: the distance at which all have gathered, the number of points moving alone at which a
     stretch ends, and whether no step was made before."""
     gathered, fewest, first = limits
-    m, d = work.charts.origin.shape
+    m, d = len(work.owner), len(work.origin)
     begins, widths, pieces = np.empty(ROOM), np.empty(ROOM), np.empty((ROOM, 5, m, d))
     owners = np.empty((ROOM, m), dtype=np.int64)
     steps = 0
@@ -156,13 +156,20 @@ def _write_all(pieces, owners, names, stands, all_pieces, all_owners):
                     all_pieces[number, power, k, a] = pieces[number, power, stands[k], a]
 
 
+def _fewest(surroundings: Surroundings, work: Work) -> int:
+    """How many points that move alone are so few that the others are left behind: they make a vector less, or a smaller system."""
+    count = len(work.owner)
+    return int(FEW_LEFT * count) if surroundings.together > len(work.y) else width_for(count) - LANES
+
+
 def _those_left(surroundings: Surroundings, work: Work) -> tuple[np.ndarray, Surroundings, Work]:
     """The points that move alone (their numbers), and what moves them: others have no mass."""
     left = np.flatnonzero(work.alone)
-    n = work.charts.origin.shape[1] - 1
+    n = len(work.y)
     together = n * int((left < surroundings.together // n).sum())
-    masses = np.ascontiguousarray(surroundings.masses[np.ix_(left, left)])
-    return left, surroundings._replace(masses=masses, together=together), make_work(work.charts.origin[left], together)
+    masses = lines_of(surroundings.masses[np.ix_(left, left)].T)
+    work = make_work(places_of(work)[left], together)
+    return left, surroundings._replace(masses=masses, together=together), work
 
 
 def solve(
@@ -187,7 +194,7 @@ def solve(
 
     `before`: the way until `begin`, of the same points; the path that is returned begins with it.
 
-    Whoever has joined another one costs nothing more: most steps of a cascade are those of the last two or three.
+    Whoever has joined another one costs hardly anything more: most steps of a cascade are those of the last two or three.
     """
     surroundings = surroundings._replace(masses=np.array(surroundings.masses, dtype=float))
     control = first_control(float(begin), FIRST_STEP)
@@ -197,7 +204,7 @@ def solve(
     names, stands, code, tries = np.arange(m), np.arange(m), FEWER, max_steps
     stretches: list[tuple[Any, ...]] = [] if before is None else [(*before[:4], names, stands)]
     while code == FEWER:
-        limits = (float(gathered), int(FEW_LEFT * len(names)), tries == max_steps)
+        limits = (float(gathered), _fewest(surroundings, work), tries == max_steps)
         *found, code, tries = _march(Reference(surroundings), Reference(work), control, goal, limits, tries)
         stretches.append((*found, names, stands))
         if code == FEWER:

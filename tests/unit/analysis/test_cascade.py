@@ -16,7 +16,7 @@ from metastable.analysis.followers import MOST_POINTS, groups_of, parted_by_mass
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
 from metastable.integrate.plan import Accuracy, Save
-from metastable.integrate.rodas.forces import plain_surroundings
+from metastable.integrate.rodas.forces import lines_of, plain_surroundings
 
 
 def on_circle(angles):
@@ -92,7 +92,9 @@ def test_one_that_leaves_is_told_from_one_that_stays():
         pieces[:, 0] = on_circle([0.0, angle])
         width = np.full(40, 5.0)
         begin = 100.0 + np.cumsum(width) - width
-        one = _probes.Followers(on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64), np.array([[1.0, 17.0]]))
+        one = _probes.Followers(
+            on_circle([0.0]), np.ones(1), np.zeros(1, dtype=np.int64), _probes.with_nobody(np.array([[1.0, 17.0]]))
+        )
         seen = _probes.leaving(begin, width, pieces, one, _probes.Rule(16.0, np.eye(2), True, 0.125, 0.02))
         assert seen.left.tolist() == [not stays]
         assert seen.back.tolist() == [0.0 if stays else np.inf]
@@ -102,7 +104,8 @@ def test_one_that_leaves_is_told_from_one_that_stays():
 @compiled
 def probe_steps(y, places, masses, rule, h, steps):
     """Steps of a probe of mass 1, in place; whether it stays in all of them."""
-    work, stays = _probes.make_work(*places.shape), True
+    d, width = places.shape
+    work, stays = _probes.make_work(width, d), True
     for _ in range(steps):
         stays &= _probes._step(y, 1.0, places, masses, rule, h, work)
     return stays
@@ -113,17 +116,18 @@ def probe_steps(y, places, masses, rule, h, steps):
 def test_a_probe_moves_like_a_token_among_frozen_places(dim, general):
     """One step against simulation (short steps), and against its rest (long ones)."""
     places, masses = sphere.uniform(4, dim=dim, seed=3), np.array([3.0, 1.0, 2.0, 5.0])
+    lines, seen = lines_of(places), lines_of(masses[:, None])[0]
     form = np.eye(dim) + 0.2 * general * np.random.default_rng(dim).normal(size=(dim, dim))
     model = ms.Attention(dim=dim, beta=4.0, key=form, frozen=ms.Frozen(places, masses))
     rule = _probes.Rule(4.0, form, not general, 0.1, 0.02)
     token = sphere.retract(places[0] + 0.05 * places[1])
     y = token.copy()
-    assert probe_steps(y, places, masses, rule, 1e-3, 2000)
+    assert probe_steps(y, lines, seen, rule, 1e-3, 2000)
     run = ms.simulate(model, token[None], until=2.0, progress=False)
     np.testing.assert_allclose(y, run.final[0], atol=2e-3)
     rest = ms.simulate(model, token[None], until=400.0, rtol=1e-10, atol=1e-12, progress=False).final[0]
     y = sphere.retract(rest + 1e-3 * places[1])
-    assert probe_steps(y, places, masses, rule, 1e9, 30)
+    assert probe_steps(y, lines, seen, rule, 1e9, 30)
     np.testing.assert_allclose(y, rest, atol=1e-8)
 
 

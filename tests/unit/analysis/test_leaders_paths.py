@@ -199,9 +199,12 @@ def test_falls_that_may_be_late_are_hardly_late(dim, beta, mask):
 def test_points_that_are_left_behind_change_nothing(mask, monkeypatch):
     model = ms.Attention(dim=3, beta=12.0, mask=mask)
     generator = np.random.default_rng(8)
-    state = sphere.uniform(8, dim=3, seed=generator)[generator.integers(0, 8, 40)]
+    state = sphere.uniform(20, dim=3, seed=generator)[generator.integers(0, 20, 60)]
+    those_left, calls = leaders._those_left, []
+    monkeypatch.setattr(leaders, "_those_left", lambda *known: (calls.append(known), those_left(*known))[1])
     _, fewer = solved(state, model, 0.1)
-    monkeypatch.setattr(leaders, "FEW_LEFT", 0.0)
+    assert len(calls) > 1
+    monkeypatch.setattr(leaders, "_fewest", lambda *known: 0)
     _, whole = solved(state, model, 0.1)
     assert fewer.code == whole.code == leaders.ONE_LEFT
     np.testing.assert_array_equal(fewer.owner, whole.owner)

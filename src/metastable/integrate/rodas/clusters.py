@@ -34,8 +34,8 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
-from metastable.integrate.rodas.forces import Surroundings
-from metastable.integrate.rodas.points import MET, TAKEN, make_work, step
+from metastable.integrate.rodas.forces import Surroundings, lines_of
+from metastable.integrate.rodas.points import MET, TAKEN, make_work, places_of, step
 from metastable.integrate.rodas.prepare import Frame, frame_of
 from metastable.kernels.cpu.compiled import compiled
 from metastable.model import Attention, Full
@@ -95,7 +95,7 @@ class Field:
         masses = np.where(seen, sizes, 0.0) - self.unseen * np.eye(len(sizes))
         rest, together = np.array(self.frame.drift, order="C"), leading * (self.forms.shape[1] - 1)
         drifting = int(not self.at_rest_alone)
-        return Surroundings(masses, self.forms, self.betas, self.values, rest, drifting, together, reach)
+        return Surroundings(lines_of(masses), self.forms, self.betas, self.values, rest, drifting, together, reach)
 
     def attention(
         self, k: int, places: FloatArray, sizes: FloatArray, head: int
@@ -240,8 +240,8 @@ def _march(surroundings, work, memory, goal, tries, first, trail):
 
     `memory` is that of the step control, `goal` as for `step`. `first`: no step was made before.
     """
-    x, square = work.charts.origin, surroundings.reach**2
-    d = x.shape[1]
+    x, square = work.origin, surroundings.reach**2
+    d = len(x)
     leading, count = surroundings.together // (d - 1), 0
     while True:
         if memory[control.T] >= goal[0]:
@@ -259,7 +259,7 @@ def _march(surroundings, work, memory, goal, tries, first, trail):
             for j in range(k):
                 distance = 0.0
                 for a in range(d):
-                    distance += (x[k, a] - x[j, a]) ** 2
+                    distance += (x[a, k] - x[a, j]) ** 2
                 if distance < square:
                     return count, tries, MET
 
@@ -322,7 +322,7 @@ class Flow:
         made = tries - left
         journal.counters[: control.OUTPUTS] += count, made - count, 8 * made, made
         trail = Trail(*(part[:count] for part in trail))
-        self.places = work.charts.origin.copy()
+        self.places = places_of(work)
         self._stretch(trail.pieces[:, 0], trail.widths)
         self.places, self.clusters = release(self.places, self.clusters, self.tolerance)
         self.join()

@@ -11,6 +11,9 @@ g_h = beta_h M_h^T x_k the derivatives of G_k are, before E_k^T and E_j put them
 
     by x_j:   sum_h p_kjh (V_h + V_h (Delta - D_kh) g_h^T),
     by x_k:   R - sum_h (1 - p_kkh) V_h + sum_{h, j != k} p_kjh V_h (Delta - D_kh) (beta_h M_h Delta - g_h)^T.
+
+Points that are moved fill the vectors, a *lane* each, and those that they see come one after the other: no sum is over lanes. Arrays
+have a line for each component, as wide as whole vectors (`width`); lanes behind the last point have no mass and stand still.
 """
 
 from __future__ import annotations
@@ -20,16 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from metastable._checks import FloatArray
-from metastable.integrate.rodas.charts import radial, set_frames, to_chart
-from metastable.kernels.cpu.compiled import inner, summing
-from metastable.kernels.cpu.fastmath import exp2
-from metastable.kernels.jacobian_sphere import apply
+from metastable.kernels.cpu.compiled import inlined, inner
+from metastable.kernels.cpu.vector import LANES, exp2, fill, lanes, load, maximum, spread, store, where
 from metastable.kernels.minimax import LOG2E
 
 
 class Surroundings(NamedTuple):
-    """What moves points: `masses` (m, m); for each head `forms` M (h, d, d), `betas` (h,) and `values` V (h, d, d); `rest` R (d, d),
-    and 1 where it is anything (`drifting`).
+    """What moves points: `masses` (m, width), that of point j as point k sees it at [j, k]; for each head `forms` M (h, d, d), `betas`
+    (h,) and `values` V (h, d, d); `rest` R (d, d), and 1 where it is anything (`drifting`).
 
     `together`: leading coordinates that are solved at once, those of points who see each other (all, or those of a prefix, or the first
     one's d - 1); later points see earlier ones only. `reach`: the distance (a chord) at which two are one.
@@ -45,140 +46,226 @@ class Surroundings(NamedTuple):
     reach: float
 
 
+def width_for(points: int) -> int:
+    """Numbers in a line of whole vectors for so many points."""
+    return -(-points // LANES) * LANES
+
+
+def lines_of(array: FloatArray) -> FloatArray:
+    """(m, c), a row for each point, as c lines (c, width)."""
+    lines = np.zeros((array.shape[1], width_for(len(array))))
+    lines[:, : len(array)] = array.T
+    return lines
+
+
 def plain_surroundings(masses: FloatArray, form: FloatArray, beta: float, together: int, reach: float) -> Surroundings:
-    """One head with V = I."""
+    """One head with V = I; masses (m, m) at [k, j], as point k sees them."""
     identity = np.eye(len(form))
-    rest = np.zeros_like(identity)
-    return Surroundings(masses, np.array(form[None]), np.array([beta]), identity[None], rest, 0, together, reach)
+    rest, forms = np.zeros_like(identity), np.array(form[None])
+    return Surroundings(lines_of(masses), forms, np.array([beta]), identity[None], rest, 0, together, reach)
 
 
-@summing
-def _weighted(weights, places, k, count):
-    """Sum over the first `count` points of weights_j (places_j - places_k), of one coordinate."""
-    here, total = places[k], 0.0
-    for j in range(count):
-        total += weights[j] * (places[j] - here)
-    return total
+# ------------------------------------------------------------------------------------------------------------ charts
+
+
+@inlined
+def product(left, right, g):
+    """sum_a left_a right_a of lines (c, width), for the points of one vector."""
+    value = load(left[0], g) * load(right[0], g)
+    for a in range(1, len(left)):
+        value += load(left[a], g) * load(right[a], g)
+    return value
+
+
+@inlined
+def _set_frames(work, g):
+    """Householder vectors of the charts at the points, which are also the places that forces are asked for."""
+    for a in range(len(work.origin)):
+        value = load(work.origin[a], g)
+        store(work.place[a], g, value)
+        if a == 0:
+            value += where(maximum(value, 0.0), 1.0, where(value, -1.0, 1.0))
+        store(work.mirror[a], g, value)
+    store(work.scale, g, 2.0 / product(work.mirror, work.mirror, g))
+
+
+@inlined
+def chart_velocity(work, g, out):
+    """dy/dt = r (E^T G - y <x_0, G>), the velocity at the chart points y of one vector of points; none of those that are not alone."""
+    along = product(work.origin, work.force, g)
+    dot = product(work.mirror, work.force, g) * load(work.scale, g)
+    moves = load(work.r, g) * load(work.alone, g)
+    for b in range(len(out)):
+        tangent = load(work.force[b + 1], g) - dot * load(work.mirror[b + 1], g)
+        store(out[b], g, moves * (tangent - load(work.y[b], g) * along))
+
+
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+@inlined
+def _seen_by(surroundings, work, g):
+    """How many points, from the first one on, those of a vector may see: behind those who lead nobody sees a later one."""
+    return min(len(work.owner), max(g + LANES, surroundings.together // len(work.y)))
+
+
+@inlined
+def _weigh(surroundings, work, h, g, stop):
+    """Of one head: m_kj exp(beta x_k^T M (x_j - x_k)) to `weights`, but for a factor of each k; 1/Z_k with that factor to `scales`,
+    and 1 - p_kk to `others`."""
+    x, weights, query, masses = work.place, work.weights[h], work.queries[h], surroundings.masses
+    top = fill(0.0)
+    for j in range(stop):
+        if work.alone[j] == 0.0:
+            continue
+        logit = fill(0.0)
+        for b in range(len(x)):
+            logit += load(query[b], g) * (spread(x[b], j) - load(x[b], g))
+        logit = logit * LOG2E
+        store(weights[j], 0, logit)
+        top = maximum(top, where(load(masses[j], g), logit, 0.0))
+    whole, others = fill(0.0), fill(0.0)
+    for j in range(stop):
+        if work.alone[j] == 0.0:
+            continue
+        # (Who is not seen may have a larger logit than all others, and its power may be no number.)
+        weight = load(masses[j], g) * exp2(fill(0.0) - maximum(top - load(weights[j], 0), 0.0))
+        store(weights[j], 0, weight)
+        whole += weight
+        others += where(lanes() + float(g - j), weight, 0.0)
+    scale = where(others, 1.0 / whole, 0.0)
+    store(work.scales[h], g, scale)
+    store(work.others[h], g, others * scale)
 
 
 @inner
-def attend(surroundings, work, k):
-    """Attention of point k at its place: weights p_kjh (h, m), beta M^T x_k to `queries`, D_kh to `spreads`, their weight to
-    `others`, and G_k to `force`."""
-    masses, x, force = surroundings.masses, work.place, work.force
-    d, m = x.shape
-    # Behind those who lead nobody sees a later one.
-    count = max(k + 1, surroundings.together // (d - 1))
-    force[:] = 0.0
-    if surroundings.drifting:
-        apply(surroundings.rest, x[:, k], force)
-    for h in range(len(surroundings.betas)):
-        form, beta, weights = surroundings.forms[h], surroundings.betas[h], work.weights[h]
-        query, spread = work.queries[h], work.spreads[h]
-        for j in range(m):
-            weights[j] = 0.0
-        for b in range(d):
-            query[b] = 0.0
-            for a in range(d):
-                query[b] += beta * x[a, k] * form[a, b]
-            here = x[b, k]
-            for j in range(count):
-                weights[j] += query[b] * (x[b, j] - here)
-        largest = 0.0
-        for j in range(count):
-            if masses[k, j] > 0.0:
-                largest = max(largest, weights[j])
-        for j in range(count):
-            weights[j] = masses[k, j] * exp2(LOG2E * min(weights[j] - largest, 0.0))
-        total = 0.0
-        for j in range(count):
-            total += weights[j]
-        others = 0.0
-        for j in range(count):
-            weights[j] /= total
-            if j != k:
-                others += weights[j]
-        weights[k] = 0.0
-        work.others[h] = others
-        for b in range(d):
-            spread[b] = _weighted(weights, x[b], k, count)
-        apply(surroundings.values[h], spread, force)
-
-
-@inner
-def _product(rows, frame, a, b):
-    """rows E at (a, b), for rows (n, d)."""
-    result = 0.0
-    for c in range(frame.shape[0]):
-        result += rows[a, c] * frame[c, b]
-    return result
-
-
-@inner
-def _face(work, k, matrix, rows, factor):
-    """E_k^T matrix to `rows` (n, d); `factor` times E_k^T matrix E_k is added to the derivative of the velocity of point k by its own
-    place."""
-    frame = work.frames[k]
-    d, n = frame.shape
-    for a in range(n):
-        for c in range(d):
-            rows[a, c] = 0.0
+def attend(surroundings, work, g):
+    """Attention of the points of one vector at their places: `weights`, `scales` and `others` as `_weigh` says, beta M^T x_k to
+    `queries`, D_kh to `means` and G_k to `force`."""
+    x, force = work.place, work.force
+    d, stop = len(x), _seen_by(surroundings, work, g)
+    for a in range(d):
+        drift = fill(0.0)
+        if surroundings.drifting:
             for b in range(d):
-                rows[a, c] += frame[b, a] * matrix[b, c]
-        for b in range(n):
-            work.jacobian[k * n + a, k * n + b] += factor * _product(rows, frame, a, b)
+                drift += surroundings.rest[a, b] * load(x[b], g)
+        store(force[a], g, drift)
+    for h in range(len(surroundings.betas)):
+        form, beta, value = surroundings.forms[h], surroundings.betas[h], surroundings.values[h]
+        mean, weights = work.means[h], work.weights[h]
+        for b in range(d):
+            query = fill(0.0)
+            for a in range(d):
+                query += load(x[a], g) * (beta * form[a, b])
+            store(work.queries[h, b], g, query)
+        _weigh(surroundings, work, h, g, stop)
+        for b in range(d):
+            sums, here = fill(0.0), load(x[b], g)
+            for j in range(stop):
+                if work.alone[j] != 0.0:
+                    sums += load(weights[j], 0) * (spread(x[b], j) - here)
+            store(mean[b], g, sums * load(work.scales[h], g))
+        for a in range(d):
+            pull = load(force[a], g)
+            for b in range(d):
+                pull += value[a, b] * load(mean[b], g)
+            store(force[a], g, pull)
 
 
-@inner
-def _pull_of(surroundings, work, k, j, h):
-    """One head's part of the derivative of the velocity of point k by its own place and by that of point j."""
-    x, jacobian, values, forms, frames = work.charts.origin, work.jacobian, work.values[h], work.forms[h], work.frames
-    beta, weight, query, spread = surroundings.betas[h], work.weights[h, j], work.queries[h], work.spreads[h]
-    lever, turn, grip = work.vectors[0], work.vectors[1], work.vectors[2]
-    d = x.shape[1]
-    n = d - 1
-    for a in range(n):
-        lever[a], turn[a], grip[a] = 0.0, 0.0, 0.0
+# ---------------------------------------------------------------------------------------------------------- Jacobian
+
+
+@inlined
+def _face(work, g, matrix, rows):
+    """E_k^T matrix to `rows` (n, d, width)."""
+    mirror = work.mirror
+    d = len(mirror)
+    for c in range(d):
+        dot = fill(0.0)
+        for b in range(d):
+            dot += load(mirror[b], g) * matrix[b, c]
+        dot = dot * load(work.scale, g)
+        for a in range(d - 1):
+            store(rows[a, c], g, matrix[a + 1, c] - load(mirror[a + 1], g) * dot)
+
+
+@inlined
+def _add_own(work, g, rows, factor):
+    """`factor` times `rows` E_k, rows (n, d, width), is added to the derivative of the velocities by the points' own places."""
+    for a in range(len(rows)):
+        dot = product(rows[a], work.mirror, g) * load(work.scale, g)
+        for b in range(len(rows)):
+            side = load(rows[a, b + 1], g) - dot * load(work.mirror[b + 1], g)
+            store(work.own[a, b], g, load(work.own[a, b], g) + factor * side)
+
+
+@inlined
+def _add_pull(surroundings, work, h, g, j):
+    """One head's part of the derivative of the velocities by the place of point j, and what the gap to it adds to `own`."""
+    x, mirror, query, mean, values = work.place, work.mirror, work.queries[h], work.means[h], work.values
+    d, beta = len(x), surroundings.betas[h]
+    weight = load(work.weights[h, j], 0) * load(work.scales[h], g) * load(work.alone, g)
+    weight = where(lanes() + float(g - j), weight, 0.0)
+    reflected = fill(0.0)
+    for c in range(d):
+        reflected += spread(mirror[c], j) * load(query[c], g)
+    for a in range(d - 1):
+        turn = load(work.turns[a], g)
         for c in range(d):
-            gap = x[j, c] - x[k, c]
-            lever[a] += values[a, c] * (gap - spread[c])
-            turn[a] += beta * forms[a, c] * gap - frames[k, c, a] * query[c]
-            grip[a] += frames[j, c, a] * query[c]
+            turn += load(work.forms[a, c], g) * (beta * (spread(x[c], j) - load(x[c], g)))
+        store(work.lines[a], 0, turn)
+    for a in range(d - 1):
+        lever, dot = fill(0.0), fill(0.0)
+        for c in range(d):
+            value = load(values[a, c], g)
+            lever += value * (spread(x[c], j) - load(x[c], g) - load(mean[c], g))
+            dot += value * spread(mirror[c], j)
+        for b in range(d - 1):
+            share = spread(mirror[b + 1], j) * spread(work.scale, j)
+            side = load(values[a, b + 1], g) - dot * share
+            grip = load(query[b + 1], g) - reflected * share
+            pull = weight * (side + lever * grip)
+            if h > 0:
+                pull += load(work.jacobian[j, b, a], g)
+            store(work.jacobian[j, b, a], g, pull)
+            store(work.own[a, b], g, load(work.own[a, b], g) + weight * lever * load(work.lines[b], 0))
+
+
+@inlined
+def _linearise_some(surroundings, work, g):
+    """`linearise` for the points of one vector."""
+    n = len(work.y)
+    attend(surroundings, work, g)
+    chart_velocity(work, g, work.velocity)
+    alone = load(work.alone, g)
+    along = product(work.origin, work.force, g)
     for a in range(n):
         for b in range(n):
-            side = _product(values, frames[j], a, b)
-            jacobian[k * n + a, k * n + b] += weight * lever[a] * turn[b]
-            jacobian[k * n + a, j * n + b] += weight * (side + lever[a] * grip[b])
+            store(work.own[a, b], g, fill(0.0) - alone * along if a == b else fill(0.0))
+    if surroundings.drifting:
+        _face(work, g, surroundings.rest, work.values)
+        _add_own(work, g, work.values, alone)
+    for h in range(len(surroundings.betas)):
+        _face(work, g, surroundings.forms[h], work.forms)
+        _face(work, g, surroundings.values[h], work.values)
+        _add_own(work, g, work.values, fill(0.0) - alone * load(work.others[h], g))
+        query = work.queries[h]
+        dot = product(work.mirror, query, g) * load(work.scale, g)
+        for a in range(n):
+            store(work.turns[a], g, dot * load(work.mirror[a + 1], g) - load(query[a + 1], g))
+        for j in range(_seen_by(surroundings, work, g)):
+            if work.alone[j] != 0.0:
+                _add_pull(surroundings, work, h, g, j)
 
 
 @inner
 def linearise(surroundings, work):
     """New charts, and velocities and Jacobian in them at the start of a step."""
-    charts, jacobian, heads = work.charts, work.jacobian, len(surroundings.betas)
-    m, d, n = work.frames.shape
-    set_frames(charts)
-    jacobian[:] = 0.0
-    work.velocity[:] = 0.0
-    for k in range(m):
-        for a in range(d):
-            work.place[a, k] = charts.origin[k, a]
-            for b in range(n):
-                reflected = charts.scale[k] * charts.mirror[k, a] * charts.mirror[k, b + 1]
-                work.frames[k, a, b] = (1.0 if a == b + 1 else 0.0) - reflected
-    for k in range(m):
-        if not work.alone[k]:
-            continue
-        attend(surroundings, work, k)
-        to_chart(charts, k, work.force, work.velocity[k])
-        along = radial(charts, k, work.force)
-        if surroundings.drifting:
-            _face(work, k, surroundings.rest, work.rest, 1.0)
-        for h in range(heads):
-            _face(work, k, surroundings.forms[h], work.forms[h], 0.0)
-            _face(work, k, surroundings.values[h], work.values[h], -work.others[h])
-        for b in range(n):
-            jacobian[k * n + b, k * n + b] -= along
-        for j in range(m):
-            for h in range(heads):
-                if j != k and work.weights[h, j] != 0.0:
-                    _pull_of(surroundings, work, k, j, h)
+    width = len(work.alone)
+    for g in range(0, width, LANES):
+        _set_frames(work, g)
+        store(work.r, g, fill(1.0))
+        for b in range(len(work.y)):
+            store(work.y[b], g, fill(0.0))
+    for g in range(0, width, LANES):
+        _linearise_some(surroundings, work, g)

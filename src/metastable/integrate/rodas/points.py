@@ -1,9 +1,9 @@
 """Rodas5P for few points with masses: the flow of clusters, whose tokens sit in one place. What moves them is in `forces`.
 
-The method is that of the other systems (gnomonic charts), written for few points with a matrix of masses. Linear systems are
-solved block by block: the leading points, who see each other, at once; those behind them, who see earlier ones only, one after the
-other (no rounding error of a fast one reaches a slow one). `clusters` follows tokens under full attention (all points lead) and prefix
-masks with it, `analysis.leaders` predicts merges (of causal leaders the first one leads).
+The method is that of the other systems (gnomonic charts), written for few points with a matrix of masses, who fill the vectors. Linear
+systems are solved block by block: the leading points, who see each other, at once; those behind them, who see earlier ones only, one
+after the other (no rounding error of a fast one reaches a slow one). `clusters` follows tokens under full attention (all points lead)
+and prefix masks with it, `analysis.leaders` predicts merges (of causal leaders the first one leads).
 """
 
 from __future__ import annotations
@@ -15,18 +15,11 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas.charts import (
-    Charts,
     bound_of_real_parts,
-    chart_velocity,
-    charts_at,
-    end_of_step,
     factor,
-    move,
     rate_of_modes,
     rate_of_pair,
     solve_factored,
-    stage_place,
-    write_polynomial,
 )
 from metastable.integrate.rodas.control import (
     CAP,
@@ -39,9 +32,10 @@ from metastable.integrate.rodas.control import (
     propose,
     refuse,
 )
-from metastable.integrate.rodas.forces import attend, linearise
-from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
-from metastable.kernels.cpu.compiled import allocating, inner, summing
+from metastable.integrate.rodas.forces import attend, chart_velocity, linearise, lines_of, product, width_for
+from metastable.integrate.rodas.tableau import GAMMA, POLYNOMIAL, STAGES, WEIGHTS, A, C
+from metastable.kernels.cpu.compiled import allocating, inlined, inner
+from metastable.kernels.cpu.vector import LANES, fill, load, maximum, root, store, where
 
 # What became of a step, or of many, besides what `control` knows: it was taken, nothing moves any more, points have met.
 TAKEN, STILL, MET = range(10, 13)
@@ -50,200 +44,319 @@ MOST_FORGIVEN = 1000.0
 
 
 class Work(NamedTuple):
-    """Memory of a march of m leaders in dimension d = n + 1."""
+    """Memory of a march of m points in dimension d = n + 1: lines for points that fill vectors, as in `forces`."""
 
-    charts: Charts  # at the leaders at the start of a step
-    place: FloatArray  # (d, m) where they are at a stage, one coordinate after the other: sums over leaders are loops over vectors
-    velocity: FloatArray  # (m, n) in the charts, at the start of a step
-    jacobian: FloatArray  # (m n, m n) of it
-    increments: FloatArray  # (8, m, n) of the stages of a step
-    y: FloatArray  # (m, n) chart points of a stage
-    r: FloatArray  # (m,) and sqrt(1 + |y|^2)
-    slope: FloatArray  # (m n,) right-hand sides of the linear systems
-    factors: FloatArray  # (m n, together) LU factors of the diagonal blocks
+    origin: FloatArray  # (d, width) the points at the start of a step
+    mirror: FloatArray  # (d, width) and the Householder vectors of their charts
+    scale: FloatArray  # (width,) 2 / |mirror|^2
+    place: FloatArray  # (d, width) where they are at a stage
+    y: FloatArray  # (n, width) their chart points
+    r: FloatArray  # (width,) and sqrt(1 + |y|^2)
+    force: FloatArray  # (d, width) G_k
+    weights: FloatArray  # (heads, m, LANES) what the points of one vector give to each, times 1/`scales`
+    scales: FloatArray  # (heads, width)
+    others: FloatArray  # (heads, width) the attention that is not their own
+    queries: FloatArray  # (heads, d, width) beta M^T x_k
+    means: FloatArray  # (heads, d, width) D_k
+    velocity: FloatArray  # (n, width) in the charts, at the start of a step
+    own: FloatArray  # (n, n, width) derivative of it by the point's own place, at [a, b, k]
+    jacobian: FloatArray  # (m, n, n, width) and by that of point j, at [j, b, a, k]
+    values: FloatArray  # (n, d, width) E_k^T V
+    forms: FloatArray  # (n, d, width) E_k^T M
+    turns: FloatArray  # (n, width) -E_k^T beta M^T x_k
+    lines: FloatArray  # (n, LANES) to work with
+    increments: FloatArray  # (8, n, width) of the stages of a step
+    slope: FloatArray  # (n, width) right-hand sides of the linear systems
+    error: FloatArray  # (width,) squares of the error estimates
+    extent: FloatArray  # (width,) and of the chart points at the end of a step
+    curve: FloatArray  # (5, d, width) polynomials of a step
+    edges: (
+        np.ndarray
+    )  # coordinates (m n, point after point) at which the diagonal blocks begin, and where the last one ends
+    blocks: (
+        FloatArray  # (m n, together) the diagonal blocks: the first one of those who lead, and one for each other point
+    )
+    factors: FloatArray  # (m n, together) their LU factors
     pivots: np.ndarray  # (m n,)
-    edges: np.ndarray  # rows at which the diagonal blocks begin, and where the last one ends
-    block: FloatArray  # (together, together) the leading block; single points use its corner
-    weights: FloatArray  # (heads, m) p_kj of one leader
-    queries: FloatArray  # (heads, d) beta M^T x_k of it
-    spreads: FloatArray  # (heads, d) D_k of it
-    others: FloatArray  # (heads,) the weight of the others
-    force: FloatArray  # (d,) G_k of it
-    frames: FloatArray  # (m, d, n) tangent bases E of all
-    rest: FloatArray  # (n, d) E_k^T R
-    values: FloatArray  # (heads, n, d) E_k^T V
-    forms: FloatArray  # (heads, n, d) E_k^T M
-    vectors: FloatArray  # (3, d) to work with
+    right: FloatArray  # (together,) a right-hand side of one of them
     result: FloatArray  # (1,)
-    owner: np.ndarray  # (m,) the leader that each one is one with
-    alone: np.ndarray  # (m,) 1 while a leader is its own owner
+    owner: np.ndarray  # (m,) the point that each one is one with
+    alone: FloatArray  # (width,) 1 while a point is its own owner
 
 
 def make_work(x: FloatArray, together: int, heads: int = 1) -> Work:
     m, d = x.shape
-    n = d - 1
-    return Work(
-        charts=charts_at(x),
-        place=np.zeros((d, m)),
-        velocity=np.zeros((m, n)),
-        jacobian=np.zeros((m * n, m * n)),
-        increments=np.zeros((STAGES, m, n)),
-        y=np.zeros((m, n)),
-        r=np.ones(m),
-        slope=np.zeros(m * n),
+    n, width = d - 1, width_for(m)
+    work = Work(
+        origin=lines_of(x),
+        mirror=np.zeros((d, width)),
+        scale=np.zeros(width),
+        place=np.zeros((d, width)),
+        y=np.zeros((n, width)),
+        r=np.ones(width),
+        force=np.zeros((d, width)),
+        weights=np.zeros((heads, m, LANES)),
+        scales=np.zeros((heads, width)),
+        others=np.zeros((heads, width)),
+        queries=np.zeros((heads, d, width)),
+        means=np.zeros((heads, d, width)),
+        velocity=np.zeros((n, width)),
+        own=np.zeros((n, n, width)),
+        jacobian=np.zeros((m, n, n, width)),
+        values=np.zeros((n, d, width)),
+        forms=np.zeros((n, d, width)),
+        turns=np.zeros((n, width)),
+        lines=np.zeros((n, LANES)),
+        increments=np.zeros((STAGES, n, width)),
+        slope=np.zeros((n, width)),
+        error=np.zeros(width),
+        extent=np.zeros(width),
+        curve=np.zeros((5, d, width)),
+        edges=np.array([0, *range(together, m * n + 1, n)]),
+        blocks=np.zeros((m * n, together)),
         factors=np.zeros((m * n, together)),
         pivots=np.zeros(m * n, dtype=np.int64),
-        edges=np.array([0, *range(together, m * n + 1, n)]),
-        block=np.zeros((together, together)),
-        weights=np.zeros((heads, m)),
-        queries=np.zeros((heads, d)),
-        spreads=np.zeros((heads, d)),
-        others=np.zeros(heads),
-        force=np.zeros(d),
-        frames=np.zeros((m, d, n)),
-        rest=np.zeros((n, d)),
-        values=np.zeros((heads, n, d)),
-        forms=np.zeros((heads, n, d)),
-        vectors=np.zeros((3, d)),
+        right=np.zeros(together),
         result=np.zeros(1),
         owner=np.arange(m),
-        alone=np.ones(m, dtype=np.int64),
+        alone=np.zeros(width),
     )
+    work.origin[0, m:] = 1.0  # behind the last point there is nobody, at a place that has a chart
+    work.alone[:m] = 1.0
+    return work
 
 
-@summing
-def _product(row, column, count):
-    """Sum over the first `count` entries of row_j column_j."""
-    total = 0.0
-    for j in range(count):
-        total += row[j] * column[j]
-    return total
+def places_of(work: Work) -> FloatArray:
+    """Where the points are, (m, d)."""
+    return np.ascontiguousarray(work.origin[:, : len(work.owner)].T)
+
+
+# ------------------------------------------------------------------------------------------------------ linear systems
 
 
 @inner
-def _copy_block(work, number):
-    """A diagonal block, to `work.block`; returns its size, and the rows first..last of it."""
-    first, last = work.edges[number], work.edges[number + 1]
-    for a in range(last - first):
-        for b in range(last - first):
-            work.block[a, b] = work.jacobian[first + a, first + b]
-    return last - first, first, last
+def _fill_blocks(work):
+    """The diagonal blocks of the Jacobian. What is within the leading one is taken out of `jacobian`, whose products with the points
+    behind it are taken by whole vectors."""
+    n = len(work.y)
+    leading = work.edges[1] // n
+    for k in range(len(work.owner)):
+        for j in range(leading if k < leading else 0):
+            for a in range(n):
+                for b in range(n):
+                    work.blocks[k * n + a, j * n + b] = work.jacobian[j, b, a, k] if work.alone[j] else 0.0
+                    work.jacobian[j, b, a, k] = 0.0
+        first = k * n if k < leading else 0
+        for a in range(n):
+            for b in range(n):
+                work.blocks[k * n + a, first + b] = work.own[a, b, k]
+
+
+@inlined
+def _left(work, first, last):
+    """Whether a diagonal block is that of a point which is one with another."""
+    return last - first == len(work.y) and work.alone[first // len(work.y)] == 0.0
 
 
 @allocating
 def _fastest(work):
-    """Rate of the fastest unstable mode of the diagonal blocks whose leaders move; 0 when none grows."""
+    """Rate of the fastest unstable mode of the diagonal blocks whose points move; 0 when none grows."""
     rate = 0.0
-    n = work.velocity.shape[1]
+    n = len(work.y)
     for number in range(work.edges.size - 1):
-        size, first, last = _copy_block(work, number)
+        first, last = work.edges[number], work.edges[number + 1]
+        size, block = last - first, work.blocks[first:last]
         moves = False
         for row in range(first, last):
-            moves |= work.velocity[row // n, row % n] != 0.0
+            moves |= work.velocity[row % n, row // n] != 0.0
         if not moves:
             continue
         if size == 1:
-            rate = max(rate, work.block[0, 0])
-        elif bound_of_real_parts(work.block, size) > 0.0:
+            rate = max(rate, block[0, 0])
+        elif bound_of_real_parts(block, size) > 0.0:
             if size == 2:
-                rate = max(rate, rate_of_pair(work.block))
+                rate = max(rate, rate_of_pair(block))
             else:
-                rate_of_modes(work.block, size, work.result)
+                rate_of_modes(block, size, work.result)
                 rate = max(rate, work.result[0])
     return rate
 
 
 @inner
-def _place_stage(work, i):
-    """Where the leaders are at stage i."""
-    place = work.vectors[0]
-    for k in range(work.alone.size):
-        if work.alone[k]:
-            work.r[k] = stage_place(work.charts, work.increments, k, i, work.y[k], place)
-            for a in range(place.size):
-                work.place[a, k] = place[a]
+def _solve_stage(work, increments):
+    """The linear systems of a stage, `slope` on their right: block by block, and what is found pulls on those behind."""
+    n, slope, right = len(work.y), work.slope, work.right
+    for number in range(work.edges.size - 1):
+        first, last = work.edges[number], work.edges[number + 1]
+        if _left(work, first, last):
+            for a in range(n):
+                increments[a, first // n] = 0.0
+            continue
+        for row in range(first, last):
+            right[row - first] = slope[row % n, row // n]
+        solve_factored(work.factors[first:last], work.pivots[first:last], last - first, right)
+        for row in range(first, last):
+            increments[row % n, row // n] = right[row - first]
+        # (Vectors of points may begin before the first one behind. Nothing of these pulls on the earlier ones.)
+        behind = last // n // LANES * LANES
+        for row in range(first, last):
+            if work.alone[row // n] == 0.0:
+                continue
+            pull = work.jacobian[row // n, row % n]
+            for a in range(n):
+                for g in range(behind, len(work.alone), LANES):
+                    store(slope[a], g, load(slope[a], g) + load(pull[a], g) * right[row - first])
 
 
-@inner
-def _forgiven(error, velocity, square, lag):
-    """The squared error of a step, `square` = |error|^2, of a point for which the time is free up to a few `lag`.
+# ---------------------------------------------------------------------------------------------------------------- steps
+
+
+@inlined
+def _combine(increments, b, coefficients, count, g):
+    """Sum of the first `count` increments, component b, times their coefficients."""
+    value = fill(0.0)
+    for j in range(count):
+        value += load(increments[j, b], g) * coefficients[j]
+    return value
+
+
+@inlined
+def _from_chart(work, y, g):
+    """Of E y with y (n, width): 2 <mirror, y> / |mirror|^2, which times the mirror is taken from (0, y)."""
+    dot = fill(0.0)
+    for b in range(len(y)):
+        dot += load(work.mirror[b + 1], g) * load(y[b], g)
+    return dot * load(work.scale, g)
+
+
+@inlined
+def _place_stage(work, i, g):
+    """Where points are at stage i."""
+    origin, mirror, y = work.origin, work.mirror, work.y
+    square = fill(1.0)
+    for b in range(len(y)):
+        value = _combine(work.increments, b, A[i], i, g)
+        store(y[b], g, value)
+        square += value * value
+    r = root(square)
+    store(work.r, g, r)
+    dot = _from_chart(work, y, g)
+    store(work.place[0], g, (load(origin[0], g) - dot * load(mirror[0], g)) / r)
+    for b in range(len(y)):
+        change = load(y[b], g) - dot * load(mirror[b + 1], g)
+        store(work.place[b + 1], g, (load(origin[b + 1], g) + change) / r)
+
+
+@inlined
+def _forgiven(work, g, square, lag):
+    """The squared error of a step, `square` = |error|^2, of points for which the time is free up to a few `lag`.
 
     The part of the error along the velocity v is a delay by error/|v|: it is divided by 1 + lag |v|, which is at most `MOST_FORGIVEN`.
     The part across it counts in full.
     """
-    speed, along = 0.0, 0.0
-    for b in range(len(velocity)):
-        speed += velocity[b] * velocity[b]
-    speed = math.sqrt(speed)
-    if not lag * speed > 1e-3:
-        return square
-    for b in range(len(velocity)):
-        along += error[b] * (velocity[b] / speed)
-    share = 1.0 / (1.0 + min(lag * speed, MOST_FORGIVEN))
-    return square - (1.0 - share * share) * along * along
+    error, velocity = work.increments[STAGES - 1], work.velocity
+    speed = root(product(velocity, velocity, g))
+    late = lag * speed
+    along = product(error, velocity, g) / speed
+    share = 1.0 / (1.0 + where(maximum(late - MOST_FORGIVEN, 0.0), MOST_FORGIVEN, late))
+    return where(maximum(late - 1e-3, 0.0), square - (1.0 - share * share) * along * along, square)
 
 
 @inner
-def _take_step(surroundings, work, h, lag):
-    """All stages of a step of size h; returns the largest error estimate and the largest chart coordinate at its end.
-
-    A point that falls may be late by `lag`, a time: see `_forgiven`.
-    """
-    increments, slope, jacobian = work.increments, work.slope, work.jacobian
-    m, n = work.velocity.shape
-    for number in range(work.edges.size - 1):
-        size, first, last = _copy_block(work, number)
-        factor(work.block, 1.0 / (h * GAMMA), size, work.factors[first:last], work.pivots[first:last])
-    for i in range(STAGES):
-        if i > 0:
-            _place_stage(work, i)
-        for k in range(m):
-            part = slope[k * n : (k + 1) * n]
-            if i == 0 or not work.alone[k]:
-                for b in range(n):
-                    part[b] = work.velocity[k, b]
-            else:
-                attend(surroundings, work, k)
-                chart_velocity(work.charts, k, work.force, work.y[k], work.r[k], part)
-            for b in range(n):
-                earlier = 0.0
-                for j in range(i):
-                    earlier += C[i, j] * increments[j, k, b]
-                part[b] += earlier / h
-        for number in range(work.edges.size - 1):
-            first, last = work.edges[number], work.edges[number + 1]
-            for row in range(first, last):
-                slope[row] += _product(jacobian[row], slope, first)
-            solve_factored(work.factors[first:last], work.pivots[first:last], last - first, slope[first:last])
-        for k in range(m):
-            for b in range(n):
-                increments[i, k, b] = slope[k * n + b]
+def _end_of_step(work, lag):
+    """The largest error estimate of a step and the largest chart coordinate at its end."""
+    last, y = work.increments[STAGES - 1], work.y
+    for g in range(0, len(work.alone), LANES):
+        error = product(last, last, g)
+        store(work.error, g, _forgiven(work, g, error, lag) if lag > 0.0 else error)
+        for b in range(len(y)):
+            store(y[b], g, _combine(work.increments, b, WEIGHTS, STAGES, g))
+        store(work.extent, g, product(y, y, g))
     error, extent = 0.0, 0.0
-    for k in range(m):
-        last_stage, end = end_of_step(increments, k, work.y[k])
-        if lag > 0.0:
-            last_stage = _forgiven(increments[STAGES - 1, k], work.velocity[k], last_stage, lag)
-        if not last_stage <= error:
-            error = last_stage
-        if not end <= extent:
-            extent = end
+    for k in range(len(work.owner)):
+        # (What is no number is the largest.)
+        if not work.error[k] <= error:
+            error = work.error[k]
+        if not work.extent[k] <= extent:
+            extent = work.extent[k]
     return math.sqrt(error), math.sqrt(extent)
 
 
 @inner
+def _take_step(surroundings, work, h, lag):
+    """All stages of a step of size h; returns what `_end_of_step` does. A point that falls may be late by `lag`, a time."""
+    increments, slope = work.increments, work.slope
+    n, width = slope.shape
+    for number in range(work.edges.size - 1):
+        first, last = work.edges[number], work.edges[number + 1]
+        if not _left(work, first, last):
+            block = work.blocks[first:last]
+            factor(block, 1.0 / (h * GAMMA), last - first, work.factors[first:last], work.pivots[first:last])
+    for i in range(STAGES):
+        if i > 0:
+            for g in range(0, width, LANES):
+                _place_stage(work, i, g)
+        for g in range(0, width, LANES):
+            if i > 0:
+                attend(surroundings, work, g)
+                chart_velocity(work, g, slope)
+            for b in range(n):
+                begin = load(slope[b], g) if i > 0 else load(work.velocity[b], g)
+                store(slope[b], g, begin + _combine(increments, b, C[i], i, g) * (1.0 / h))
+        _solve_stage(work, increments[i])
+    return _end_of_step(work, lag)
+
+
+@inlined
+def _write_curve(work, g):
+    """Dense output of points in R^d, x_k0 + E_k y(u), to be normalised."""
+    curve, origin, mirror, y = work.curve, work.origin, work.mirror, work.y
+    for a in range(len(origin)):
+        store(curve[0, a], g, load(origin[a], g))
+    for power in range(4):
+        for b in range(len(y)):
+            store(y[b], g, _combine(work.increments, b, POLYNOMIAL[power], STAGES, g))
+        dot = _from_chart(work, y, g)
+        store(curve[power + 1, 0], g, fill(0.0) - dot * load(mirror[0], g))
+        for b in range(len(y)):
+            store(curve[power + 1, b + 1], g, load(y[b], g) - dot * load(mirror[b + 1], g))
+
+
+@inlined
+def _move(work, g):
+    """Points to the end of the step; who does not move at all stays where it is to the last bit."""
+    origin, mirror, y = work.origin, work.mirror, work.y
+    for b in range(len(y)):
+        store(y[b], g, _combine(work.increments, b, WEIGHTS, STAGES, g))
+    moved, dot = product(y, y, g), _from_chart(work, y, g)
+    square = fill(0.0)
+    for a in range(len(origin)):
+        change = fill(0.0) - dot * load(mirror[a], g)
+        if a > 0:
+            change += load(y[a - 1], g)
+        value = load(origin[a], g) + change
+        store(work.place[a], g, value)
+        square += value * value
+    length = root(square)
+    for a in range(len(origin)):
+        store(origin[a], g, where(moved, load(work.place[a], g) / length, load(origin[a], g)))
+
+
+@inner
 def _write_piece(work, piece):
-    """The polynomial of a step, (5, m, d), that of its owner for a leader that has left; the leaders move to its end."""
-    origin = work.charts.origin
-    m, d = origin.shape
-    for k in range(m):
-        write_polynomial(work.charts, work.increments, work.owner[k], work.y[k], piece, k)
-    for k in range(m):
-        if work.alone[k]:
-            move(work.charts, work.increments, k, work.y[k], work.vectors[0])
-        else:
-            # Its owner is an earlier one and has moved.
+    """The polynomial of a step, (5, m, d), that of its owner for a point that has left; the points move to its end."""
+    d, width = work.origin.shape
+    for g in range(0, width, LANES):
+        _write_curve(work, g)
+        _move(work, g)
+    for power in range(5):
+        for k in range(len(work.owner)):
             for a in range(d):
-                origin[k, a] = origin[work.owner[k], a]
+                piece[power, k, a] = work.curve[power, a, work.owner[k]]
+    for k in range(len(work.owner)):
+        if work.alone[k] == 0.0:
+            for a in range(d):
+                work.origin[a, k] = work.origin[a, work.owner[k]]
 
 
 @allocating
@@ -258,6 +371,7 @@ def step(surroundings, work, control, goal, tries, first, piece):
     linearise(surroundings, work)
     if not work.velocity.any():
         return 0.0, tries, STILL
+    _fill_blocks(work)
     until, tolerance, late = goal
     rate = _fastest(work)
     while tries > 0:

@@ -39,9 +39,6 @@ allocating = part(**OPTIONS)
 inner = part(**KERNEL)
 """For kernels and their parts."""
 
-summing = part(**{**KERNEL, "fastmath": {"contract", "reassoc"}})
-"""For sums that may be taken in any order, that is by vectors."""
-
 inlined = part(**KERNEL, forceinline=True)
 """For parts of an inner loop: always merged into the caller."""
 
