@@ -106,17 +106,21 @@ def readonly(dataset: xr.Dataset) -> xr.Dataset:
     (The arrays are shared, not copied; whoever holds the given ones can still write to them. Coordinates with an index are copied,
     unless they are locked already: pandas, which keeps them, would lend out its own array.)
     """
-    whole = dataset.copy(deep=False)
+    return locked(dataset.copy(deep=False))
+
+
+def locked(dataset: xr.Dataset) -> xr.Dataset:
+    """`readonly` of a dataset that is nobody else's: its own variables change."""
     indexes: dict[Any, Any] = {}
-    for name, variable in whole.variables.items():
+    for name, variable in dataset.variables.items():
         values: Any = variable.values
         if values.dtype.kind not in "biuf" or seal.lent(values):
             continue
-        if name in whole.xindexes:
+        if name in dataset.xindexes:
             indexes[name] = (variable.dims, _locked_index(name, np.array(values)), variable.attrs, variable.encoding)
         else:
             variable.data = _checks.readonly(values)
-    return whole.assign_coords(indexes) if indexes else whole
+    return dataset.assign_coords(indexes) if indexes else dataset
 
 
 def _locked_index(name: Any, values: np.ndarray) -> Any:

@@ -51,17 +51,21 @@ class Handle(ABC):
     def __post_init__(self) -> None:
         import xarray as xr
 
+        from metastable.dataset import readonly
+
         if not isinstance(self.dataset, xr.Dataset):
             kind = type(self.dataset).__name__
             raise InvalidInputError(
                 f"dataset must be an xarray.Dataset of the schema of runs, not {kind}; runs come from simulate and load"
             )
         seal.check(self.dataset)
-        self._hold(self.dataset, seal.computed(self.dataset))
+        self._hold(readonly(self.dataset), seal.computed(self.dataset))
 
     @classmethod
     def _of_computed(cls, dataset: xr.Dataset) -> Self:
         """The handle on a dataset that was computed just now, or read from a store whose checksums are right (and is nobody else's)."""
+        from metastable.dataset import locked
+
         handle = object.__new__(cls)
         names = {"variables": list(dataset.variables), "attributes": list(dataset.attrs)}
         if OWN in dataset.attrs:
@@ -70,18 +74,15 @@ class Handle(ABC):
             names["attributes"].remove(OWN)
             dataset.attrs = {name: value for name, value in dataset.attrs.items() if name != OWN}
         seal.put(dataset, names)
-        handle._hold(dataset, names)
+        handle._hold(locked(dataset), names)
         return handle
 
     def _hold(self, dataset: xr.Dataset, computed: dict[str, list[Any]]) -> None:
-        """Keep `dataset`, and apart from it what was `computed` (names of `variables` and `attributes`)."""
-        from metastable.dataset import readonly
-
-        whole = readonly(dataset)
-        added = {*map(str, whole.variables)} - {*map(str, computed["variables"])}
-        made = whole.drop_vars(added) if added else whole.copy()
-        made.attrs = {name: whole.attrs[name] for name in (*computed["attributes"], seal.SEAL)}
-        object.__setattr__(self, "dataset", whole)
+        """Keep `dataset`, which is read-only, and apart from it what was `computed` (names of `variables` and `attributes`)."""
+        added = {*map(str, dataset.variables)} - {*map(str, computed["variables"])}
+        made = dataset.drop_vars(added) if added else dataset.copy()
+        made.attrs = {name: dataset.attrs[name] for name in (*computed["attributes"], seal.SEAL)}
+        object.__setattr__(self, "dataset", dataset)
         object.__setattr__(self, "_made", made)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class FlowRun(Handle):
     def drop_first(self, tokens: int = 1) -> FlowRun:
         """The run without its first tokens: they still moved the others (the attention sink does), but are not measured."""
         tokens = _checks.count(tokens, "tokens", 0, len(self.start) - 1)
-        return FlowRun._of_computed(self._kept().isel(token=slice(tokens, None)))
+        return FlowRun._of_computed(self._kept().isel(token=slice(tokens, None)).copy())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> FlowRun:

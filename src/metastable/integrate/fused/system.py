@@ -26,10 +26,10 @@ from metastable.kernels.cpu.threads import using
 from metastable.kernels.cpu.vector import LANES, fill, load, store, total
 
 CHUNKS = 64
-"""Chunks of a long array."""
+"""Chunks of a long array; a short one is a single chunk."""
 
 LONG = 65536
-"""Entries from which threads pay for sums of arrays."""
+"""Entries from which an array is long, and threads pay for its sums."""
 
 
 class Memory(NamedTuple):
@@ -105,7 +105,8 @@ class System:
         self.step = make_step(self.tableau.stages, self.start.size)
         self.place(self.start)
         system = kernels.make(self.problem)
-        self.memory = Reference(Memory(system, self.step, method_of(self.tableau), vectors(CHUNKS)))
+        chunks = vectors(CHUNKS if self.step.y.size > LONG else 1)
+        self.memory = Reference(Memory(system, self.step, method_of(self.tableau), chunks))
         self.parallel = self.threads > 1 and kernels.pays(self.problem)
 
     def _advance(self, span: tuple[float, float], stages: tuple[int, int], step: float) -> float:

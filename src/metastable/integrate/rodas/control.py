@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from metastable.kernels.cpu.compiled import address_of, call_address, compiled, inner
-from metastable.kernels.cpu.memory import Reference
+from metastable.kernels.cpu.memory import Reference, reference_type
 
 CAP = 0.5
 """Largest h * |lambda| of an unstable mode."""
@@ -112,7 +112,7 @@ _settled: dict[Any, Any] = {}
 
 def with_calls(system: Any, attempt: Any, commit: Any, polynomial: Any, settled: Any, *, piece: np.ndarray) -> Any:
     """The system with the addresses of its compiled functions; `piece` is like those of its journal."""
-    kind = Reference(system).kind
+    kind = reference_type(system)
     if kind not in _known:
         address = address_of(polynomial, kind, piece)
         _known[kind] = Calls(address_of(attempt, kind, 1.0), address_of(commit, kind, 1.0), address, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,9 @@ class Reference:
     def __init__(self, memory: Any) -> None:
         self.memory = memory
         words: list[int] = []
-        kind = _write(memory, words)
+        self.kind = self._numba_type_ = _type_by(_write(memory, words), memory)
         self._words = np.array(words, dtype=np.int64)
         self.address = self._words.ctypes.data
-        if kind not in _TYPES:
-            _TYPES[kind] = ReferenceType(typeof(memory))
-        self.kind = self._numba_type_ = _TYPES[kind]
 
     def field(self, name: str) -> Any:
         """The type that compiled code sees in a field."""
@@ -80,13 +78,25 @@ _TYPES: dict[Any, ReferenceType] = {}
 """Types by what tells them apart (Numba takes long to find out the type of a tuple)."""
 
 
+def _type_by(kind: Any, memory: Any) -> ReferenceType:
+    """The type of references to `memory`, which `kind` tells from others."""
+    if kind not in _TYPES:
+        _TYPES[kind] = ReferenceType(typeof(memory))
+    return _TYPES[kind]
+
+
+def reference_type(memory: Any) -> ReferenceType:
+    """The type of references to a named tuple."""
+    return _type_by(_write(memory, None), memory)
+
+
 CONTIGUOUS, WRITEABLE = 0x1, 0x400
 """Bits of NumPy's flags of an array."""
 
 
-def _write(value: Any, words: list[int]) -> Any:
-    """Append a value in words of 64 bits: a number; the place and the shape of an array; the fields of a tuple. What tells its
-    type.
+def _write(value: Any, words: list[int] | None) -> Any:
+    """Append a value in words of 64 bits: a number; the place and the shape of an array; the fields of a tuple. What tells its type,
+    which is all that is asked for without words.
 
     Every run has some hundreds of fields: the likely kinds come first.
     """
@@ -94,16 +104,19 @@ def _write(value: Any, words: list[int]) -> Any:
     if kind is np.ndarray:
         flags = value.flags.num
         if flags & CONTIGUOUS:
-            words.append(value.__array_interface__["data"][0])
-            words.extend(value.shape)
+            if words is not None:
+                words.append(value.__array_interface__["data"][0])
+                words.extend(value.shape)
             return value.dtype.char, value.ndim, flags & WRITEABLE
     elif kind is int or issubclass(kind, np.integer):
-        words.append(int(value))
+        if words is not None:
+            words.append(int(value))
         return int
     elif issubclass(kind, tuple):
         return kind, tuple([_write(item, words) for item in value])
     elif issubclass(kind, float):
-        words.append(_BITS.unpack(_NUMBER.pack(value))[0])
+        if words is not None:
+            words.append(_BITS.unpack(_NUMBER.pack(value))[0])
         return float
     raise TypeError(f"compiled code is given integers, floats and contiguous arrays, not {value!r}")
 
@@ -165,6 +178,7 @@ def _entry(kind):
     return kind.copy(ndim=kind.ndim - 1) if isinstance(kind, types.Array) else kind
 
 
+@cache
 def line_type(lines: ReferenceType) -> Any:
     """The type of a line of a named tuple in memory."""
     return types.BaseTuple.from_types(tuple(_entry(kind) for kind in lines.target.types), lines.target.instance_class)

@@ -9,7 +9,7 @@ import numpy as np
 from metastable._checks import FloatArray
 from metastable.kernels import fourier, harmonics
 from metastable.kernels.cpu.compiled import address_of, inner, vectors
-from metastable.kernels.cpu.memory import Reference, line_type
+from metastable.kernels.cpu.memory import line_type, reference_type
 from metastable.kernels.cpu.problem import CIRCLE_SERIES, MATRIX_SERIES, SPHERE_SERIES, Problem
 from metastable.kernels.cpu.rules import norm_factor
 from metastable.kernels.cpu.vector import LANES, VECTOR, fill, load, root, sincos, store
@@ -46,7 +46,7 @@ def make_stretch(problem: Problem, masses: FloatArray) -> Stretch:
     stretch = Stretch(length, 0, 0, x, mass, *others)
     if problem.kind not in WALKS:
         return stretch
-    (add, *walks), given, memory = WALKS[problem.kind], Reference(problem).kind, Reference(stretch).kind
+    (add, *walks), given, memory = WALKS[problem.kind], reference_type(problem), reference_type(stretch)
     if groups:
         memory = line_type(memory)
     return stretch._replace(

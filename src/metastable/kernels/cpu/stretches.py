@@ -46,18 +46,25 @@ def _range(problem, buffers, group):
     return problem.whole + (group - buffers.heads) * LANES * buffers.stretch.length, problem.tokens
 
 
+@inlined
+def _inside(length, begin, first, end):
+    """Which places of a stretch that starts with token `begin` hold the tokens first..end - 1: from the first one to behind the last."""
+    last = min(max(end - begin, 0), length)
+    return min(max(first - begin, 0), last), last
+
+
 @inner
 def _gather(problem, buffers, y, group, stretch):
     """Unit tokens of a group of stretches into lanes, filled up beyond the last token (what has no mass moves nobody); no sums."""
-    components = problem.components
+    components, length = problem.components, stretch.length
     first, end = _range(problem, buffers, group)
-    # Lanes inside: what is written lies together, and what is read are as many streams as there are lanes.
-    for i in range(stretch.length):
-        for lane in range(LANES):
-            k = first + lane * stretch.length + i
-            for a in range(components):
-                value = y[k * components + a] if k < end else (1.0 if a == 0 else 0.0)
-                stretch.mean[(i * components + a) * LANES + lane] = value
+    for lane in range(LANES):
+        begin = first + lane * length
+        last = _inside(length, begin, begin, end)[1]
+        for entry in range(components * last):
+            stretch.mean[entry * LANES + lane] = y[begin * components + entry]
+        for entry in range(components * last, components * length):
+            stretch.mean[entry * LANES + lane] = 1.0 if entry % components == 0 else 0.0
     series.directions(problem, stretch.length, stretch.mean, problem.dim == 2, stretch.x)
     series.clear_sums(problem, stretch.sums)
 
@@ -90,28 +97,30 @@ def _accumulate(problem, buffers):
         stretch = line_of(buffers.stretch, group)
         for lane in range(LANES):
             stretch.before[lane] = mass + ((group - buffers.heads) * LANES + lane) * stretch.length
-            for i in range(problem.sums):
-                at = i * LANES + lane
-                own = stretch.sums[at]
-                stretch.sums[at] = start.sums[i * LANES]
-                start.sums[i * LANES] += own
+        for i in range(0, problem.sums * LANES, LANES):
+            before = start.sums[i]
+            for lane in range(LANES):
+                own = stretch.sums[i + lane]
+                stretch.sums[i + lane] = before
+                before += own
+            start.sums[i] = before
 
 
 @inner
 def _scatter(problem, buffers, group, stretch, out):
     """Velocities of a group of stretches, which stand in `mean`, to their tokens."""
-    length = stretch.length
+    components, length = problem.components, stretch.length
     first, end = _range(problem, buffers, group)
-    for i in range(length):
-        for lane in range(LANES):
-            k = first + lane * length + i
-            if problem.first <= k < end:
+    for lane in range(LANES):
+        begin = first + lane * length
+        start, last = _inside(length, begin, problem.first, end)
+        if components == 2:
+            for i in range(start, last):
                 at = i * LANES + lane
-                if problem.dim == 2:
-                    write_spin(problem, k, stretch.x[at], stretch.x[length * LANES + at], stretch.mean[at], out)
-                else:
-                    for a in range(3):
-                        out[3 * k + a] = stretch.mean[(3 * i + a) * LANES + lane]
+                write_spin(problem, begin + i, stretch.x[at], stretch.x[length * LANES + at], stretch.mean[at], out)
+        else:
+            for entry in range(components * start, components * last):
+                out[begin * components + entry] = stretch.mean[entry * LANES + lane]
 
 
 @inner

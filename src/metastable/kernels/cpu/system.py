@@ -19,7 +19,7 @@ from metastable._checks import FloatArray
 from metastable.kernels.cpu import circle, general, stretches, tiles
 from metastable.kernels.cpu.compiled import address_of, call_address, compiled, inlined, inner, parallel, vectors
 from metastable.kernels.cpu.fastmath import sincos
-from metastable.kernels.cpu.memory import Reference, line_of
+from metastable.kernels.cpu.memory import line_of, reference_type
 from metastable.kernels.cpu.problem import CIRCLE, GENERAL, SERIES, TILES, Problem
 from metastable.kernels.cpu.rules import inverse_length, pace, write_spin
 from metastable.kernels.cpu.series import Stretch, make_stretch
@@ -168,7 +168,7 @@ def make(problem: Problem) -> System:
     system = System(0, problem, allocate(problem))
     numbers = np.zeros(1)
     piece = _DIRECT.get(problem.kind, stretches.piece_of_series)
-    return system._replace(kernel=address_of(piece, 0, 0, Reference(system), 0.0, numbers, numbers))
+    return system._replace(kernel=address_of(piece, 0, 0, reference_type(system), 0.0, numbers, numbers))
 
 
 @parallel
