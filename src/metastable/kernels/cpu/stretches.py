@@ -48,7 +48,7 @@ def _range(problem, buffers, group):
 
 @inlined
 def _inside(length, begin, first, end):
-    """Which places of a stretch that starts with token `begin` hold the tokens first..end - 1: from the first one to behind the last."""
+    """Which places of a stretch that starts with token `begin` hold the tokens first..end - 1: the first one, and behind the last."""
     last = min(max(end - begin, 0), length)
     return min(max(first - begin, 0), last), last
 
