@@ -27,8 +27,10 @@ WITHOUT_RADIUS = (ms.PostLN(), ms.NGPT(0.6), ms.SqrtScaling())
 """The norms that the compiled engine has."""
 ROUNDING = 1e-10
 """Where the same steps are made: step sizes, and with them the saved times, differ by rounding errors and what becomes of them."""
-AT_REST = 1e-8
-"""The same for implicit steps: at rest their errors, and so their lengths, are made of rounding errors."""
+AT_REST = 1e-7
+"""The same for implicit steps over merges, which stretch rounding errors. At rest their own errors are nothing else, and so are the
+lengths of steps: there may be one or two more (libraries of linear algebra round differently from machine to machine)."""
+STEPS_AT_REST = 2
 TOLERANCE = 1e-5
 """Where other steps are made: ten times rtol."""
 HALF, END = 10.0, 20.0
@@ -51,16 +53,17 @@ def agree(further, whole, tolerance, joints=(2,)):
     chosen = whole.dense is None and whole.method not in ("layers", "sde")
     within = np.where(chosen & np.isin(np.arange(len(whole.times)), joints), TOLERANCE, tolerance)
     assert further.status == whole.status == "success"
-    assert further.stats.accepted == whole.stats.accepted
-    assert further.stats.rejected == whole.stats.rejected
+    more = STEPS_AT_REST if tolerance == AT_REST else 0
+    assert abs(further.stats.accepted - whole.stats.accepted) <= more
+    assert abs(further.stats.rejected - whole.stats.rejected) <= more
     if tolerance < AT_REST or whole.dense is None:
-        np.testing.assert_allclose(further.times, whole.times, rtol=1e-9, atol=0)
+        np.testing.assert_allclose(further.times, whole.times, rtol=1e-8, atol=0)
         assert (np.abs(further.states - whole.states).max(axis=(1, 2)) <= within).all()
     if whole.radius is not None:
-        # A radius grows with time, and the times of steps agree to 1e-9.
-        assert (np.abs(further.radius / whole.radius - 1.0).max(axis=1) <= np.maximum(within, 1e-9)).all()
+        # A radius grows with time, and the times of steps agree to 1e-8.
+        assert (np.abs(further.radius / whole.radius - 1.0).max(axis=1) <= np.maximum(within, 1e-8)).all()
     if whole.dense is not None:
-        assert len(further.times) == len(whole.times)
+        assert abs(len(further.times) - len(whole.times)) <= more
         middle = [*np.linspace(0.0, whole.end, 37), *np.geomspace(0.1, 0.99 * whole.end, 100)]
         np.testing.assert_allclose(further.at(middle), whole.at(middle), rtol=0, atol=tolerance)
     assert further.method == whole.method
@@ -145,7 +148,8 @@ def test_automatic_long_runs(dim):
     assert further.method == "tsit5+rodas"
     assert further.notes["segments"][0] == whole.notes["segments"][0]
     assert further.notes["segments"][1]["to"] == 1e8
-    assert further.notes["segments"][1]["steps"] == whole.notes["segments"][1]["steps"]
+    steps = [run.notes["segments"][1]["steps"] for run in (further, whole)]
+    assert abs(steps[0] - steps[1]) <= STEPS_AT_REST
 
 
 @pytest.mark.parametrize("dim", [2, 3])

@@ -21,6 +21,7 @@ from metastable.ensembles.problem import DrawModel, Problem, Start, check
 from metastable.ensembles.record import GIVE_UP, Record
 from metastable.errors import (
     MetastableError,
+    NumericalRangeError,
     ObservableError,
     OwnFunctionError,
     StandstillWarning,
@@ -29,6 +30,7 @@ from metastable.errors import (
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Wishes
 from metastable.integrate.solution import SUCCESS, UNFINISHED, Members, tally
+from metastable.kernels.directions import require_directions
 from metastable.model import Attention
 from metastable.model.standstill import standstill
 
@@ -146,6 +148,7 @@ def _measure_here(problem: Problem, record: Record, numbers: range, report: Repo
             if plan is None:
                 continue
             record.methods.add(plan.method)
+            undrawn |= _directionless(problem, plan.model, starts, first)
             solve_members = METHODS[plan.method].solve_members
             assert solve_members is not None
             solved = solve_members(plan, starts, first, lambda done, first=first: report(first + done))
@@ -171,14 +174,26 @@ def _wait(measured: Future[None], record: Record) -> None:
         raise
 
 
-def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, OwnFunctionError]]:
+def _directionless(problem: Problem, model: Attention, starts: FloatArray, first: int) -> dict[int, MetastableError]:
+    """The members from `first` on whose own starts have no direction to go (`require_directions`), and why."""
+    found: dict[int, MetastableError] = {}
+    for member, start in enumerate(starts if problem.draw is not None else (), first):
+        try:
+            require_directions(model, start)
+        except NumericalRangeError as reason:
+            found[member] = reason
+    return found
+
+
+def _starts(problem: Problem, members: range) -> tuple[FloatArray, dict[int, MetastableError]]:
     """Starts (batch, tokens, dim), and the members whose start could not be drawn, which take part with uniform tokens in its place.
 
     (Members of a batch are numbered through, so none can be left out; what became of those is not looked at.)
     """
     if problem.draw is None:
         return problem.uniform_starts(members), {}
-    starts, undrawn = [], {}
+    starts: list[FloatArray] = []
+    undrawn: dict[int, MetastableError] = {}
     for member in members:
         try:
             starts.append(problem.start(member))
@@ -207,7 +222,7 @@ def _measure(
     starts: FloatArray,
     solved: Members,
     model: Attention,
-    undrawn: Mapping[int, OwnFunctionError],
+    undrawn: Mapping[int, MetastableError],
 ) -> None:
     """Measure the members of a batch that were finished."""
     states, statistics, status = solved
@@ -237,7 +252,7 @@ def _measure_on_device(problem: Problem, record: Record, numbers: range) -> bool
     from metastable.integrate.fused import cuda as fused_cuda
 
     starts, undrawn = _starts(problem, numbers)
-    if undrawn:
+    if undrawn or _directionless(problem, problem.plan.model, starts, numbers.start):
         return False
     values, statistics, status = fused_cuda.observe_members(problem.plan, starts, problem.on_device)
     if (status != SUCCESS).any():

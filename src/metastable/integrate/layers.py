@@ -18,6 +18,8 @@ from metastable.integrate.solution import Solution
 from metastable.kernels import reference
 from metastable.model import EVERY_PART, Attention, Rule, Support, require
 
+ROUNDING = 64.0 * np.finfo(float).eps
+"""Length of a sum, over those of its parts, that may be nothing but the rounding errors of some layers."""
 SAME_DEPTH = 1e-12
 """Relative difference of two depths that are one but for the rounding of multiples of a step."""
 
@@ -41,6 +43,14 @@ SUPPORT = Support(
 """Everything that the reference engine does, step by step."""
 
 
+def _directions(before: FloatArray, change: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """`before` + `change` as unit rows, and their lengths (n, 1); a sum that is zero to rounding has no direction and is a zero row."""
+    moved = before + change
+    length = reference.lengths(moved)
+    parts = reference.lengths(before) + reference.lengths(change)
+    return np.where(length > ROUNDING * parts, moved / length, 0.0), length
+
+
 def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     """One layer on a packed state (tokens, width): the packed state after it."""
     dim = model.dim
@@ -49,13 +59,10 @@ def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:
     law, A = model.norm.law(t * (1.0 + SAME_DEPTH)), reference.attention_sum(model, x)
     update = law.amplitude * A / reference.divisor(law, A, t)
     if law.radial == 0:
-        moved = x + step * update
         new = y.copy()
-        new[:, :dim] = moved / reference.lengths(moved)
+        new[:, :dim] = _directions(x, step * update)[0]
         return new
-    stream = y[:, dim:] * x + step * update
-    radius = reference.lengths(stream)
-    return np.concatenate([stream / radius, radius], axis=1)
+    return np.concatenate(_directions(y[:, dim:] * x, step * update), axis=1)
 
 
 def solve(

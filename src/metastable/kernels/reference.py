@@ -114,17 +114,17 @@ def sides(model: Attention, head: Head, x: FloatArray, first: int = 0) -> Sides:
     """Queries of the tokens from `first` on, keys and values of all of them: one thin matrix product each."""
     anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
     if head.is_bilinear:
-        queries = head.beta * _apply(None if head.bilinear is None else head.bilinear.T, x[first:])
+        queries = head.beta * apply(None if head.bilinear is None else head.bilinear.T, x[first:])
         plain, keys, fixed = queries, x, anchors
     else:
-        plain = head.beta * _apply(head.query, x[first:], head.query_bias)
-        keys, fixed = _apply(head.key, x, head.key_bias), _apply(head.key, anchors, head.key_bias)
+        plain = head.beta * apply(head.query, x[first:], head.query_bias)
+        keys, fixed = apply(head.key, x, head.key_bias), apply(head.key, anchors, head.key_bias)
         queries = plain
         if head.rotary is not None:
             place = np.arange(len(x), dtype=float)
             queries, keys = turn(head.rotary, plain, place[first:]), turn(head.rotary, keys, place)
-    values = _apply(head.value, x, head.value_bias)
-    return Sides(queries, plain, keys, values, fixed, _apply(head.value, anchors, head.value_bias))
+    values = apply(head.value, x, head.value_bias)
+    return Sides(queries, plain, keys, values, fixed, apply(head.value, anchors, head.value_bias))
 
 
 def weights_of_rows(
@@ -261,7 +261,7 @@ def overflow(top: float, limit: float, precision: str) -> NumericalRangeError:
     )
 
 
-def _apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:
+def apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:
     """Rows of x mapped by a matrix (None: the identity), plus a bias."""
     mapped = x if matrix is None else x @ matrix.T
     return mapped if bias is None else mapped + bias
@@ -307,7 +307,7 @@ def attention_sum(model: Attention, x: FloatArray, first: int = 0) -> FloatArray
             summed = moving @ side.values[rows.columns]
             if model.frozen is not None:
                 summed += fixed @ side.fixed_values
-            total[rows.start - first : rows.stop - first] += _apply(head.output, summed)
+            total[rows.start - first : rows.stop - first] += apply(head.output, summed)
     if model.feedforward is not None:
         layer = model.feedforward
         total += activate(layer.activation, x[first:] @ layer.w1.T + layer.b1) @ layer.w2.T + layer.b2

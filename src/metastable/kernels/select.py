@@ -12,6 +12,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.kernels import reference
+from metastable.kernels.directions import require_directions
 from metastable.kernels.protocol import Interaction, Precision, RightHandSide, Steps
 from metastable.model import Attention, require, why_not
 
@@ -248,6 +249,7 @@ def velocity(
     t = _checks.number(t, "t", 0.0, error=TimeError)
     tokens = model.check_tokens(x, "x")
     choice = choose(model, len(tokens), engine, interaction, threads=threads)
+    require_directions(model, tokens, t)
     packed = tokens
     if model.norm.has_radius:
         column = np.ones(len(tokens)) if radius is None else _checks.vector(radius, "radius", len(tokens))

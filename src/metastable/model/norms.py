@@ -128,7 +128,12 @@ class MixLN(Norm):
 
 @dataclass(frozen=True)
 class PeriLN(Norm):
-    """Normalise what attention reads and what it writes."""
+    """Normalise what attention reads and what it writes.
+
+    A/|A| jumps where A passes through zero. A start where it is zero to rounding is refused (`NumericalRangeError`). A run that
+    comes to such a place slides along it, or rests, by many short steps and with errors of some hundred tolerances: compare it with
+    one of a smaller `rtol`.
+    """
 
     kind: ClassVar[str] = "peri_ln"
     label: ClassVar[str] = "Peri-LN"
@@ -139,7 +144,7 @@ class PeriLN(Norm):
 
 @dataclass(frozen=True)
 class NGPT(Norm):
-    """Unit-length updates of size `alpha` on the sphere (normalised transformer)."""
+    """Unit-length updates of size `alpha` on the sphere (normalised transformer). Where A is zero: see `PeriLN`."""
 
     kind: ClassVar[str] = "ngpt"
     label: ClassVar[str] = "nGPT"

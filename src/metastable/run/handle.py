@@ -302,6 +302,7 @@ class Run(Handle):
             Accuracy(attrs["rtol"], attrs["atol"], attrs["max_steps"]),
             select.choose(model, after, self.engine, "direct", dtype=attrs["dtype"]),
         )
+        select.require_directions(model, np.concatenate([self.start, new]))
         with progress_bar("append", self.end, progress) as report:
             solution = append.solve(plan, self.dense, plan.packed(new), report)
         warn_if_early(solution)

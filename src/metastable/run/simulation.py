@@ -14,6 +14,7 @@ from metastable.errors import InvalidInputError, StandstillWarning, TimeError, U
 from metastable.integrate.methods import METHODS
 from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
+from metastable.kernels.directions import require_directions
 from metastable.model import Attention, Schedule
 from metastable.model.standstill import standstill
 from metastable.run import scheduling
@@ -81,11 +82,13 @@ def simulate(
     if isinstance(model, Schedule):
         whole, plans, tokens = scheduling.plans_of(model, start, until, times, wishes, seed)
         _check_size(whole.save, tokens)
+        require_directions(plans[0].model, tokens)
         with progress_bar("simulate", whole.save.until, progress) as report:
             solution = scheduling.solve(whole, plans, whole.packed(tokens), report)
         warn_if_early(solution)
         return from_solution(whole, tokens, scheduling.with_next_joint(model, whole, solution))
     plan, tokens = _plan(model, start, until, times, wishes, seed)
+    require_directions(plan.model, tokens)
     reason = standstill(plan.model, len(tokens)) if len(plan.models) == 1 else None
     if reason is not None:
         warnings.warn(reason, StandstillWarning, stacklevel=2)
