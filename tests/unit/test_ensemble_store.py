@@ -198,6 +198,17 @@ def test_lengths_of_drawn_models_are_those_that_were_computed(tmp_path):
         ms.save_ensemble(stats.assign(many_radius=2.0 * stats.many_radius), tmp_path / "other.zarr")
 
 
+def test_a_variable_of_yours_may_be_called_like_a_length(tmp_path):
+    """Where the observable says its radius itself, no model of a member sets one."""
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "engine": "reference"}
+    observe = {"many": ms.observe.clusters(radius=0.1), "many_delta": COSINE}
+    stats = ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=0, observe=observe, **options)
+    ms.save_ensemble(stats.assign(many_radius=("member", [1.0, 2.0, 3.0])), tmp_path / "stats.zarr")
+    loaded = ms.load_ensemble(tmp_path / "stats.zarr")
+    assert loaded.attrs["values"] == "as computed"
+    assert loaded.many_radius.values.tolist() == [1.0, 2.0, 3.0]
+
+
 def test_members_that_an_outer_join_made_numbers_of_are_the_same(stats, tmp_path):
     """Seeds and counts of steps are 0.0 and 12.0 then."""
     padded = stats.reindex(member=[0, 1, 2, 3]).isel(member=[0, 1, 2])

@@ -166,9 +166,14 @@ def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
     return (total >> np.uint64(11)).astype(np.int64)
 
 
-def _lengths(stats: xr.Dataset, observables: Iterable[str]) -> list[str]:
-    """Variables with the lengths that the model of each member has set."""
-    return [f"{name}_{length}" for name in observables for length in LENGTHS if f"{name}_{length}" in stats]
+def _lengths(stats: xr.Dataset, observables: list[str]) -> list[str]:
+    """Variables with the lengths that the model of each member has set: of observables that do not say one length for all.
+
+    (An observable may have such a name itself where no model sets that length.)
+    """
+    pairs = [(name, length) for name in observables for length in LENGTHS if length not in stats[name].attrs]
+    named = [f"{name}_{length}" for name, length in pairs]
+    return [name for name in named if name in stats and name not in observables]
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
