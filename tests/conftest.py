@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of our own, so that tests neither use nor fill the user's: SmolLM2 is in it, converted once for all workers."""
     from metastable.checkpoints import packaged
     from metastable.checkpoints.cache import convert_gguf

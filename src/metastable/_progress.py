@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from html import escape
 from typing import Any
@@ -42,6 +43,21 @@ def _ignore(done: float) -> None:
     """Progress that nobody watches."""
 
 
+_outer: ContextVar[tuple[Report, float, float] | None] = ContextVar("outer", default=None)
+"""Where the bar of a larger work stands, and how much of it is being done: see `part_of`."""
+
+
+@contextmanager
+def part_of(report: Report, begin: float, size: float) -> Iterator[None]:
+    """Progress bars inside are not shown: their work is that from `begin` to `begin + size` of the bar that `report` moves."""
+    token = _outer.set((report, begin, size))
+    try:
+        yield
+    finally:
+        _outer.reset(token)
+    report(begin + size)
+
+
 @contextmanager
 def progress_bar(description: str, total: float, show: bool | None = None) -> Iterator[Report]:
     """A progress bar over `total` units of work; yields a function to call with the work done so far.
@@ -49,6 +65,11 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
     `show=None` shows the bar only when standard error is a terminal, or in a notebook; True and False decide, all else is refused.
     """
     show = _checks.progress(show)
+    outer = _outer.get()
+    if outer is not None and show is not False:
+        whole, begin, size = outer
+        yield lambda done: whole(begin + size * (min(1.0, done / total) if total > 0 else 1.0))
+        return
     notebook = None if show is False else _notebook()
     if show is None:
         show = notebook is not None or sys.stderr.isatty()

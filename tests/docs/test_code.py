@@ -62,7 +62,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
     import matplotlib.pyplot as plt
 
     if "smollm2" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("cache")
+        request.getfixturevalue("smollm2_cache")
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "page"}
     with mpl.rc_context({"backend": "agg"}):

@@ -21,7 +21,7 @@ def test_a_script_makes_its_picture(name, request):
 
     script = SCRIPTS[name]
     if "smollm2" in script.code:
-        request.getfixturevalue("cache")
+        request.getfixturevalue("smollm2_cache")
     assert script.question.endswith("?")
     assert 100 < len(script.paragraph) < 900
     assert "\n\n" not in script.paragraph

@@ -71,13 +71,24 @@ def test_selected_and_joined_members_are_described_as_they_are(stats, tmp_path):
     other = ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=8, **options)
     joined = xr.concat([stats[["cosine", "status"]].isel(member=[2]), other[["cosine", "status"]]], "member")
     assert joined.member_seed.values.tolist() == [0, 8, 8]
-    early = stats.assign(status=("member", ["success", "failed", "success"])).assign_attrs(
-        status="incomplete", failure="member 1, mine"
-    )
+    numbers = iter(range(100))
+
+    def fragile(x):
+        if next(numbers) == 2:  # the first time of member 1
+            raise ValueError("mine")
+        return x[0, 0]
+
+    with pytest.warns(ms.errors.StoppedEarlyWarning):
+        early = ms.ensemble(
+            ms.Attention(dim=2, beta=4.0), seed=0, **(options | {"members": 3, "observe": {"odd": fragile}}), threads=1
+        )
+    assert early.status.values.tolist() == ["success", "failed", "success"]
+    why = early.attrs["failure"]
+    assert "mine" in why
     for name, given, wanted in (
         ("one", stats.isel(member=[2]), {"members": 1, "seed": 0, "status": "success"}),
         ("joined", joined, {"members": 3, "seed": [0, 8], "status": "success"}),
-        ("early", early, {"members": 3, "status": "incomplete", "failure": "member 1, mine"}),
+        ("early", early, {"members": 3, "status": "incomplete", "failure": why}),
         ("mended", early.isel(member=[0, 2]), {"members": 2, "status": "success", "failure": None}),
     ):
         ms.save_ensemble(given, tmp_path / name)
@@ -106,6 +117,104 @@ def test_values_that_were_changed_are_not_saved_as_computed(stats, tmp_path, cha
             ms.save_ensemble(data, tmp_path / "stats.zarr")
     assert not (tmp_path / "stats.zarr").exists()
     ms.save_ensemble(edited.isel(member=[0, 2]), tmp_path / "stats.zarr")  # nothing was done to those
+
+
+def with_attribute(name, **said):
+    def change(data):
+        data[name].attrs.update(said)
+        return data
+
+    return change
+
+
+def without(name):
+    def change(data):
+        del data.attrs[name]
+        return data
+
+    return change
+
+
+ATTRIBUTES = {
+    "the attribute model": lambda data: data.assign_attrs(model=ms.Attention(dim=2, beta=9.0).to_json()),
+    "the attribute tokens": lambda data: data.assign_attrs(tokens=500),
+    "the attribute method": lambda data: data.assign_attrs(method="rodas"),
+    "the attribute status": lambda data: data.assign_attrs(status="interrupted"),
+    "the attribute failure": lambda data: data.assign_attrs(failure="member 2, mine"),
+    "the attribute rtol": without("rtol"),
+    "the radius of many": with_attribute("many", radius=0.2),
+    "the observable of cosine": with_attribute("cosine", observable="something else"),
+    "the radius of cosine": with_attribute("cosine", radius=0.2),
+}
+
+
+@pytest.mark.parametrize("change", ATTRIBUTES)
+def test_attributes_that_were_changed_are_not_saved_as_computed(tmp_path, change):
+    """They were stored as if the ensemble had been computed with them."""
+    observe = {"cosine": COSINE, "many": ms.observe.clusters(radius=0.1)}
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "engine": "reference", "observe": observe}
+    stats = ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=0, **options).assign_attrs(remark="mine")
+    stats["many"].attrs["units"] = "1"
+    for data in (stats, stats.isel(time=[1]), xr.concat([stats, stats.isel(member=[0])], "member")):
+        edited = ATTRIBUTES[change](data.copy(deep=True))
+        with pytest.raises(InvalidInputError, match=rf"does not say any more .*\({change}\)"):
+            ms.save_ensemble(edited, tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    loaded = ms.load_ensemble(tmp_path / "stats.zarr")
+    assert loaded.attrs["remark"] == "mine"  # what was added is kept
+    ms.save_ensemble(
+        loaded.isel(member=[2, 0]), tmp_path / "again.zarr"
+    )  # and a store is as computed as what was stored
+    assert ms.load_ensemble(tmp_path / "again.zarr").attrs["values"] == "as computed"
+
+
+MEMBERS = {
+    "renumbered": lambda data: data.assign_coords(member=[5, 6, 7]),
+    "exchanged": lambda data: data.assign_coords(member=[1, 0, 2]),
+    "another seed": lambda data: data.assign_coords(member_seed=("member", [1, 1, 1])),
+    "another status": lambda data: data.assign(status=("member", ["success", "max_steps", "failed"])),
+    "other steps": lambda data: data.assign(accepted=("member", [1, 1, 1])),
+}
+
+
+@pytest.mark.parametrize("change", MEMBERS)
+def test_members_are_those_that_were_computed(stats, tmp_path, change):
+    """Number and seed say how to compute a member again."""
+    with pytest.raises(InvalidInputError, match=r"members? of stats .* or the number"):
+        ms.save_ensemble(MEMBERS[change](stats), tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+
+
+def test_lengths_of_drawn_models_are_those_that_were_computed(tmp_path):
+    def drawn(generator):
+        return ms.Attention(dim=2, beta=float(generator.uniform(1.0, 9.0)))
+
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "engine": "reference"}
+    stats = ms.ensemble(drawn, seed=0, observe={"many": ms.observe.clusters()}, **options)
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    assert ms.load_ensemble(tmp_path / "stats.zarr").attrs["values"] == "as computed"
+    with pytest.raises(InvalidInputError, match="3 members of stats"):
+        ms.save_ensemble(stats.assign(many_radius=2.0 * stats.many_radius), tmp_path / "other.zarr")
+
+
+def test_a_variable_of_yours_may_be_called_like_a_length(tmp_path):
+    """Where the observable says its radius itself, no model of a member sets one."""
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "engine": "reference"}
+    observe = {"many": ms.observe.clusters(radius=0.1), "many_delta": COSINE}
+    stats = ms.ensemble(ms.Attention(dim=2, beta=4.0), seed=0, observe=observe, **options)
+    ms.save_ensemble(stats.assign(many_radius=("member", [1.0, 2.0, 3.0])), tmp_path / "stats.zarr")
+    loaded = ms.load_ensemble(tmp_path / "stats.zarr")
+    assert loaded.attrs["values"] == "as computed"
+    assert loaded.many_radius.values.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_members_that_an_outer_join_made_numbers_of_are_the_same(stats, tmp_path):
+    """Seeds and counts of steps are 0.0 and 12.0 then."""
+    padded = stats.reindex(member=[0, 1, 2, 3]).isel(member=[0, 1, 2])
+    assert padded.accepted.dtype == float
+    ms.save_ensemble(padded, tmp_path / "stats.zarr")
+    assert ms.load_ensemble(tmp_path / "stats.zarr").attrs["values"] == "as computed"
 
 
 @pytest.mark.parametrize(

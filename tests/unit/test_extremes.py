@@ -254,3 +254,30 @@ def test_formulas_of_anything(beta, angle, end, time, c):
         except errors.MetastableError:
             continue
         assert not np.isnan(value)
+
+
+# ------------------------------------------------------------------------------------------- the end of time
+
+
+def test_tokens_that_wait_beyond_double_precision_are_not_told_to_take_more_steps():
+    """The run stood at 1e300 after 354 of 100,000 steps, and the advice was to raise max_steps."""
+    angle = np.pi - 0.05
+    start = np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])
+    with pytest.warns(errors.StoppedEarlyWarning, match="double precision ends"):
+        run = ms.simulate(ms.Attention(dim=2, beta=349.9), start, until="settled")
+    assert run.end == planning.SETTLED_HORIZON
+    assert "more steps change nothing" in run.message
+    assert "10^304" in run.message  # exp(2 beta)
+    assert "raise max_steps" not in run.message
+    with pytest.raises(errors.UnsupportedError, match="simulate the time before that"):
+        run.append(start[:1])
+    with pytest.warns(errors.StoppedEarlyWarning, match="had not settled at t = 1e\\+300"):
+        run.extend("settled", max_steps=200_000)
+
+
+def test_why_steps_were_not_enough_is_said_by_every_method():
+    """ "auto" left out that tokens turn for ever."""
+    model = ms.Attention(dim=2, beta=9.0, value=np.array([[1.0, -1.0], [1.0, 1.0]]))
+    with pytest.warns(errors.StoppedEarlyWarning, match="stopped after 500 steps at t = .*: the leading eigenvalues"):
+        run = ms.simulate(model, ms.sphere.uniform(4, dim=2, seed=0), until=1e9, max_steps=500)
+    assert "rotates for ever" in run.message

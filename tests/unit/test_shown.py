@@ -112,6 +112,21 @@ def test_progress_in_a_notebook(page, monkeypatch):
     assert len(page.shown) == before
 
 
+def test_a_part_of_a_larger_work_moves_its_bar():
+    """Twelve runs of a flow had one bar that stood still during each of them."""
+    heard = []
+    with _progress.part_of(heard.append, 3.0, 10.0):
+        with _progress.progress_bar("run", 200.0) as report:
+            report(50.0)
+            report(400.0)
+        with _progress.progress_bar("another", 1.0, show=False) as report:
+            report(0.5)
+    assert heard == [5.5, 13.0, 13.0]
+    with _progress.progress_bar("run", 200.0, show=False) as report:
+        report(50.0)
+    assert len(heard) == 3
+
+
 def test_short_work_shows_nothing(page, monkeypatch):
     monkeypatch.setattr(_progress, "PATIENCE", 1e9)
     with _progress.progress_bar("work", 10.0) as report:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +37,9 @@ def flow(
         Path | None, typer.Option("--out", "-o", help="Folder for the report page, its pictures and the tables (CSV).")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace files in --out.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar (nor, without a terminal, a line for each run).")
+    ] = False,
 ) -> None:
     """A language model's own layers as a flow: what if it had no MLP, no attention, one layer looped, random weights?
 
@@ -51,10 +56,13 @@ def flow(
     _check_folder(out, overwrite, "report.html")
     words = _read_text(text)
     choices = flow_study.Choices(max_tokens, layer, until, radius, drop_first, seed)
-    study = flow_study.study(source, words, choices, device=device, revision=revision)
+    # Where nobody sees a bar, a line for each run: together they take a minute and more.
+    lines = None if quiet or sys.stderr.isatty() else partial(typer.echo, err=True)
+    progress = False if quiet else None
+    study = flow_study.study(source, words, choices, device=device, revision=revision, progress=progress, tell=lines)
     console = Console()
     console.print(flow_page.table(study))
     if out is not None:
         name = "the prose shipped with metastable" if text is None else text.name
-        for path in flow_page.write(out, study, source, name):
+        for path in flow_page.write(out, study, source, name, progress=progress):
             console.print(f"wrote {path}", highlight=False)

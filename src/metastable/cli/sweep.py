@@ -205,8 +205,9 @@ def plot(
 ) -> None:
     r"""Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
 
-    Works while the sweep runs; grid points that are not done stay grey. The table \[plot] of the sweep file sets the defaults; an
-    axis that it fixes is shown when you ask for it (--x time), and one that it shows can be fixed (--at time=20).
+    Works while the sweep runs: what is there is drawn, and the heading says how many tasks are done. The table \[plot] of the sweep
+    file sets the defaults; an axis that it fixes is shown when you ask for it (--x time), and one that it shows can be fixed
+    (--at time=20).
     """
     from metastable.figures import phase, style
     from metastable.sweep import open_results

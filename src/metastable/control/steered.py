@@ -13,6 +13,9 @@ from metastable.model.describe import table
 from metastable.run import Run
 from metastable.run.trees import MergeTree as DrawnTree
 
+GOOD = 0.005
+"""Part of log10 T by which a simulated merge may be off."""
+
 
 @dataclass(frozen=True, repr=False)
 class Steering:
@@ -49,15 +52,39 @@ class Steering:
         return self.changed - self.beta
 
     @property
+    def tolerance(self) -> float:
+        """Decades by which a simulated merge may be off the time T asked for: 0.005 log10 T, and 0.005 at least."""
+        return GOOD * max(1.0, abs(math.log10(self.at)))
+
+    @property
+    def off(self) -> float | None:
+        """Decades by which the simulated merge is late (negative: early), log10(achieved/T); None without a simulation."""
+        if self.achieved is None:
+            return None
+        return math.log10(self.achieved) - math.log10(self.at) if math.isfinite(self.achieved) else math.inf
+
+    @property
+    def met(self) -> bool | None:
+        """True when the simulation meets the goal: the merge is off by no more than `tolerance`, or there is none before T, and earlier
+        merges are as without the change. None without a simulation.
+        """
+        if self.run is None or self.off is None:
+            return None
+        if self.event is None:
+            return self.off >= -1e-9 and self.run.end >= self.at
+        return abs(self.off) <= self.tolerance and self.undisturbed
+
+    @property
     def facts(self) -> dict[str, str]:
         """What was found, in words, by name."""
         goal = "no merge" if self.event is None else f"{self.event[0]} into {self.event[1]}"
         before = first_time(self.natural) if self.event is None else fall_time(self.natural, self.event[0])
-        seen = (
-            ""
-            if self.achieved is None
-            else f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
-        )
+        seen = ""
+        if self.achieved is not None and self.off is not None:
+            seen = f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
+            if self.event is not None and math.isfinite(self.off):
+                late = f"{abs(self.off):.2g} decades {'late' if self.off > 0 else 'early'}"
+                seen += f" ({late}; up to {self.tolerance:.2g} are left as they are)"
         return {
             "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
             "without": f"t = {before:.4g}",

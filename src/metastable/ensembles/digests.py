@@ -1,7 +1,8 @@
-"""What tells the numbers of an ensemble from others: a digest of each member, which is selected and joined with it.
+"""What tells an ensemble from one that was edited: a digest of each member, which is selected and joined with it, and of attributes.
 
 An ensemble is a plain `xarray.Dataset`, whose arrays users select, join and write to. Its memory tells nothing, unlike that of a run
-(`stores.seal`); what was measured of a member is known by its digest. That is no lock: it finds mistakes.
+(`stores.seal`); what was measured of a member, and which one it is, is known by its digest. Attributes are sealed as those of a run.
+That is no lock: it finds mistakes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from metastable._words import counted
 from metastable.errors import InvalidInputError
+from metastable.stores import seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,6 +31,14 @@ VALUES = "values"
 AS_COMPUTED = "as computed"
 NOT_CHECKED = "a selection of times or observables, or joined: not checked against what was computed"
 
+COUNTERS = ("accepted", "rejected", "evaluations")
+WHO = ("member", "member_seed", "status", *COUNTERS)
+"""What is said of each member beside its values: which one it is, and how it went. Part of its digest."""
+LENGTHS = ("delta", "radius")
+"""Lengths of observables: attributes of an observable, or, where the model of each member sets them, variables (`clusters_radius`)."""
+CURRENT = ("members", "seed", "status", "failure")
+"""Attributes that depend on who the members are, which `save_ensemble` brings up to date."""
+
 REFUSED = "saved as an ensemble; add yours under another name, stats.assign(mine=...), or keep what you changed with stats.to_zarr"
 
 CHUNK = 2**20
@@ -37,9 +47,57 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sealed(stats: xr.Dataset, observables: Iterable[str]) -> xr.Dataset:
-    """An ensemble that was computed just now, with what `check` needs."""
-    found = stats.assign({DIGEST: ("member", _digests(stats, observables))})
-    return found.assign_attrs({TIMES: " ".join(_digests_of_times(stats)), VALUES: AS_COMPUTED})
+    """An ensemble that was computed just now, with what `check` and `check_attributes` need."""
+    names = list(observables)
+    known = {
+        "attributes": {str(name): seal.digest_of(stats.attrs[name]) for name in stats.attrs if name not in CURRENT},
+        "observables": {name: _digests_of_attributes(stats[name].attrs) for name in names},
+        "interrupted": stats.attrs["status"] == "interrupted",
+        "failure": seal.digest_of(stats.attrs["failure"]) if "failure" in stats.attrs else None,
+    }
+    found = stats.assign({DIGEST: ("member", _digests(stats, names))})
+    told = {
+        TIMES: " ".join(_digests_of_times(stats)),
+        VALUES: AS_COMPUTED,
+        seal.SEAL: json.dumps(known, sort_keys=True),
+    }
+    return found.assign_attrs(told)
+
+
+def check_attributes(stats: xr.Dataset) -> None:
+    """Refuse attributes that say something else than when the ensemble was computed: its model, how it went, the radius of clusters.
+
+    Ensembles that were joined with combine_attrs='drop_conflicts' and differ in them have none that could be checked.
+    """
+    try:
+        known = json.loads(stats.attrs[seal.SEAL])
+        attributes, observables, interrupted, failure = (
+            known[name] for name in ("attributes", "observables", "interrupted", "failure")
+        )
+    except (KeyError, TypeError, ValueError):
+        return
+    there = stats.attrs
+    changed = [
+        f"the attribute {name}"
+        for name, digest in attributes.items()
+        if name not in there or seal.digest_of(there[name]) != digest
+    ]
+    changed += ["the attribute status"] if (there.get("status") == "interrupted") != interrupted else []
+    # Gone with the members that failed, where those were left out.
+    changed += ["the attribute failure"] if "failure" in there and seal.digest_of(there["failure"]) != failure else []
+    for name in observables:
+        now = _digests_of_attributes(stats[name].attrs) if name in stats else {}
+        changed += [f"the {item} of {name}" for item, digest in now.items() if observables[name].get(item) != digest]
+    if changed:
+        raise InvalidInputError(
+            f"stats does not say any more what it said when it was computed ({', '.join(changed)}), so it is not {REFUSED}; ensembles "
+            "that differ in more than the seed are joined with combine_attrs='drop_conflicts'"
+        )
+
+
+def _digests_of_attributes(attributes: Any) -> dict[str, str]:
+    """Digests of what the attributes of an observable say of how it was measured."""
+    return {name: seal.digest_of(attributes[name]) for name in ("observable", *LENGTHS) if name in attributes}
 
 
 def check(stats: xr.Dataset) -> str:
@@ -62,7 +120,8 @@ def check(stats: xr.Dataset) -> str:
         whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
     except (KeyError, TypeError, ValueError):
         return NOT_CHECKED
-    if not whole or found is None or found.dims != ("member",) or sorted(times) != sorted(known):
+    said = all(name in stats.variables and stats[name].dims == ("member",) for name in (*WHO, *_lengths(stats, names)))
+    if not (whole and said) or found is None or found.dims != ("member",) or sorted(times) != sorted(known):
         return NOT_CHECKED
     stats = stats.isel(time=[times.index(item) for item in known])
     numbers = all(stats[name].dtype.kind in "biuf" for name in names)
@@ -70,8 +129,8 @@ def check(stats: xr.Dataset) -> str:
     if wrong:
         shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
         raise InvalidInputError(
-            f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, so they are not "
-            f"{REFUSED}"
+            f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, or the number "
+            f"(member), seed, status or steps are not, so they are not {REFUSED}"
         )
     return AS_COMPUTED
 
@@ -83,7 +142,8 @@ def _digests_of_times(stats: xr.Dataset) -> list[str]:
 
 
 def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
-    """One number for each member (members,), the sum over all its values of their bits mixed with the place where they stand.
+    """One number for each member (members,), the sum over all its values, and over what is said of it (`WHO`), of their bits mixed with
+    the place where they stand.
 
     53 bits of it: xarray makes floating-point numbers of whole ones on many ways (`where`), and they survive that.
     """
@@ -91,7 +151,10 @@ def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
     total = np.zeros(members, dtype=np.uint64)
     if members == 0:  # interrupted before the first one was finished
         return total.astype(np.int64)
-    for name in observables:
+    names = list(observables)
+    for name in (*WHO, *_lengths(stats, names)):
+        total += _mixed(_bits(stats[name].values) ^ _mixed(np.array([_hash(name.encode())], dtype=np.uint64)))
+    for name in names:
         values = stats[name]
         inner = sorted(str(dim) for dim in values.dims if dim not in ("member", "time"))
         array: Any = values.transpose("member", "time", *inner).values.reshape(members, -1)
@@ -101,6 +164,24 @@ def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
             bits = np.ascontiguousarray(array[first : first + rows], dtype=np.float64).view(np.uint64)
             total[first : first + rows] += _mixed(bits ^ _mixed(places)).sum(axis=1, dtype=np.uint64)
     return (total >> np.uint64(11)).astype(np.int64)
+
+
+def _lengths(stats: xr.Dataset, observables: list[str]) -> list[str]:
+    """Variables with the lengths that the model of each member has set: of observables that do not say one length for all.
+
+    (An observable may have such a name itself where no model sets that length.)
+    """
+    pairs = [(name, length) for name in observables for length in LENGTHS if length not in stats[name].attrs]
+    named = [f"{name}_{length}" for name, length in pairs]
+    return [name for name in named if name in stats and name not in observables]
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """64 bits for each number, or for each text; the same ones for 3 and 3.0, which xarray makes of it."""
+    if values.dtype.kind in "biuf":
+        return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    known = {text: _hash(text.encode()) for text in {str(value) for value in values.tolist()}}
+    return np.array([known[str(value)] for value in values.tolist()], dtype=np.uint64)
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from metastable.ensembles.problem import Problem, names_of_lengths
 from metastable.errors import InvalidInputError, ObservableError, RepeatedMembersWarning
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
+from metastable.stores import seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,8 +30,7 @@ GIVE_UP = 32
 EXACT = 2**53
 """Up to here floating-point numbers hold whole ones exactly."""
 
-COUNTERS = ("accepted", "rejected", "evaluations")
-ONCE = ("status", *COUNTERS, digests.DIGEST)
+ONCE = ("status", *digests.COUNTERS, digests.DIGEST)
 """Variables that say one thing of each member."""
 
 MEMBER_QUANTILE = "member_quantile"
@@ -186,7 +186,7 @@ class Record:
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
         variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
-        for column, name in enumerate(COUNTERS):
+        for column, name in enumerate(digests.COUNTERS):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(
             variables,
@@ -302,7 +302,9 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         )
     stats = said_once(stats)
     attributes = {
-        name: value for name, value in current_attributes(stats).items() if name not in (digests.TIMES, digests.VALUES)
+        name: value
+        for name, value in current_attributes(stats).items()
+        if name not in (digests.TIMES, digests.VALUES, seal.SEAL)
     }
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"

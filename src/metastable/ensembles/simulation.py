@@ -80,7 +80,7 @@ def ensemble(
     engine, interaction, rtol, atol, max_steps, threads, dtype, progress : as in `metastable.simulate`.
 
     Returns a dataset with dims (member, time, ...), one variable per observable, and per member `status`, `accepted`, `rejected`,
-    `evaluations`, `member_digest` (which tells `save_ensemble` whether its values were changed), and the coordinate
+    `evaluations`, `member_digest` (which tells `save_ensemble` whether it was changed), and the coordinate
     `member_seed`. An observable says in its attributes what was measured (`observable`) and with which `radius` and `delta`; where each
     member has a model of its own that sets them, they are variables (`clusters_radius`).
     A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the first 32 do, the call.

@@ -24,9 +24,11 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     (`stats.isel(member=...)`) or ensembles joined (`xarray.concat`): the attributes `members`, `seed`, `status` and `failure` are
     stored as they are for the members that are there.
 
-    Values and times that are not what was computed any more (`stats.clusters[0] = 1`) are refused: put yours under another name, or
-    keep them with `stats.to_zarr`. Values are known by the digest of each member (`member_digest`) of all observables at all times;
-    where some were left out the attribute `values` says that they were not checked.
+    Values and times that are not what was computed any more (`stats.clusters[0] = 1`) are refused, and so are members with another
+    number, seed or status, and other attributes (`model`, `method`, the `radius` of an observable): put yours under another name, or
+    keep them with `stats.to_zarr`. Values and members are known by the digest of each member (`member_digest`), of all observables at
+    all times; where some were left out the attribute `values` says that they were not checked. Attributes are known by the attribute
+    `computed`, as those of runs.
     """
     import xarray as xr
 
@@ -37,6 +39,7 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
     told = said_once(stats)
+    digests.check_attributes(told)
     told.attrs = {**current_attributes(told), digests.VALUES: digests.check(told), "kind": KIND}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 

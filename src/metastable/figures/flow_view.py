@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable.figures import style
+from metastable.figures.whole_numbers import count_axis, whole_ticks
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -71,6 +72,8 @@ def draw_merges(
             min(end * FIRST_SHARE, float(tree.time[tree.time > 0].min()) / 2 if (tree.time > 0).any() else end), 1e-12
         )
         ax.set_xscale("log")
+    else:
+        whole_ticks(ax.xaxis)
     colors = _colors(tree)
     stop = np.full(tree.tokens, end)
     stop[tree.child] = tree.time
@@ -134,9 +137,12 @@ def curve_looks(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
 
 
 def draw_curves(
-    ax: Axes, curves: Curves, *, label: str, x_label: str, log_x: bool = False, log_y: bool = False
+    ax: Axes, curves: Curves, *, label: str, x_label: str, log_x: bool = False, counted: bool = False
 ) -> None:
-    """One line for each curve; the first is the thick one, nulls (names that start with "null") are dashed."""
+    """One line for each curve; the first is the thick one, nulls (names that start with "null") are dashed.
+
+    `counted`: the values are numbers of things, on a logarithmic axis with whole numbers.
+    """
     for (name, (times, values)), (color, null) in zip(curves.items(), curve_looks(curves).values()):
         x, y = np.asarray(times, dtype=float), np.asarray(values, dtype=float)
         kept = x > 0 if log_x else np.ones(x.size, dtype=bool)
@@ -150,12 +156,10 @@ def draw_curves(
         )
     if log_x:
         ax.set_xscale("log")
-    if log_y:
-        from matplotlib.ticker import FormatStrFormatter, NullFormatter
-
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        whole_ticks(ax.xaxis)  # of layers
+    if counted:
+        count_axis(ax, np.concatenate([np.ravel(values) for _, values in curves.values()]))
     ax.set_xlabel(x_label)
     ax.set_ylabel(label)
     style.grid(ax)
@@ -166,11 +170,11 @@ def what_if_page(stack: tuple[Curves, Curves], loop: tuple[Curves, Curves], *, l
     """Four panels: mean cosine and clusters through the stack, and of one looped layer; each pair is (cosines, clusters)."""
     page, axes = style.figure(style.PAGE_WIDTH, 5.0, 2, 2)
     draw_curves(axes[0, 0], stack[0], label="mean cosine between tokens", x_label="layer")
-    draw_curves(axes[0, 1], stack[1], label="clusters", x_label="layer", log_y=True)
+    draw_curves(axes[0, 1], stack[1], label="clusters", x_label="layer", counted=True)
     draw_curves(
         axes[1, 0], loop[0], label="mean cosine between tokens", x_label="time in the loop (layers)", log_x=True
     )
-    draw_curves(axes[1, 1], loop[1], label="clusters", x_label="time in the loop (layers)", log_x=True, log_y=True)
+    draw_curves(axes[1, 1], loop[1], label="clusters", x_label="time in the loop (layers)", log_x=True, counted=True)
     looped = f"layer {layer} looped to t = {until:g}"
     titles = ("the whole stack", "the whole stack", looped, looped)
     for ax, letter, title in zip(axes.ravel(), "abcd", titles):
@@ -196,6 +200,7 @@ def decomposition_page(parts: xr.Dataset) -> Figure:
     for ax, letter, title in zip(axes, "abc", ("angle turned (rad)", "change of mean cosine", "change of energy")):
         style.panel(ax, letter, title)
         ax.set_xlabel("layer")
+        whole_ticks(ax.xaxis)
         ax.axhline(0, color=style.MUTED, linewidth=0.6)
     axes[0].legend()
     return page

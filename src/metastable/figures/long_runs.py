@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 MOST_BRANCHES = 30
 """Clusters that a tree is drawn from, unless told otherwise: more cannot be named."""
+ROOM = 0.02
+"""Behind the last merge of a tree as much of the axis is left free, as a part of what is before it."""
+LARGEST_DECADE = 308.0
+"""Axes end here: floating point numbers do a little later."""
 
 
 class Tree(Protocol):
@@ -138,8 +142,7 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         rows = int(tree.labels_at(since).max()) + 1
         page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)
         draw_merges(ax, tree, since=begin, end=end)
-        if tree.time[-1] >= end:  # seen whole, not at the very edge
-            ax.set_xlim(right=end * (end / begin) ** 0.02)
+        ax.set_xlim(right=_room_behind(float(tree.time[-1]), begin, end))
         if getattr(tree, "uncertainty", None) is not None:
             _draw_uncertainty(ax, tree, begin)
         joints = getattr(tree, "joints", ())
@@ -149,6 +152,17 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         title = f"who merges into whom (width: size), {left} left at the end"
         style.panel(ax, "", "\n".join([title, *getattr(tree, "caveats", ())]))
     return page
+
+
+def _room_behind(last: float, begin: float, end: float) -> float:
+    """The right end of a log axis from `begin` that shows the merge at `last` whole: `end`, or a little behind `last`.
+
+    A settled run ends with its last merge, and what is at the very edge of the axes is cut.
+    """
+    if last <= begin:
+        return end
+    last, first = math.log10(last), math.log10(begin)
+    return max(end, 10.0 ** min(last + ROOM * (last - first), LARGEST_DECADE))
 
 
 def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:

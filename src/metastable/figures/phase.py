@@ -7,18 +7,26 @@ dims are the axes of a grid (and `member` or `statistic`, over which it takes th
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import _checks
 from metastable._checks import FloatArray
-from metastable._words import left_out
+from metastable._words import counted, left_out
 from metastable.errors import InvalidInputError
 from metastable.figures import style
-from metastable.figures.curves import BAND, BAND_MEANING, draw_band
+from metastable.figures.arrangement import (
+    REPLICATES,
+    Arrangement,
+    Reduced,
+    arrange,
+    panels_of,
+    reduce_members,
+    select,
+    with_values,
+)
+from metastable.figures.curves import BAND, draw_band
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -35,7 +43,6 @@ LABELS = {
 """Axis labels of well-known axes; others are called by their name."""
 SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "noise": r"$\sigma$"}
 """How well-known axes are called in titles of panels."""
-MOST_CURVES = 10
 MOST_PANELS = 24
 DECADES_FOR_LOG = 0.75
 """Span of an axis from which on it may be logarithmic: 25, 50, 100, 200 are."""
@@ -49,18 +56,8 @@ STOPPED_EARLY = "unfinished"
 """Attribute of a variable of `metastable.sweep.open_results`: members that stopped early or failed, in the whole sweep."""
 FAILED = "failed"
 """The same: those of them that could not be drawn or measured."""
-REPLICATES = ("member", "draw", "token")
-"""Dims over which the mean is taken, unless a picture has one of them as its axis."""
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """A quantity over the grid: mean over members, its 0.1 and 0.9 quantiles, and what a legend calls the band between them."""
-
-    mean: xr.DataArray
-    low: xr.DataArray
-    high: xr.DataArray
-    band: str = BAND_MEANING
+TASKS, DONE_TASKS, FAILED_TASKS = "tasks", "done_tasks", "failed_tasks"
+"""The same, of a sweep with tasks that have no result: how many tasks there are, how many are done, how many failed."""
 
 
 def is_log(values: Any) -> bool:
@@ -182,93 +179,6 @@ def draw_family(
 # ------------------------------------------------------------------------------------------------- whole figures
 
 
-def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
-    """Mean and quantiles over members, over draws of random matrices, and over tokens where an observable has one value for each.
-
-    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others. NaN is left out.
-    `keep`: dims that stay.
-    """
-    import warnings
-
-    over = [dim for dim in REPLICATES if dim in array.dims and dim not in keep]
-    with warnings.catch_warnings():
-        # Grid points that are not done are NaN throughout, which is what they should stay.
-        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
-        if "statistic" in array.dims:
-            pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
-            band = f"{BAND_MEANING},\nmean over {' and '.join(f'{dim}s' for dim in over)}" if over else BAND_MEANING
-            mean, low, high = (item.mean(over) if over else item for item in pick)
-            return Reduced(mean, low, high, band)
-        if not over:
-            return Reduced(array, array, array)
-        # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
-        low, high = (array.reduce(np.nanquantile, over, q=level, keep_attrs=True) for level in (0.1, 0.9))
-        return Reduced(array.mean(over), low, high)
-
-
-def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
-    """`array` at one place on some axes: the nearest number, or the label."""
-    for dim, value in at.items():
-        if dim not in array.dims:
-            raise InvalidInputError(
-                f"{dim!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
-            )
-        if dim not in array.coords:  # numbered
-            array = array.assign_coords({dim: np.arange(array.sizes[dim])})
-        try:
-            if array[dim].dtype.kind in "UOS":
-                array = array.sel({dim: str(value)})
-            else:
-                array = array.sel({dim: float(value)}, method="nearest")
-        except (KeyError, ValueError):
-            known = ", ".join(str(item) for item in array[dim].values.tolist()[:12])
-            raise InvalidInputError(f"{dim} has no value {value!r}; it has {known}") from None
-    return array
-
-
-def _is_named(array: xr.DataArray, dim: str) -> bool:
-    return dim in array.coords and array[dim].dtype.kind in "UOS"
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Which axis of the results goes where: `x`, `y` (None: curves), `series` (curves of one panel), `panels`."""
-
-    x: str
-    y: str | None
-    series: str | None
-    panels: tuple[str, ...]
-
-
-def arrange(array: xr.DataArray, x: str | None = None, y: str | None = None, kind: str = "auto") -> Arrangement:
-    """Choose the axes of a picture of `array`; `kind` is "map", "curves" or "auto" (a map when two numeric axes are long)."""
-    _checks.choice(kind, "kind", ("auto", "map", "curves"))
-    if x is not None and x == y:
-        raise InvalidInputError(f"x and y are both {x!r}; a picture needs two different axes")
-    dims = [str(dim) for dim in array.dims if array.sizes[dim] > 1]
-    for name in (x, y):
-        if name is not None and name not in array.dims:
-            raise InvalidInputError(
-                f"{name!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
-            )
-    numeric = [dim for dim in dims if not _is_named(array, dim)]
-    if y is None and kind == "auto":
-        long = [dim for dim in numeric if array.sizes[dim] >= 4 and dim != x]
-        kind = "map" if len(long) >= (2 if x is None else 1) and (x is None or x in numeric) else "curves"
-    elif y is not None:
-        kind = "map"
-    x = x or next(iter(reversed(numeric)), dims[-1] if dims else str(array.dims[-1]))
-    rest = [dim for dim in dims if dim not in (x, y)]
-    if kind == "map":
-        if y is None:
-            y = next((dim for dim in rest if not _is_named(array, dim)), rest[0] if rest else None)
-        if y is not None:
-            return Arrangement(x, y, None, tuple(dim for dim in rest if dim != y))
-    short = [dim for dim in rest if array.sizes[dim] <= MOST_CURVES]
-    series = next((dim for dim in short if _is_named(array, dim)), short[-1] if short else None)
-    return Arrangement(x, None, series, tuple(dim for dim in rest if dim != series))
-
-
 @style.styled
 def phase_figure(
     array: xr.DataArray,
@@ -295,7 +205,8 @@ def phase_figure(
         contours: levels drawn as lines on a map.
 
     Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged. Members that stopped
-    early are left out of means and bands from there on, and the heading says how many did.
+    early are left out of means and bands from there on, and the heading says how many did. Of a sweep that is not finished panels and
+    curves are drawn as far as there are results, and the heading says how many of its tasks are done.
     """
     for name in (x, y):
         if name is not None and name in (at or {}):
@@ -311,65 +222,68 @@ def phase_figure(
         chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
     reduced = reduce_members(chosen, keep=(x, y))
     plan = arrange(reduced.mean, x, y, kind)
-    choices = [reduced.mean[dim].values.tolist() for dim in plan.panels]
-    total = int(np.prod([len(choice) for choice in choices])) if choices else 1
-    if total > MOST_PANELS:
+    reduced = with_values(reduced, plan)
+    panels = panels_of(reduced, plan)
+    if len(panels) > MOST_PANELS:
         raise InvalidInputError(
-            f"{total} panels are too many to read; fix one of the axes {', '.join(plan.panels)} with at={{...}} (--at AXIS=VALUE)"
+            f"{len(panels)} panels are too many to read; fix one of the axes {', '.join(plan.panels)} with at={{...}} (--at AXIS=VALUE)"
         )
-    columns = len(choices[-1]) if len(choices) == 2 and len(choices[-1]) <= 5 else min(total, 3 if total != 4 else 2)
-    rows = -(-total // columns)
-    beside = LEGEND_WIDTH if plan.y is None else 0.0
-    width = style.COLUMN_WIDTH + beside if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6 + beside)
-    page, grid = style.figure(
-        width, ((width - beside) / columns) * 0.74 * rows + 0.3, rows, columns, squeeze=False, sharey=True
-    )
+    page, grid = _page(reduced, plan, len(panels))
     name = label or str(array.name or "value").replace("_", " ")
     limits = _limits(np.asarray(reduced.mean.values, dtype=float))
     mesh: Any = None
     for place, ax in enumerate(grid.flat):
-        if place >= total:
+        if place >= len(panels):
             ax.set_axis_off()
             continue
-        where = _panel(plan.panels, choices, place)
+        where = panels[place]
         part = Reduced(reduced.mean.isel(where), reduced.low.isel(where), reduced.high.isel(where))
         if plan.y is not None:
             cells = part.mean.transpose(plan.y, plan.x)
-            mesh = draw_phase(
-                ax,
-                cells[plan.x].values,
-                cells[plan.y].values,
-                cells.values,
-                color_log=log,
-                limits=limits,
-                contours=contours,
-            )
+            across, up = cells[plan.x].values, cells[plan.y].values
+            mesh = draw_phase(ax, across, up, cells.values, color_log=log, limits=limits, contours=contours)
         else:
             _curves(ax, part, plan, log)
-        _labels(ax, plan, name, place, columns, rows, total)
-        text = ", ".join(
-            f"{SYMBOLS.get(dim, dim)} = {_short(choices[k][where[dim]])}" for k, dim in enumerate(plan.panels)
-        )
-        lines = textwrap.fill(text, TITLE_CHARACTERS // max(2, columns))
-        style.panel(ax, chr(ord("a") + place) if total > 1 else "", lines)
+        rows, columns = grid.shape
+        _labels(ax, plan, name, place, columns, rows, len(panels))
+        lines = textwrap.fill(_names(part.mean, plan.panels), TITLE_CHARACTERS // max(2, columns))
+        style.panel(ax, chr(ord("a") + place) if len(panels) > 1 else "", lines)
     if plan.y is None:
         _legend(page, grid[0, 0], plan, reduced.band if _has_band(reduced) else None)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
-    fixed = ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(chosen[dim].values.item())}" for dim in at or {})
-    heading = ": ".join(part for part in (title, fixed) if part)
-    said = left_out(int(array.attrs.get(STOPPED_EARLY, 0)), int(array.attrs.get(FAILED, 0)), "the sweep")
-    heading = "\n".join(part for part in (heading, said) if part)
+    heading = ": ".join(part for part in (title, _names(chosen, at or {})) if part)
+    heading = "\n".join(part for part in (heading, *_left_out(array.attrs)) if part)
     if heading:
         page.suptitle(heading, fontsize="medium")
     return page
 
 
-def _panel(panels: Sequence[str], choices: Sequence[Sequence[Any]], place: int) -> dict[str, int]:
-    if not panels:
-        return {}
-    index = np.unravel_index(place, [len(choice) for choice in choices])
-    return {dim: int(i) for dim, i in zip(panels, index)}
+def _page(reduced: Reduced, plan: Arrangement, total: int) -> tuple[Figure, Any]:
+    """An empty page with a place for each of `total` panels, and the places, shape (rows, columns)."""
+    sizes = [reduced.mean.sizes[dim] for dim in plan.panels]
+    whole = len(sizes) == 2 and total == sizes[0] * sizes[1] and sizes[-1] <= 5  # one row for each value of the first
+    columns = sizes[-1] if whole else min(total, 3 if total != 4 else 2)
+    rows = -(-total // columns)
+    beside = LEGEND_WIDTH if plan.y is None else 0.0
+    width = style.COLUMN_WIDTH + beside if total == 1 else min(style.PAGE_WIDTH, 2.6 * columns + 0.6 + beside)
+    height = ((width - beside) / columns) * 0.74 * rows + 0.3
+    return style.figure(width, height, rows, columns, squeeze=False, sharey=True)
+
+
+def _names(array: xr.DataArray, dims: Iterable[str]) -> str:
+    """Where an array is on axes that it has one value of."""
+    return ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(array[dim].values.item())}" for dim in dims)
+
+
+def _left_out(attributes: Mapping[str, Any]) -> list[str]:
+    """What the heading says of tasks and members without values: attributes of `metastable.sweep.open_results`."""
+    done, tasks, lost = (int(attributes.get(name, 0)) for name in (DONE_TASKS, TASKS, FAILED_TASKS))
+    missing = ""
+    if done < tasks:
+        missing = f"{done} of {counted(tasks, 'task')} of the sweep {'is' if done == 1 else 'are'} done"
+        missing += f", {lost} failed" if lost else ""
+    return [missing, left_out(int(attributes.get(STOPPED_EARLY, 0)), int(attributes.get(FAILED, 0)), "the sweep")]
 
 
 def _short(value: Any) -> str:

@@ -230,8 +230,9 @@ def _join(course: _Course) -> Solution:
         solution = part_of_run(part.solution, part.shift, part.end, wanted, first=not kept)
         kept.append(replace(solution, statistics=part.work))
     whole, message = one_after_the_other(kept), kept[-1].message
-    if whole.status == "max_steps" and not message.startswith("dense output"):
-        # Of all steps, those of the other parts too.
-        message = out_of_steps(course.t, course.plan.accuracy.max_steps)[1]
+    if message.startswith("stopped after"):
+        # Of all steps, those of the other parts too. Why they were not enough is behind a colon, where the last part knows.
+        counted, reason = out_of_steps(course.t, course.plan.accuracy.max_steps)[1], message.partition(": ")[2]
+        message = f"{counted.partition(';')[0]}: {reason}" if reason else counted
     notes = {**whole.notes, "segments": _segments(course.parts)}
     return replace(whole, message=message, notes=notes, resume=_resume(course.parts))

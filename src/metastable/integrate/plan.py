@@ -24,6 +24,8 @@ ATOL = 1e-9
 MAX_STEPS = 100_000
 SDE_STEP = 0.01
 """Default step of `method="sde"`; shorter for strong noise in high dimension (`sde.default_step`)."""
+SETTLED_HORIZON = 1e300
+"""How far `until="settled"` may go: double precision ends near here."""
 SHORT = 1e3
 """Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
 SHORT_DENSE = 3e4

@@ -11,12 +11,9 @@ from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, TimeError, UnsupportedError
 from metastable.integrate import rodas, sde
 from metastable.integrate.methods import FIXED_STEP, METHODS
-from metastable.integrate.plan import Accuracy, Plan, Save, Wishes, short
+from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes, short
 from metastable.kernels import reference, select
 from metastable.model import Attention
-
-SETTLED_HORIZON = 1e300
-"""How far `until="settled"` may go: double precision ends near here."""
 
 
 def make(

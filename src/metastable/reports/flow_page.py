@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metastable import __version__, stores
+from metastable._progress import Report, progress_bar
 from metastable.checkpoints.flows.plan import RTOL
 from metastable.errors import StoreError
 from metastable.reports.flow_study import Study, Variant, merges, moments
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 COLUMNS = ("", "cosine", "clusters", "rank", "largest", "its words", "status")
 TEXTS = (0, 5, 6)
 """Columns that hold words."""
+PICTURES = 5
+"""Pictures of a page, at most."""
 
 
 def _cells(name: str, variant: Variant) -> tuple[str, ...]:
@@ -79,8 +82,8 @@ def _curves(variants: Mapping[str, Variant]) -> tuple[dict[str, Any], dict[str, 
     return cosines, {name: (variant.time, variant.clusters) for name, variant in variants.items()}
 
 
-def pictures(study: Study) -> dict[str, Figure]:
-    """All pictures by name."""
+def pictures(study: Study, report: Report | None = None) -> dict[str, Figure]:
+    """All pictures by name; `report` hears how many are drawn."""
     from metastable.figures import flow_view
 
     found: dict[str, Figure] = {
@@ -99,7 +102,9 @@ def pictures(study: Study) -> dict[str, Figure]:
             True,
         ),
     )
-    for name, variant, title, label, log in chosen:
+    for place, (name, variant, title, label, log) in enumerate(chosen, start=1):
+        if report is not None:
+            report(float(place))
         if variant is not None:
             tree, words = merges(study, variant)
             found[name] = flow_view.merge_page(
@@ -110,11 +115,12 @@ def pictures(study: Study) -> dict[str, Figure]:
     return found
 
 
-def write(out: Path, study: Study, source: str, text_name: str) -> list[Path]:
-    """report.html (self-contained), its pictures, what-if.csv, curves.csv and parts.csv."""
+def write(out: Path, study: Study, source: str, text_name: str, *, progress: bool | None = None) -> list[Path]:
+    """report.html (self-contained), its pictures, what-if.csv, curves.csv and parts.csv; `progress` as in `flow_study.study`."""
     from metastable.figures import style
 
-    drawn = pictures(study)
+    with progress_bar("pictures", float(PICTURES), progress) as report:
+        drawn = pictures(study, report)
     images = {}
     for name, page in drawn.items():
         buffer = io.BytesIO()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from metastable import checkpoints, observe
 from metastable._checks import number, seed
-from metastable._progress import progress_bar
+from metastable._progress import part_of, progress_bar
 from metastable.analysis import MergeTree, cluster_labels, cluster_sizes, merge_tree
 from metastable.checkpoints.flows.lens import cluster_words
 from metastable.checkpoints.flows.plan import check_layers
@@ -43,6 +43,9 @@ LOOP: dict[str, dict[str, Any]] = {
     "null: Haar values": {"parts": "attention", "null": "haar"},
     "null: random weights": {"parts": "attention", "null": "gaussian"},
 }
+VARIANTS = {"stack": STACK, "loop": LOOP}
+COST = {"stack": 1.0, "loop": 10.0}
+"""About how long a run of each kind takes, for progress bars: loading a model and its decomposition are one."""
 
 
 @dataclass(frozen=True)
@@ -123,35 +126,50 @@ def _words(flow: Flow, run: FlowRun, labels: Any, chosen: Sequence[int]) -> list
         return [()] * len(chosen)
 
 
-def study(source: str, text: str, choices: Choices, *, device: str | None = None, revision: str | None = None) -> Study:
-    """Run everything. What a model cannot do (parts that cannot be told apart) is left out and said."""
+def study(
+    source: str,
+    text: str,
+    choices: Choices,
+    *,
+    device: str | None = None,
+    revision: str | None = None,
+    progress: bool | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Study:
+    """Run everything. What a model cannot do (parts that cannot be told apart) is left out and said.
+
+    `progress`: show a progress bar (None: on a terminal); `tell` is called with the name of what is done next.
+    """
     number(choices.radius, "--radius", 0.0, np.pi, strict=True)
     number(choices.until, "--until", 0.0, strict=True)
     seed(choices.seed, "--seed")
     tokens.check_options(choices.max_tokens, choices.drop_first)
-    flow = checkpoints.flow(source, device=device, revision=revision)
-    tokens.check_text(source, flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)
-    layer = flow.depth // 3 if choices.layer is None else choices.layer
-    layer = check_layers(layer, None, flow.depth)[0]
+    told = tell or (lambda name: None)
     found: dict[str, dict[str, Variant]] = {"stack": {}, "loop": {}}
     refused: dict[str, str] = {}
-    total = len(STACK) + len(LOOP) + 1
-    with progress_bar("flow", total) as report:
-        for kind, variants in (("stack", STACK), ("loop", LOOP)):
-            for name, options in variants.items():
-                more = (
-                    {"layer": layer, "until": choices.until, "times": loop_times(choices.until)}
-                    if kind == "loop"
-                    else {}
-                )
+    steps = [(kind, name) for kind, variants in VARIANTS.items() for name in variants]
+    with progress_bar("flow", 2.0 + sum(COST[kind] for kind, _ in steps), progress) as report:
+        told(f"loading {source}")
+        flow = checkpoints.flow(source, device=device, revision=revision)
+        tokens.check_text(source, flow.model, flow.tokenizer, text, choices.max_tokens, choices.drop_first)
+        layer = flow.depth // 3 if choices.layer is None else choices.layer
+        layer = check_layers(layer, None, flow.depth)[0]
+        done = 1.0
+        for place, (kind, name) in enumerate(steps):
+            told(f"run {place + 1} of {len(steps)}: {kind}, {name}")
+            more = (
+                {"layer": layer, "until": choices.until, "times": loop_times(choices.until)} if kind == "loop" else {}
+            )
+            with part_of(report, done, COST[kind]):
                 try:
                     run = flow.run(
-                        text, max_tokens=choices.max_tokens, seed=choices.seed, progress=False, **more, **options
+                        text, max_tokens=choices.max_tokens, seed=choices.seed, **more, **VARIANTS[kind][name]
                     )
                     found[kind][name] = _measure(flow, run, choices)
                 except UnsupportedError as reason:
                     refused[f"{kind}: {name}"] = str(reason)
-                report(float(sum(map(len, found.values())) + len(refused)))
+            done += COST[kind]
+        told("what each part of a layer does")
         try:
             parts = flow.decompose(text, max_tokens=choices.max_tokens, drop_first=choices.drop_first)
         except UnsupportedError as reason:

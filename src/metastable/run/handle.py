@@ -19,8 +19,7 @@ from metastable._words import counted
 from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
 from metastable.integrate.methods import FIXED_STEP
-from metastable.integrate.plan import Accuracy, Plan, Save, Wishes
-from metastable.integrate.planning import SETTLED_HORIZON
+from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
@@ -379,7 +378,7 @@ class Run(Handle):
 
     def _way_on(self) -> str:
         """What to do with a run that stopped early before tokens are appended."""
-        if self.status != "max_steps":
+        if self.status != "max_steps" or self.end >= SETTLED_HORIZON:
             return "tokens behind the others cannot go on alone; simulate the time before that, and append there"
         end = float(self._made.attrs["until"])
         wanted = "'settled'" if end >= SETTLED_HORIZON else repr(end)

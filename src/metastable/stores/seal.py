@@ -30,8 +30,8 @@ def put(dataset: xr.Dataset, names: dict[str, list[Any]]) -> None:
     texts = [name for name in names["variables"] if dataset.variables[name].dtype.kind not in "biuf"]
     known = {
         "variables": sorted(str(name) for name in names["variables"]),
-        "texts": {str(name): _digest(dataset.variables[name].values.tolist()) for name in texts},
-        "attributes": {str(name): _digest(dataset.attrs[name]) for name in names["attributes"] if name != SEAL},
+        "texts": {str(name): digest_of(dataset.variables[name].values.tolist()) for name in texts},
+        "attributes": {str(name): digest_of(dataset.attrs[name]) for name in names["attributes"] if name != SEAL},
     }
     dataset.attrs = {**dataset.attrs, SEAL: json.dumps(known, sort_keys=True)}
 
@@ -54,12 +54,12 @@ def check(dataset: xr.Dataset) -> None:
     there = dataset.variables
     changed = [name for name in variables if name not in there or not (name in texts or lent(there[name].values))]
     changed += [
-        name for name, digest in texts.items() if name in there and digest != _digest(there[name].values.tolist())
+        name for name, digest in texts.items() if name in there and digest != digest_of(there[name].values.tolist())
     ]
     changed += [
         f"the attribute {name}"
         for name, digest in attributes.items()
-        if name not in dataset.attrs or digest != _digest(dataset.attrs[name])
+        if name not in dataset.attrs or digest != digest_of(dataset.attrs[name])
     ]
     if changed:
         raise InvalidInputError(
@@ -79,6 +79,7 @@ def lent(array: np.ndarray) -> bool:
     return isinstance(memory, memoryview) and memory.readonly
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """A short digest of an attribute: plain values, or anything by its repr."""
     plain = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
     return hashlib.blake2b(json.dumps(plain, sort_keys=True, default=repr).encode(), digest_size=8).hexdigest()

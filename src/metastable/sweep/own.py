@@ -57,13 +57,13 @@ def load(path: str, what: str) -> Any:
 
 
 def path_of(function: Callable[..., Any], where: str) -> str:
-    """Where a function can be imported from."""
+    """Where a function, or a class, can be imported from."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     path = f"{module}:{name}"
     if module in ("", "__main__", None) or not name.isidentifier() or load(path, where) is not function:
         raise SweepError(
-            f"{where}: workers import functions by name, and {name or function!r} cannot be imported; define it at the top of a module "
-            "(not in a notebook or a script) and give it as such, or as 'package.module:name'"
+            f"{where}: workers import functions and classes by name, and {name or function!r} cannot be imported; define it at the top "
+            "of a module (not in a notebook or a script) and give it as such, or as 'package.module:name'"
         )
     return path
 
@@ -71,24 +71,33 @@ def path_of(function: Callable[..., Any], where: str) -> str:
 # -------------------------------------------------------------------------------------------------- observables
 
 
+def kinds() -> list[str]:
+    """The kinds of observables: the functions of `metastable.observe` that make them."""
+    from metastable.analysis import observe as module
+
+    return sorted(item for item in module.__all__ if item.islower() and item != "own")
+
+
 def maker(where: str, kind: Any) -> Callable[..., Any]:
     """The function of `metastable.observe` that makes a kind of observable."""
     from metastable.analysis import observe as module
 
-    known = [item for item in module.__all__ if item.islower() and item != "own"]
-    if kind not in known:
+    if kind not in kinds():
         raise SweepError(
-            f"{where}: unknown kind {kind!r}; known observables are: {', '.join(sorted(known))}; one of your own is "
+            f"{where}: unknown kind {kind!r}; known observables are: {', '.join(kinds())}; one of your own is "
             "'package.module:name'"
         )
     return getattr(module, kind)
 
 
 def observable(where: str, path: str, arguments: Mapping[str, Any]) -> Any:
-    """An observable of one's own: a function (with these arguments given by name) or an object."""
+    """An observable of one's own: a function (with these arguments given by name), an object, or a class (with these fields)."""
     from metastable.analysis.observe_own import as_observable
+    from metastable.sweep import declared
 
     found = load(path, f"{where}: the observable")
+    if isinstance(found, type):
+        return declared.make(where, found, arguments)
     if arguments:
         if not callable(found):
             raise SweepError(f"{where}: {path!r} is no function, so it takes no arguments ({', '.join(arguments)})")
@@ -104,9 +113,16 @@ def observable(where: str, path: str, arguments: Mapping[str, Any]) -> Any:
 
 def check_arguments(where: str, table: Mapping[str, Any]) -> None:
     """Refuse an unknown kind and unknown arguments (their values may be formulas, which have none yet)."""
+    from metastable.sweep import declared
+
     arguments = {name: value for name, value in table.items() if name != "kind"}
     if is_path(table["kind"]):
-        if not _stored.get():
+        if _stored.get():
+            return
+        found = load(table["kind"], f"{where}: the observable")
+        if isinstance(found, type):
+            declared.check_fields(where, found, arguments)
+        else:
             observable(where, table["kind"], arguments)
     else:
         _bind(where, maker(where, table["kind"]), arguments)

@@ -17,7 +17,7 @@ from metastable.errors import MetastableError, ModelError, StoreError, SweepErro
 from metastable.integrate.plan import Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.model import Attention
-from metastable.sweep import axes, expressions, own, points, tasks
+from metastable.sweep import axes, declared, expressions, own, points, tasks
 from metastable.sweep.axes import Axis
 from metastable.sweep.points import MODEL_FIELDS, REPLICATE
 from metastable.sweep.tasks import Task, canonical, digest
@@ -50,7 +50,9 @@ class Sweep:
     times : output times: a list or a range.
     observe : name -> table with a `kind` of `metastable.observe` (default: the name) and its arguments; strings among the
         arguments are formulas: `radius = "0.5 / sqrt(beta)"`. A function of your own is named by where it is imported from, `kind =
-        "package.module:name"` (in Python the function itself); tables of arguments are given to it by name.
+        "package.module:name"` (in Python the function itself); tables of arguments are given to it by name. In Python also an
+        observable itself, `metastable.observe.clusters(radius=0.1)`, or a frozen dataclass of your own whose fields are numbers: the
+        sweep keeps the table that it is made again of.
     start : "uniform", a table with a `kind` of `metastable.starts` and its parameters, or a function of a generator (or of generator,
         tokens, dim) by its import path.
     seed : the one seed of the sweep.
@@ -347,10 +349,15 @@ def _grid_entry(name: str, entry: Any) -> Any:
 
 
 def _observe_table(name: str, table: Any) -> dict[str, Any]:
-    if callable(table):
+    if declared.is_observable(table):
+        table = declared.table_of(table, f"observe.{name}")
+    elif callable(table):
         table = {"kind": own.path_of(table, f"observe.{name}")}
     if not isinstance(table, Mapping):
-        raise SweepError(f"observe.{name} must be a table such as {{kind = 'clusters', radius = 0.1}}, not {table!r}")
+        raise SweepError(
+            f"observe.{name} must be a table such as {{kind = 'clusters', radius = 0.1}}, or an observable such as "
+            f"metastable.observe.clusters(radius=0.1), not {table!r}"
+        )
     if not name.isidentifier() or name in (*axes.RESERVED, *TAKEN):
         raise SweepError(f"observe.{name}: {name!r} cannot be the name of a result; use letters, digits and _")
     described = {"kind": name, **axes.plain(table)}

@@ -223,7 +223,8 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done).
 
     Where members stopped early or failed every variable has the attribute `unfinished`: how many did, in the whole sweep; and
-    `failed`: how many of them could not be drawn or measured.
+    `failed`: how many of them could not be drawn or measured. Where tasks have no result every variable has the attributes `tasks`,
+    `done_tasks` and `failed_tasks`: how many there are, are done, and failed.
     """
     import xarray as xr
 
@@ -237,11 +238,16 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     try:
         found = xr.open_zarr(path, chunks=None)
         early = _stopped_early(found)
+        status = found[views.STATUS].values
     except Exception as reason:
         raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
+    told: dict[str, int] = {}
+    if not (status == views.DONE).all():
+        done, failed = (int((status == state).sum()) for state in (views.DONE, views.FAILED))
+        told |= {"tasks": status.size, "done_tasks": done, "failed_tasks": failed}
     if early:
         counts = journal.early_members(journal.read(place / JOURNAL).entries.values())
-        told = {UNFINISHED: early} | ({FAILED: min(early, counts[FAILED])} if FAILED in counts else {})
-        for variable in found.data_vars.values():
-            variable.attrs |= told
+        told |= {UNFINISHED: early} | ({FAILED: min(early, counts[FAILED])} if FAILED in counts else {})
+    for variable in found.data_vars.values():
+        variable.attrs |= told
     return found

@@ -196,7 +196,7 @@ def ids() -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def smollm2(cache: Path):
+def smollm2(smollm2_cache: Path):
     """SmolLM2, converted once: (model, tokenizer)."""
     from metastable.checkpoints import load_model
 

@@ -54,7 +54,11 @@ def stands_alone(page: str) -> None:
 def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     flow(str(folder), text=text, layer=1, until=20.0, out=out)
-    shown = capsys.readouterr().out
+    told = capsys.readouterr()
+    shown = told.out
+    # Without a terminal there is no bar: a line for each run says where the work is.
+    assert told.err.splitlines()[:2] == [f"loading {folder}", "run 1 of 12: stack, the model"]
+    assert "run 12 of 12: loop, null: random weights" in told.err
     for words in ("whole stack", "layer 1 looped to t = 20", "attention only", "null: random weights"):
         assert words in shown
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -95,8 +99,8 @@ def test_flow_says_what_it_leaves_out(folder: Path, text: Path, tmp_path: Path, 
     }
     PhiForCausalLM(PhiConfig(vocab_size=VOCABULARY, **sizes)).save_pretrained(place)
     out = tmp_path / "out"
-    flow(str(place), text=text, layer=1, until=2.0, out=out)
-    capsys.readouterr()
+    flow(str(place), text=text, layer=1, until=2.0, out=out, quiet=True)
+    assert "run 1 of 12" not in capsys.readouterr().err
     page = (out / "report.html").read_text(encoding="utf-8")
     left_out = page[page.index("<h2>Left out</h2>") :]
     for name in ("stack: attention only", "stack: feed-forward only", "loop: attention only", "decomposition"):

@@ -13,7 +13,7 @@ from metastable.checkpoints.gguf_file import GgufFile
 from metastable.checkpoints.tensors import SafetensorsFile
 
 
-def test_gguf_weights_equal_transformers_own_loader(cache: Path, smollm2) -> None:
+def test_gguf_weights_equal_transformers_own_loader(smollm2_cache: Path, smollm2) -> None:
     """All tensors, bit for bit: query and key rows un-permuted, quantisation undone."""
     # The part of from_pretrained(gguf_file=...) that reads the file; the rest of it needs accelerate.
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -37,7 +37,7 @@ def test_gguf_weights_equal_transformers_own_loader(cache: Path, smollm2) -> Non
         np.testing.assert_array_equal(stored.load(name), direct.load(name))
 
 
-def test_conversion_is_found_again(cache: Path, smollm2, monkeypatch) -> None:
+def test_conversion_is_found_again(smollm2_cache: Path, smollm2, monkeypatch) -> None:
     from metastable.checkpoints import cache as conversions
 
     def refuse(*arguments):
@@ -45,9 +45,9 @@ def test_conversion_is_found_again(cache: Path, smollm2, monkeypatch) -> None:
 
     monkeypatch.setattr(conversions, "write_safetensors", refuse)
     folder = conversions.convert_gguf(checkpoints.packaged("smollm2"))
-    assert folder.is_relative_to(cache)
+    assert folder.is_relative_to(smollm2_cache)
     assert sorted(file.name for file in folder.glob("*.json"))[:2] == ["config.json", "tokenizer.json"]
-    assert not list(cache.rglob(".unfinished-*"))
+    assert not list(smollm2_cache.rglob(".unfinished-*"))
     assert checkpoints.load_weights("smollm2").source.endswith(".gguf")
 
 
@@ -61,7 +61,7 @@ def test_perplexity_says_that_the_model_was_read_correctly(smollm2) -> None:
     assert checkpoints.perplexity(model, tokenizer, shuffled) > 170
 
 
-def test_attention_of_smollm2(smollm2, smollm2_states, cache: Path) -> None:
+def test_attention_of_smollm2(smollm2, smollm2_states, smollm2_cache: Path) -> None:
     weights = checkpoints.load_weights("smollm2")
     for layer in (0, 7, 29):
         x = smollm2_states["x"].values[layer].astype(np.float64)
@@ -80,7 +80,7 @@ def test_attention_of_smollm2(smollm2, smollm2_states, cache: Path) -> None:
     assert np.abs(weight - smollm2_states["attention"].values[layer, head, query, : query + 1]).max() < 1e-5
 
 
-def test_decomposition_of_smollm2(smollm2, cache: Path) -> None:
+def test_decomposition_of_smollm2(smollm2, smollm2_cache: Path) -> None:
     kept = {}
     hook = smollm2.model.model.layers[7].self_attn.register_forward_hook(
         lambda module, given, result: kept.update(y=result[0][0].double().numpy())
@@ -92,7 +92,7 @@ def test_decomposition_of_smollm2(smollm2, cache: Path) -> None:
     assert np.linalg.norm(ours - kept["y"]) < 1e-5 * np.linalg.norm(kept["y"])
 
 
-def test_spectra_of_smollm2(cache: Path) -> None:
+def test_spectra_of_smollm2(smollm2_cache: Path) -> None:
     weights = checkpoints.load_weights("smollm2")
     assert (weights.layer_count, weights.dim, weights.head_count, weights.kv_head_count) == (30, 576, 9, 3)
     spectra = checkpoints.ov_spectra(weights)
@@ -127,7 +127,7 @@ def test_spectra_and_temperature_of_minilm() -> None:
     assert float(checkpoints.inverse_temperature(weights)["beta_F"].median()) == pytest.approx(20, abs=1)
 
 
-def test_temperature_of_smollm2(smollm2_states, cache: Path) -> None:
+def test_temperature_of_smollm2(smollm2_states, smollm2_cache: Path) -> None:
     result = checkpoints.inverse_temperature(checkpoints.load_weights("smollm2"), smollm2_states)
     assert float(result["beta_F"].median()) == pytest.approx(46, abs=1)
     # 29 at 512 tokens (the documentation's number); shorter texts give less.

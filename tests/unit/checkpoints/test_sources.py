@@ -232,7 +232,7 @@ def test_written_safetensors_are_read_by_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 20])
-def test_corrupt_gguf(tmp_path: Path, cache: Path, content: bytes) -> None:
+def test_corrupt_gguf(tmp_path: Path, smollm2_cache: Path, content: bytes) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     for load in (checkpoints.load_weights, checkpoints.load_model):
@@ -240,14 +240,14 @@ def test_corrupt_gguf(tmp_path: Path, cache: Path, content: bytes) -> None:
             load(path)
 
 
-def test_cut_gguf(tmp_path: Path, cache: Path) -> None:
+def test_cut_gguf(tmp_path: Path, smollm2_cache: Path) -> None:
     real = checkpoints.packaged("smollm2")
     path = tmp_path / "cut.gguf"
     with real.open("rb") as file:
         path.write_bytes(file.read(4_000_000))
     with pytest.raises(CheckpointError, match="download it again"):
         checkpoints.load_weights(path)
-    assert not list(cache.rglob(".unfinished-*"))
+    assert not list(smollm2_cache.rglob(".unfinished-*"))
 
 
 def write_gguf(
@@ -283,7 +283,7 @@ def gguf_tensors() -> dict[str, np.ndarray]:
     return {**tensors, "blk.0.attn_norm.weight": np.ones(16, dtype=np.float32)}
 
 
-def test_gguf_of_other_architectures_and_layouts(tmp_path: Path, cache: Path) -> None:
+def test_gguf_of_other_architectures_and_layouts(tmp_path: Path, smollm2_cache: Path) -> None:
     write_gguf(tmp_path / "a.gguf", "mamba", gguf_tensors())
     with pytest.raises(UnknownArchitectureError, match=r"'mamba'.*llama"):
         checkpoints.load_weights(tmp_path / "a.gguf")
@@ -298,7 +298,7 @@ def test_gguf_of_other_architectures_and_layouts(tmp_path: Path, cache: Path) ->
         checkpoints.load_weights(tmp_path)
 
 
-def test_gguf_frequency_factors(tmp_path: Path, cache: Path) -> None:
+def test_gguf_frequency_factors(tmp_path: Path, smollm2_cache: Path) -> None:
     from metastable.errors import UnsupportedError
 
     factors = np.array([1.0, 1.0, 2.0, 4.0], dtype=np.float32)

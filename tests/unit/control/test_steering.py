@@ -89,12 +89,32 @@ def test_nothing_merges_before_its_time(run, tree):
     assert found.change > 0
     assert found.window == (100.0, at)
     assert "no merge" in repr(found)
+    assert found.met
+    assert not replace(found, achieved=0.5 * at).met
     assert "Steering" in found._repr_html_()
+
+
+def test_how_far_a_merge_may_be_off_is_said(run, tree):
+    """It was a number that nobody was told."""
+    row, at = len(tree) - 1, float(tree.time[-1] ** 1.1)
+    found = schedule(run, (tree.child[row], tree.parent[row]), at=at)
+    assert found.tolerance == pytest.approx(0.005 * math.log10(at))
+    assert found.off == pytest.approx(math.log10(found.achieved / at))
+    assert found.met
+    assert f"up to {found.tolerance:.2g} are left as they are" in found.facts["simulated"]
+    assert not replace(found, achieved=at * 10.0 ** (1.01 * found.tolerance)).met
+    assert not replace(found, undisturbed=False).met
+    elsewhere = replace(found, achieved=math.inf)
+    assert (elsewhere.met, elsewhere.off) == (False, math.inf)
+    unseen = replace(found, run=None, achieved=None)
+    assert unseen.met is None
+    assert unseen.off is None
+    assert unseen.facts["simulated"] == ""
 
 
 def test_what_is_returned_was_simulated(run, tree, monkeypatch):
     """Also where no simulation is good enough, and beta is corrected to the last."""
-    monkeypatch.setattr("metastable.control.steering.GOOD", 0.0)
+    monkeypatch.setattr("metastable.control.steered.GOOD", 0.0)
     row = len(tree) - 1
     found = schedule(run, (tree.child[row], tree.parent[row]), at=float(tree.time[row] ** 1.1))
     assert found.run.schedule == found.schedule

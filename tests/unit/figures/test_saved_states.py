@@ -368,3 +368,13 @@ def test_a_tree_ends_where_its_run_does():
     assert ms.predict_merges(run.final, run.model, 70.0).until is None
     # Where followers are carried along, the path has an end of its own, in times of its own.
     assert ms.analysis.followers.in_tokens(ms.analysis.merge_tree(run), np.arange(40)).until is None
+
+
+def test_the_last_merge_of_a_settled_run_is_seen_whole():
+    """The run ends with it, and its line and dot were cut by the edge of the axes."""
+    run = ms.simulate(ms.Attention(dim=2, beta=9.0), sphere.uniform(40, dim=2, seed=0), until="settled", progress=False)
+    tree = ms.merge_tree(run)
+    assert tree.time[-1] > 0.99 * tree.until
+    ax = tree.plot().axes[0]
+    place = np.log(tree.time[-1] / ax.get_xlim()[0]) / np.log(np.divide(*ax.get_xlim()[::-1]))
+    assert 0.95 < place < 0.99

@@ -167,3 +167,29 @@ def test_no_cluster_is_grey() -> None:
     assert set(colors[24:]) == {flow_view.ALONE}
     assert not set(colors[:24]) & {flow_view.ALONE, style.GREY, style.MUTED}
     assert len(set(colors[:18])) == 9
+
+
+@pytest.mark.parametrize(
+    ("counts", "ticks"),
+    [
+        ((3, 2, 1), [1, 2, 3]),
+        ((7, 7, 6), [6, 7]),
+        ((1, 1, 1), [1]),
+        ((5, 5, 5), [5]),
+        ((24, 12, 9), [10, 15, 20, 25]),
+        ((300, 12, 3), [5, 10, 20, 50, 100, 200]),
+        ((1e6, 3), [10.0**k for k in range(1, 7)]),
+        ((np.nan, 2, 1), [1, 2]),
+    ],
+)
+def test_counts_of_clusters_have_ticks_at_whole_numbers(counts, ticks):
+    """An axis from 2 to 7 had no tick, one with a single cluster ticks at 0.1 and 10."""
+    from metastable.figures import flow_view
+
+    _page, ax = style.figure()
+    layers = np.arange(len(counts))
+    flow_view.draw_curves(ax, {"model": (layers, np.array(counts))}, label="clusters", x_label="layer", counted=True)
+    assert ax.get_yticks().tolist() == ticks
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_yticklabels()] == [f"{tick:.0f}" for tick in ticks]
+    assert np.array_equal(ax.get_xticks(), np.round(ax.get_xticks()))

@@ -181,3 +181,74 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SweepError, match=r"broken_lab:f.*cannot be loaded: ZeroDivisionError"):
         sweep(observe={"a": {"kind": "broken_lab:f"}})
+
+
+# ------------------------------------------------------------------------------------------- observables as objects
+
+AXIS = np.array([0.6, 0.8])
+OBJECTS = [
+    (ms.observe.clusters(), {"kind": "clusters"}),
+    (ms.observe.clusters(radius=0.1), {"kind": "clusters", "radius": 0.1}),
+    (ms.observe.consumed(radius=0.3, strong=True), {"kind": "consumed", "radius": 0.3, "strong": True}),
+    (ms.observe.cosine_quantiles((0.25, 0.5)), {"kind": "cosine_quantiles", "levels": [0.25, 0.5]}),
+    (ms.observe.density(8, axis=AXIS), {"kind": "density", "cells": 8, "axis": [0.6, 0.8]}),
+    (ms.observe.attention_rank(tolerance=0.1), {"kind": "attention_rank", "tolerance": 0.1}),
+    (toy.Near((0.5, 1.0)), {"kind": f"{HERE}:Near", "radii": [0.5, 1.0], "center": [1.0, 0.0]}),
+]
+
+
+@pytest.mark.parametrize(("item", "table"), OBJECTS, ids=[table["kind"] for _, table in OBJECTS])
+def test_an_observable_as_an_object_is_the_table_that_it_is_made_again_of(item, table):
+    """A sweep took tables and functions only, where an ensemble takes both and objects."""
+    made = sweep(observe={"it": item})
+    assert made.observe["it"] == table
+    again = ms.Sweep.from_toml(made.to_toml())
+    assert again.identity == made.identity
+    assert [task.observables() for task in again.tasks()] == [{"it": item}] * 2
+
+
+def test_a_subspace_comes_back_to_the_last_bit():
+    """Its basis, made orthonormal once more, would be another one."""
+    item = ms.observe.distance_to(np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 1.0]]))
+    made = ms.Sweep.from_toml(sweep(observe={"away": item}, model={"dim": 3}).to_toml())
+    assert made.task(0).observables() == {"away": item}
+
+
+def test_objects_measure_what_they_measure_in_an_ensemble(tmp_path):
+    observe = {"near": toy.Near((0.5, 2.0)), "many": ms.observe.clusters(radius=0.1)}
+    made = sweep(observe=observe, starts="shared")
+    data = made.run(tmp_path / "out", workers=0, progress=False).dataset
+    assert data["radius"].values.tolist() == [0.5, 2.0]
+    for place, beta in enumerate([1.0, 4.0]):
+        seed = made.task(place).seed
+        model = ms.Attention(dim=2, beta=beta)
+        stats = ms.ensemble(model, tokens=5, members=2, times=[1.0], seed=seed, observe=observe, engine="reference")
+        for name in observe:
+            np.testing.assert_array_equal(data[name].sel(beta=beta).values, stats[name].values)
+
+
+def test_a_class_by_its_import_path_has_fields_that_may_be_formulas():
+    made = sweep(observe={"near": {"kind": f"{HERE}:Near", "radii": [0.1], "note": "1 / sqrt(beta)"}})
+    assert [task.observables()["near"] for task in made.tasks()] == [
+        toy.Near((0.1,), note=1.0),
+        toy.Near((0.1,), note=0.5),
+    ]
+    with pytest.raises(SweepError, match=r"observe.near: Near: .*colour"):
+        sweep(observe={"near": {"kind": f"{HERE}:Near", "radii": [0.1], "colour": 1}})
+    with pytest.raises(SweepError, match="no observable: it needs dims and measure"):
+        sweep(observe={"near": {"kind": "pathlib:PurePosixPath"}}).task(0).observables()
+
+
+@pytest.mark.parametrize(
+    ("item", "word"),
+    [
+        (ms.observe.own(toy.northern), "its field function is"),
+        (toy.Near((0.1,), note="fast"), "its field note is 'fast'"),
+        (toy.Near((float("inf"),)), "finite numbers"),
+        (toy.Near([0.1]), "its field radii is"),
+    ],
+)
+def test_what_no_table_says_is_refused_with_the_way_that_is_left(item, word):
+    with pytest.raises(SweepError, match=word) as refusal:
+        sweep(observe={"it": item})
+    assert "'package.module:NAME'" in str(refusal.value)

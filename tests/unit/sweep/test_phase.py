@@ -179,3 +179,31 @@ def test_a_picture_tells_members_that_failed_from_those_that_stopped(results):
     for (early, failed), words in said.items():
         page = phase.phase_figure(results.assign_attrs(unfinished=early, failed=failed))
         assert page._suptitle.get_text() == words
+
+
+# --------------------------------------------------------------------------------------- sweeps that are not finished
+
+
+def test_a_sweep_that_runs_is_drawn_as_far_as_it_is(results):
+    """Panels and legends had a place for everything that is still to come."""
+    results = results.copy()
+    results[1, :] = np.nan
+    page = phase.phase_figure(results)
+    assert [ax.get_title(loc="left") for ax in page.axes[:-1]] == ["mask = causal"]
+    page = phase.phase_figure(results, x="beta", kind="curves", at={"time": 90.0})
+    assert [text.get_text() for text in page.legends[0].get_texts()][:-1] == ["causal"]
+    # Of two axes of panels those places are left out that nobody has come to.
+    both = xr.concat([results, results], dim="draw_of_value").assign_coords(draw_of_value=[0, 1])
+    both[1, 0, 3:] = np.nan
+    page = phase.phase_figure(both, x="time", kind="curves", at={"beta": 256.0})
+    assert len([ax for ax in page.axes if ax.axison]) == 1
+    assert len(phase.phase_figure(results * np.nan).axes) == 3  # where there is nothing, nothing is left out
+
+
+def test_pictures_say_how_much_of_a_sweep_is_done(results):
+    part = results.assign_attrs(tasks=14, done_tasks=7)
+    assert phase.phase_figure(part, title="trial")._suptitle.get_text() == "trial\n7 of 14 tasks of the sweep are done"
+    lost = results.assign_attrs(tasks=14, done_tasks=1, failed_tasks=2)
+    assert phase.phase_figure(lost)._suptitle.get_text() == "1 of 14 tasks of the sweep is done, 2 failed"
+    whole = phase.phase_figure(results.assign_attrs(tasks=14, done_tasks=14), title="trial")
+    assert whole._suptitle.get_text() == "trial"

@@ -331,10 +331,12 @@ def test_failed_tasks_are_kept_apart_and_retried_alone(tmp_path, monkeypatch):
     assert "raise ValueError" in found.failures[0].traceback
     dataset = sweeps.open_results(folder).load()
     assert (dataset["task_status"].sel(beta=2.0) == 2).all()
+    assert dataset["clusters"].attrs == {"tasks": 12, "done_tasks": 9, "failed_tasks": 3}
     assert sweep.run(folder, workers=0, execute=toy.failing).ran == 0
     (tmp_path / "cure").touch()
     outcome = sweep.run(folder, workers=0, execute=toy.failing, retry_failed=True)
     assert (outcome.done, outcome.failed, outcome.ran) == (12, 0, 3)
+    assert sweeps.open_results(folder)["clusters"].attrs == {}
     healthy = sweep.run(tmp_path / "healthy", workers=0, execute=toy.execute)
     assert zarr_files(folder) == zarr_files(healthy.folder)
 

@@ -2,7 +2,9 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -82,3 +84,24 @@ def bunch(generator, tokens, dim):
     """A start: all tokens close together."""
     x = np.eye(dim)[0] + 0.01 * generator.standard_normal((tokens, dim))
     return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Near:
+    """How many tokens are within one of the `radii` of `center`: an observable of one's own, whose fields are plain."""
+
+    radii: tuple[float, ...]
+    center: tuple[float, ...] = (1.0, 0.0)
+    note: Any = None
+
+    @property
+    def dims(self):
+        return ("radius",)
+
+    @property
+    def coordinates(self):
+        return {"radius": np.array(self.radii)}
+
+    def measure(self, states, *, start, model, times):
+        angles = np.arccos(np.clip(states @ np.array(self.center), -1.0, 1.0))
+        return (angles[..., None] < np.array(self.radii)).sum(axis=1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
+from metastable.integrate.plan import SETTLED_HORIZON
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.prepare import Prepared, rotation
 from metastable.integrate.solution import (
@@ -159,8 +160,11 @@ class Integration:
         if code == control.SETTLED or (code == control.REACHED and goal.settle == 0.0):
             return "success", ""
         if code == control.REACHED:
-            last = times.size and times[-1] <= goal.until
-            where = "the last of the output times" if last else "where method='rodas' ends for this model"
+            where = "where method='rodas' ends for this model"
+            if times.size and times[-1] <= goal.until:
+                where = "the last of the output times"
+            elif t >= SETTLED_HORIZON:
+                where = _end_of_time(model)
             return "max_steps", f"the tokens had not settled at t = {t:.6g}, {where}"
         if code == control.UNRESOLVED:
             return unresolved(t)
@@ -177,3 +181,12 @@ class Integration:
                 "and the others follow it; use a shorter horizon"
             )
         return "max_steps", f"{message}; raise max_steps"
+
+
+def _end_of_time(model: Attention) -> str:
+    """Why tokens may be on their way still where numbers end: clusters at opposite places wait for about exp(2 beta |Q^T K|)."""
+    decades = max(2.0 * head.beta * head.bilinear_size for head in model.all_heads) / math.log(10.0)
+    said = "where double precision ends, and more steps change nothing"
+    if decades < math.log10(SETTLED_HORIZON) - 1.0:
+        return said
+    return f"{said}: clusters of this model wait for up to exp(2 beta), about 10^{decades:.0f}; lower beta, or give a horizon"

@@ -1,0 +1,137 @@
+"""Which axis of the results of a sweep goes where in a picture: what is averaged, what is fixed, what becomes panels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastable import _checks
+from metastable.errors import InvalidInputError
+from metastable.figures.curves import BAND_MEANING
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MOST_CURVES = 10
+REPLICATES = ("member", "draw", "token")
+"""Dims over which the mean is taken, unless a picture has one of them as its axis."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A quantity over the grid: mean over members, its 0.1 and 0.9 quantiles, and what a legend calls the band between them."""
+
+    mean: xr.DataArray
+    low: xr.DataArray
+    high: xr.DataArray
+    band: str = BAND_MEANING
+
+
+def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
+    """Mean and quantiles over members, over draws of random matrices, and over tokens where an observable has one value for each.
+
+    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others. NaN is left out.
+    `keep`: dims that stay.
+    """
+    import warnings
+
+    over = [dim for dim in REPLICATES if dim in array.dims and dim not in keep]
+    with warnings.catch_warnings():
+        # Grid points that are not done are NaN throughout, which is what they should stay.
+        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        if "statistic" in array.dims:
+            pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
+            band = f"{BAND_MEANING},\nmean over {' and '.join(f'{dim}s' for dim in over)}" if over else BAND_MEANING
+            mean, low, high = (item.mean(over) if over else item for item in pick)
+            return Reduced(mean, low, high, band)
+        if not over:
+            return Reduced(array, array, array)
+        # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
+        low, high = (array.reduce(np.nanquantile, over, q=level, keep_attrs=True) for level in (0.1, 0.9))
+        return Reduced(array.mean(over), low, high)
+
+
+def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
+    """`array` at one place on some axes: the nearest number, or the label."""
+    for dim, value in at.items():
+        if dim not in array.dims:
+            raise InvalidInputError(
+                f"{dim!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
+            )
+        if dim not in array.coords:  # numbered
+            array = array.assign_coords({dim: np.arange(array.sizes[dim])})
+        try:
+            if array[dim].dtype.kind in "UOS":
+                array = array.sel({dim: str(value)})
+            else:
+                array = array.sel({dim: float(value)}, method="nearest")
+        except (KeyError, ValueError):
+            known = ", ".join(str(item) for item in array[dim].values.tolist()[:12])
+            raise InvalidInputError(f"{dim} has no value {value!r}; it has {known}") from None
+    return array
+
+
+def _is_named(array: xr.DataArray, dim: str) -> bool:
+    return dim in array.coords and array[dim].dtype.kind in "UOS"
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which axis of the results goes where: `x`, `y` (None: curves), `series` (curves of one panel), `panels`."""
+
+    x: str
+    y: str | None
+    series: str | None
+    panels: tuple[str, ...]
+
+
+def arrange(array: xr.DataArray, x: str | None = None, y: str | None = None, kind: str = "auto") -> Arrangement:
+    """Choose the axes of a picture of `array`; `kind` is "map", "curves" or "auto" (a map when two numeric axes are long)."""
+    _checks.choice(kind, "kind", ("auto", "map", "curves"))
+    if x is not None and x == y:
+        raise InvalidInputError(f"x and y are both {x!r}; a picture needs two different axes")
+    dims = [str(dim) for dim in array.dims if array.sizes[dim] > 1]
+    for name in (x, y):
+        if name is not None and name not in array.dims:
+            raise InvalidInputError(
+                f"{name!r} is no axis of these results; their axes are: {', '.join(map(str, array.dims))}"
+            )
+    numeric = [dim for dim in dims if not _is_named(array, dim)]
+    if y is None and kind == "auto":
+        long = [dim for dim in numeric if array.sizes[dim] >= 4 and dim != x]
+        kind = "map" if len(long) >= (2 if x is None else 1) and (x is None or x in numeric) else "curves"
+    elif y is not None:
+        kind = "map"
+    x = x or next(iter(reversed(numeric)), dims[-1] if dims else str(array.dims[-1]))
+    rest = [dim for dim in dims if dim not in (x, y)]
+    if kind == "map":
+        if y is None:
+            y = next((dim for dim in rest if not _is_named(array, dim)), rest[0] if rest else None)
+        if y is not None:
+            return Arrangement(x, y, None, tuple(dim for dim in rest if dim != y))
+    short = [dim for dim in rest if array.sizes[dim] <= MOST_CURVES]
+    series = next((dim for dim in short if _is_named(array, dim)), short[-1] if short else None)
+    return Arrangement(x, None, series, tuple(dim for dim in rest if dim != series))
+
+
+def with_values(reduced: Reduced, plan: Arrangement) -> Reduced:
+    """Without the curves, and the values of panels, of which nothing is there yet: a sweep that runs is drawn as far as it is.
+
+    Axes of a picture stay whole, so that one sees what is missing. Where there is nothing at all everything stays.
+    """
+    known = reduced.mean.notnull()
+    if not bool(known.any()):
+        return reduced
+    dims = [dim for dim in (plan.series, *plan.panels) if dim is not None]
+    keep = {dim: known.any([other for other in known.dims if other != dim]).values for dim in dims}
+    return replace(reduced, **{name: getattr(reduced, name).isel(keep) for name in ("mean", "low", "high")})
+
+
+def panels_of(reduced: Reduced, plan: Arrangement) -> list[dict[str, int]]:
+    """The places along `plan.panels` of every panel that has something to show (of all where none has), the last axis fastest."""
+    shape = [reduced.mean.sizes[dim] for dim in plan.panels]
+    places = [dict(zip(plan.panels, index)) for index in np.ndindex(*shape)]
+    return [place for place in places if bool(reduced.mean.isel(place).notnull().any())] or places
