@@ -68,3 +68,11 @@ def test_an_observable_that_never_works_is_said_at_once():
     observe = {"cosine": ms.observe.mean_cosine(), "wrong": Wrong()}
     with pytest.raises(errors.OwnFunctionError, match="'wrong' raised ValueError for member 0 of seed 0: no"):
         ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=5, members=3, times=[1.0], seed=0, observe=observe)
+
+
+def test_who_runs_out_of_implicit_steps_while_tokens_rotate_is_told_to_go_explicitly():
+    model = ms.Attention(dim=2, beta=2.0, value=np.array([[0.1, -3.0], [3.0, 0.1]]))
+    start = ms.sphere.uniform(5, dim=2, seed=5)
+    with pytest.warns(errors.StoppedEarlyWarning, match="method=.tsit5."):
+        ms.simulate(model, start, until=1e5, max_steps=3000, progress=False)
+    assert ms.simulate(model, start, until=1e5, max_steps=3000, method="tsit5", progress=False).status == "success"

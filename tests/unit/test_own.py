@@ -455,3 +455,11 @@ def test_an_observable_is_not_called_like_a_dimension(observe):
     sweeps and pictures pass over."""
     with pytest.raises(ObservableError, match="name of an observable and of a dimension"):
         ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[0.0, 1.0], seed=0, observe=observe)
+
+
+@pytest.mark.parametrize(
+    "sampler", [ms.sphere.uniform, functools.partial(ms.starts.von_mises_fisher, concentration=3.0)]
+)
+def test_samplers_that_take_a_seed_are_told_how_to_be_a_start(sampler):
+    with pytest.raises(InvalidInputError, match="lambda generator, tokens, dim"):
+        ms.ensemble(MODEL, tokens=5, members=2, times=[1.0], seed=0, start=sampler)

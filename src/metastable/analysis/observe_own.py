@@ -41,6 +41,15 @@ def required_names(function: Callable[..., Any]) -> list[str]:
     return [item.name for item in parameters if item.kind is item.KEYWORD_ONLY and item.default is item.empty]
 
 
+def takes_seed(function: Callable[..., Any]) -> bool:
+    """True for samplers like those of `metastable.starts`: the number of tokens comes first, and the generator is a `seed`."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return False
+    return names[:1] == ["tokens"] and "seed" in names
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a function (of the function behind a `functools.partial`)."""
     function = getattr(function, "func", function)

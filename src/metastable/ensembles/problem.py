@@ -13,7 +13,7 @@ import numpy as np
 from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
-from metastable.analysis.observe_own import name_of, required_arguments, required_names
+from metastable.analysis.observe_own import name_of, required_arguments, required_names, takes_seed
 from metastable.ensembles.digests import DIGEST
 from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
@@ -280,6 +280,11 @@ def _start(start: str | Start) -> Draw | None:
             "every member: start=lambda generator: x"
         )
     needed, missing = required_arguments(start), required_names(start)
+    if takes_seed(start):
+        raise InvalidInputError(
+            f"start is called as f(generator) or f(generator, tokens, dim), and {name_of(start)!r} takes a number of tokens first and "
+            f"the generator as its seed; say start=lambda generator, tokens, dim: {name_of(start)}(tokens, dim, seed=generator, ...)"
+        )
     if missing:
         raise InvalidInputError(
             f"start is called as f(generator) or f(generator, tokens, dim), and {name_of(start)!r} needs {', '.join(missing)} by name; "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import _checks
+from metastable._checks import FloatArray
 from metastable._words import counted, left_out
 from metastable.errors import InvalidInputError
 from metastable.figures import style
@@ -45,7 +46,7 @@ def plot_ensemble(
         stats: what `metastable.ensemble` returned (or `load_ensemble`).
         observables: names of those to draw; None draws all that have one number for each member and time (at most
             `MOST_PANELS`), and the figure names the others.
-        log: log time; None for times beyond `moments.LOG_SPAN` that are all above zero but the first.
+        log: log time; None for times beyond `moments.LOG_SPAN`, or that were chosen so (each the same multiple of the one before it).
         quantiles: lower and upper edge of the band, between 0 and 1.
         theme: "screen" or "print".
     """
@@ -83,11 +84,18 @@ def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[lis
     return list(observables), []
 
 
+def _geometric(times: FloatArray) -> bool:
+    """True for three times and more above zero, each the same multiple of the one before it."""
+    positive = times[times > 0]
+    ratios = positive[1:] / positive[:-1]
+    return ratios.size > 1 and ratios[0] > 1.05 and bool(np.allclose(ratios, ratios[0], rtol=1e-3))
+
+
 def _page(
     stats: xr.Dataset, names: list[str], left_out: list[str], edges: tuple[float, float], log: bool | None
 ) -> Figure:
     times = np.asarray(stats["time"].values, dtype=float)
-    logged = bool(times[-1] > LOG_SPAN) if log is None else log
+    logged = bool(times[-1] > LOG_SPAN) or _geometric(times) if log is None else log
     shown = times > 0 if logged else np.full(times.shape, True)
     columns = min(3, len(names))
     rows = -(-len(names) // columns)

@@ -126,30 +126,34 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
     """
     if not all(hasattr(tree, name) for name in ("time", "child", "parent", "labels_at", "start_labels")):
         raise InvalidInputError(f"tree must be what metastable.merge_tree returns, not {type(tree).__name__}")
-    if not len(tree.time):
-        raise InvalidInputError("nothing merges in this tree, so there is nothing to draw")
     positive = tree.time[tree.time > 0]
     if since is None:
         first = max(0, int(tree.start_labels.max()) + 1 - MOST_BRANCHES)
-        since = float(tree.time[min(first, len(tree.time)) - 1]) if first else 0.0
+        since = float(tree.time[min(first, len(tree.time)) - 1]) if first and len(tree.time) else 0.0
     else:
         since = _checks.number(since, "since", 0.0)
     begin = since if since > 0 else 0.5 * float(positive.min() if positive.size else 1.0)
     # Behind the end of a run nobody knows who merges.
     known = getattr(tree, "until", None)
-    end = max(min(3.0 * max(begin, float(tree.time[-1])), math.inf if known is None else known), 1.01 * begin)
+    last = float(tree.time[-1]) if len(tree.time) else begin
+    end = 3.0 * max(begin, last) if len(tree.time) or known is None else known
+    end = max(min(end, math.inf if known is None else known), 1.01 * begin)
     with style.theme(theme):
         rows = int(tree.labels_at(since).max()) + 1
         page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)
         draw_merges(ax, tree, since=begin, end=end)
-        ax.set_xlim(right=_room_behind(float(tree.time[-1]), begin, end))
+        ax.set_xlim(right=_room_behind(last, begin, end))
         if getattr(tree, "uncertainty", None) is not None:
             _draw_uncertainty(ax, tree, begin)
         joints = getattr(tree, "joints", ())
         draw_joints(ax, joints)
         draw_landmark_key(page, joint_handles(ax, joints))
         left = counted(int(tree.final_labels.max()) + 1, "cluster")
-        title = f"who merges into whom (width: size), {left} left at the end"
+        title = (
+            f"who merges into whom (width: size), {left} left at the end"
+            if len(tree.time)
+            else f"nothing merges: {left}"
+        )
         style.panel(ax, "", "\n".join([title, *getattr(tree, "caveats", ())]))
     return page
 

@@ -222,6 +222,13 @@ def _resume(parts: list[_Part]) -> Resume | None:
     return replace(here, t=last.shift + here.t, statistics=before + (here.statistics - last.done))
 
 
+def _other_way(course: _Course) -> str:
+    """Advice for who ran out of implicit steps where explicit ones might do: what rotates for ever asks for short steps of both."""
+    size = size_of_value(course.plan.model)
+    far = course.plan.save.settled or course.until * size > LATEST
+    return "" if far or course.parts[-1].method != "rodas" else ", or try method='tsit5'"
+
+
 def _join(course: _Course) -> Solution:
     """One solution out of the parts."""
     kept = []
@@ -233,6 +240,6 @@ def _join(course: _Course) -> Solution:
     if message.startswith("stopped after"):
         # Of all steps, those of the other parts too. Why they were not enough is behind a colon, where the last part knows.
         counted, reason = out_of_steps(course.t, course.plan.accuracy.max_steps)[1], message.partition(": ")[2]
-        message = f"{counted.partition(';')[0]}: {reason}" if reason else counted
+        message = f"{counted.partition(';')[0]}: {reason}" if reason else f"{counted}{_other_way(course)}"
     notes = {**whole.notes, "segments": _segments(course.parts)}
     return replace(whole, message=message, notes=notes, resume=_resume(course.parts))

@@ -53,3 +53,12 @@ def test_counts_and_collapse_times(tmp_path):
     _, ax = style.figure()
     long_runs.draw_cluster_counts(ax, times, counts[0], law=law)
     assert len(ax.lines) == 2
+
+
+def test_a_tree_without_merges_is_its_branches():
+    run = ms.simulate(ms.Attention(dim=2, beta=64.0), ms.sphere.from_angle([0.0, 1.5, 3.1]), until=50.0, progress=False)
+    page = ms.merge_tree(run).plot()
+    (ax,) = page.axes
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0", "1", "2"]
+    assert ax.get_xlim()[1] >= 50.0
+    assert "nothing merges: 3 clusters" in ax.get_title(loc="left")

@@ -178,7 +178,7 @@ class Integration:
             pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
             return "max_steps", (
                 f"{message}: the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever "
-                "and the others follow it; use a shorter horizon"
+                "and the others follow it, which asks for short steps; give a horizon and method='tsit5', whose steps cost less"
             )
         return "max_steps", f"{message}; raise max_steps"
 
