@@ -15,6 +15,7 @@ from metastable.errors import NumericalRangeError
 from metastable.integrate import rodas
 from metastable.integrate.rodas import clusters, forces, points
 from metastable.integrate.rodas.charts import Charts, bases
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, WEIGHTS, A, C
 from metastable.kernels import reference
 from metastable.kernels.cpu.compiled import compiled
 
@@ -344,6 +345,65 @@ def test_forces_on_points_and_their_jacobian(dim, count):
     _linearise(around._replace(masses=masses, together=5 * n), light)
     block = light.own[:, :, 4]
     assert rates[0] == pytest.approx(np.linalg.eigvalsh(0.5 * (block + block.T))[-1], abs=1e-12)
+
+
+@compiled
+def _attempt(around, work, h):
+    forces.linearise(around, work)
+    points._fill_blocks(work)
+    return points._take_step(around, work, h, 0.0)
+
+
+def plain_stages(around, work, h):
+    """The stages (8, m n) of a step of Rodas5P by one dense system: velocities of `forces` in fixed charts, J by `jacobian_of`."""
+    frames, origin, count = frames_of(work), points.places_of(work), len(work.owner)
+    alone = work.alone[:count, None] != 0.0
+
+    def velocity(y):
+        r = np.sqrt(1.0 + (y**2).sum(axis=1, keepdims=True))
+        x = (origin + np.einsum("kab,kb->ka", frames, y)) / r
+        force = x @ around.rest.T
+        for form, beta, value in zip(around.forms, around.betas, around.values):
+            logits = beta * (x @ form @ x.T)
+            weights = around.masses[:, :count].T * np.exp(logits - logits.max(axis=1, keepdims=True))
+            weights /= weights.sum(axis=1, keepdims=True)
+            force += (weights @ x - x) @ value.T
+        along = np.einsum("ka,ka->k", origin, force)[:, None]
+        return np.where(alone, r * (np.einsum("kab,ka->kb", frames, force) - y * along), 0.0)
+
+    n = origin.shape[1] - 1
+    matrix = np.eye(count * n) / (h * GAMMA) - jacobian_of(work).reshape(count * n, -1)
+    stages = np.zeros((STAGES, count, n))
+    for i in range(STAGES):
+        y = np.einsum("j,jkb->kb", A[i, :i], stages[:i])
+        right = velocity(y) + np.einsum("j,jkb->kb", C[i, :i], stages[:i]) / h
+        stages[i] = np.linalg.solve(matrix, right.ravel()).reshape(count, n)
+    return stages
+
+
+@pytest.mark.parametrize("left", [(), (2, 7)], ids=["all alone", "two not alone"])
+@pytest.mark.parametrize(("count", "leading"), [(1, 1), (9, 1), (13, 5), (17, 17), (33, 1)])
+@pytest.mark.parametrize(("dim", "heads"), [(2, 1), (3, 2), (5, 1)])
+def test_a_step_of_points_is_one_of_a_dense_system(dim, heads, count, leading, left):
+    """Several vectors, leading blocks that end within one, and points that are one with another, which have no mass and stand."""
+    rng, n = np.random.default_rng([dim, count]), dim - 1
+    field = clusters.Field.of(ms.Attention(dim=dim, heads=random_heads(dim, heads, rng), mask=FULL))
+    around = field.surroundings(rng.uniform(0.5, 3.0, count), leading, 1e-9)
+    work = points.make_work(field.frame.into(ms.sphere.uniform(count, dim, 3)), leading * n, heads)
+    for k in left if count > 7 else ():
+        around.masses[k] = 0.0
+        work.alone[k], work.owner[k] = 0.0, 0
+    _linearise(around, work)
+    stages = plain_stages(around, work, 0.3)
+    error, extent = _attempt(around, work, 0.3)
+    found = work.increments[:, :, :count].transpose(0, 2, 1)
+    np.testing.assert_allclose(found, stages, atol=1e-12 * max(1.0, np.abs(stages).max()))
+    assert error == pytest.approx(np.linalg.norm(stages[-1], axis=1).max(), rel=1e-6, abs=1e-13)
+    assert extent == pytest.approx(
+        np.linalg.norm(np.einsum("j,jkb->kb", WEIGHTS, stages), axis=1).max(), rel=1e-9, abs=1e-13
+    )
+    if left and count > 7:
+        assert not found[:, list(left)].any()
 
 
 @pytest.mark.parametrize("kind", ["multiple", "heads", "plane"])

@@ -384,7 +384,7 @@ def leaving(begin, width, pieces, followers, rule):
     """
     heaviest = np.full(pieces.shape[2], -1.0)
     elsewhere = followers.seen.sum(axis=1) - followers.seen[np.arange(len(followers.home)), followers.home]
-    np.maximum.at(heaviest, followers.home, elsewhere / followers.own)
+    np.maximum.at(heaviest, followers.home, np.maximum(elsewhere, 0.0) / followers.own)
     lost, tracks, visited = _follow_all(begin, width, pieces, followers, rule, heaviest)
     back = np.where(lost, np.inf, tracks[:, SEEN])
     return Outcome(lost | (tracks[:, LEFT] > 0.0), back, tracks[:, STRAYED] > 0.0, visited)

@@ -19,6 +19,7 @@ from metastable.integrate.plan import ATOL, MAX_STEPS, RTOL, Plan, Save, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.solution import Statistics
 from metastable.kernels import pullback, select
+from metastable.kernels.directions import require_directions
 from metastable.kernels.pullback import HEAD_FIELDS
 from metastable.model import Attention, Schedule
 
@@ -206,6 +207,7 @@ def _legs(
         raise InvalidInputError(f"model must be an Attention or a Schedule of them, not {model!r}")
     pieces = ((0.0, model),) if isinstance(model, Attention) else model.until(save.until).pieces
     tokens = pieces[0][1].check_tokens(start)
+    require_directions(pieces[0][1], tokens)
     assert save.times is not None
     legs = []
     for number, (begin, item) in enumerate(pieces):

@@ -16,10 +16,11 @@ from metastable._progress import Report
 from metastable.integrate import fixed
 from metastable.integrate.solution import Solution
 from metastable.kernels import reference
+from metastable.kernels.directions import ROUNDING
 from metastable.model import EVERY_PART, Attention, Rule, Support, require
 
-ROUNDING = 64.0 * np.finfo(float).eps
-"""Length of a sum, over those of its parts, that may be nothing but the rounding errors of some layers."""
+LAYERS = 4.0
+"""Rounding errors of a sum, over those of one layer: those of the layers before it add up."""
 SAME_DEPTH = 1e-12
 """Relative difference of two depths that are one but for the rounding of multiples of a step."""
 
@@ -48,7 +49,7 @@ def _directions(before: FloatArray, change: FloatArray) -> tuple[FloatArray, Flo
     moved = before + change
     length = reference.lengths(moved)
     parts = reference.lengths(before) + reference.lengths(change)
-    return np.where(length > ROUNDING * parts, moved / length, 0.0), length
+    return np.where(length > LAYERS * ROUNDING * parts, moved / reference.positive(length), 0.0), length
 
 
 def layer(model: Attention, y: FloatArray, t: float, step: float) -> FloatArray:

@@ -158,7 +158,7 @@ def through_norm(
     along = np.einsum("ij,ij->i", x, A)[:, None]
     scale, _ = reference.scaling(law, A, x, radius, t)
     pull = np.einsum("ij,ij->i", across, A)[:, None]
-    inward = law.length_power * A / reference.lengths(A) ** 2
+    inward = law.length_power * A / reference.positive(reference.lengths(A)) ** 2
     drift = scale * (across - pull * inward)
     direction = -scale * (along * across + np.einsum("ij,ij->i", w, x)[:, None] * (A - along * x))
     if radius is None:

@@ -9,6 +9,7 @@ Norms, masks and biases are read by their declared laws alone, so new ones need 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -114,17 +115,17 @@ def sides(model: Attention, head: Head, x: FloatArray, first: int = 0) -> Sides:
     """Queries of the tokens from `first` on, keys and values of all of them: one thin matrix product each."""
     anchors = np.empty((0, model.dim)) if model.frozen is None else model.frozen.tokens
     if head.is_bilinear:
-        queries = head.beta * apply(None if head.bilinear is None else head.bilinear.T, x[first:])
+        queries = head.beta * _apply(None if head.bilinear is None else head.bilinear.T, x[first:])
         plain, keys, fixed = queries, x, anchors
     else:
-        plain = head.beta * apply(head.query, x[first:], head.query_bias)
-        keys, fixed = apply(head.key, x, head.key_bias), apply(head.key, anchors, head.key_bias)
+        plain = head.beta * _apply(head.query, x[first:], head.query_bias)
+        keys, fixed = _apply(head.key, x, head.key_bias), _apply(head.key, anchors, head.key_bias)
         queries = plain
         if head.rotary is not None:
             place = np.arange(len(x), dtype=float)
             queries, keys = turn(head.rotary, plain, place[first:]), turn(head.rotary, keys, place)
-    values = apply(head.value, x, head.value_bias)
-    return Sides(queries, plain, keys, values, fixed, apply(head.value, anchors, head.value_bias))
+    values = _apply(head.value, x, head.value_bias)
+    return Sides(queries, plain, keys, values, fixed, _apply(head.value, anchors, head.value_bias))
 
 
 def weights_of_rows(
@@ -261,7 +262,7 @@ def overflow(top: float, limit: float, precision: str) -> NumericalRangeError:
     )
 
 
-def apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:
+def _apply(matrix: FloatArray | None, x: FloatArray, bias: FloatArray | None = None) -> FloatArray:
     """Rows of x mapped by a matrix (None: the identity), plus a bias."""
     mapped = x if matrix is None else x @ matrix.T
     return mapped if bias is None else mapped + bias
@@ -300,18 +301,39 @@ def attention_sum(model: Attention, x: FloatArray, first: int = 0) -> FloatArray
     """
     model.check_count(len(x))
     total = np.zeros((len(x) - first, model.dim))
+    for part in head_sums(model, x, first):
+        total[part.rows.start - first : part.rows.stop - first] += part.sums
+    return total if model.feedforward is None else total + feed_forward(model, x[first:])
+
+
+class HeadSums(NamedTuple):
+    """What one head makes of some rows: sum_j p_kj O V x_j (rows, d), and the weights p_kj of tokens and of frozen ones."""
+
+    head: Head
+    rows: Rows
+    sums: FloatArray
+    moving: FloatArray
+    fixed: FloatArray
+
+
+def head_sums(model: Attention, x: FloatArray, first: int = 0, every: int = 1) -> Iterator[HeadSums]:
+    """The sums of every head for the tokens from `first` on, block after block of rows; or for `every` so many-th block only."""
     for number, head in enumerate(model.all_heads):
         side = sides(model, head, x, first)
-        for rows in blocks(model.mask, len(x), first):
+        for rows in blocks(model.mask, len(x), first)[::every]:
             moving, fixed = weights_of_rows(model, number, side, rows, first)
             summed = moving @ side.values[rows.columns]
             if model.frozen is not None:
                 summed += fixed @ side.fixed_values
-            total[rows.start - first : rows.stop - first] += apply(head.output, summed)
-    if model.feedforward is not None:
-        layer = model.feedforward
-        total += activate(layer.activation, x[first:] @ layer.w1.T + layer.b1) @ layer.w2.T + layer.b2
-    return total
+            yield HeadSums(head, rows, _apply(head.output, summed), moving, fixed)
+
+
+def feed_forward(model: Attention, x: FloatArray) -> FloatArray:
+    """W2 act(W1 x + b1) + b2 for tokens x (n, d); zeros without a feed-forward layer."""
+    layer = model.feedforward
+    if layer is None:
+        return np.zeros(x.shape)
+    return activate(layer.activation, x @ layer.w1.T + layer.b1) @ layer.w2.T + layer.b2
 
 
 def activate(name: str, z: FloatArray) -> FloatArray:
@@ -331,20 +353,21 @@ def activate(name: str, z: FloatArray) -> FloatArray:
 
 
 def lengths(A: FloatArray) -> FloatArray:
-    """Row lengths (n, 1), with 1 for a zero row so that 0/length is 0: no force, no motion.
-
-    Scaled by the largest entry, so that squares neither overflow nor underflow.
-    """
+    """Row lengths (n, 1). Scaled by the largest entry, so that squares neither overflow nor underflow."""
     largest = np.abs(A).max(axis=1, keepdims=True)
     largest = np.where(largest == 0, 1.0, largest)
     scaled = A / largest
-    length = largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+    return largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+
+
+def positive(length: FloatArray) -> FloatArray:
+    """Lengths, with 1 in place of 0 so that 0/length is 0: no force, no motion."""
     return np.where(length == 0, 1.0, length)
 
 
 def divisor(law: Law, A: FloatArray, t: float) -> Any:
     """(t + 1)^decay |A|^length_power: what the attention sum is divided by, a number or a column (n, 1)."""
-    return law.depth(t) * lengths(A) ** law.length_power if law.length_power else law.depth(t)
+    return law.depth(t) * positive(lengths(A)) ** law.length_power if law.length_power else law.depth(t)
 
 
 def scaling(law: Law, A: FloatArray, x: FloatArray, radius: FloatArray | None, t: float) -> tuple:

@@ -23,6 +23,7 @@ from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wis
 from metastable.integrate.solution import Dense, JoinedDense, Solution
 from metastable.integrate.tableau import TABLEAUS
 from metastable.kernels import select
+from metastable.kernels.directions import require_directions
 from metastable.model import Attention, Schedule
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class Run(Handle):
             Accuracy(attrs["rtol"], attrs["atol"], attrs["max_steps"]),
             select.choose(model, after, self.engine, "direct", dtype=attrs["dtype"]),
         )
-        select.require_directions(model, np.concatenate([self.start, new]))
+        require_directions(model, np.concatenate([self.start, new]), first=before)
         with progress_bar("append", self.end, progress) as report:
             solution = append.solve(plan, self.dense, plan.packed(new), report)
         warn_if_early(solution)

@@ -70,12 +70,8 @@ class Work(NamedTuple):
     error: FloatArray  # (width,) squares of the error estimates
     extent: FloatArray  # (width,) and of the chart points at the end of a step
     curve: FloatArray  # (5, d, width) polynomials of a step
-    edges: (
-        np.ndarray
-    )  # coordinates (m n, point after point) at which the diagonal blocks begin, and where the last one ends
-    blocks: (
-        FloatArray  # (m n, together) the diagonal blocks: the first one of those who lead, and one for each other point
-    )
+    edges: np.ndarray  # of the m n coordinates, point after point: where diagonal blocks begin, and the last one ends
+    blocks: FloatArray  # (m n, together) the diagonal blocks: that of those who lead, and one for each other point
     factors: FloatArray  # (m n, together) their LU factors
     pivots: np.ndarray  # (m n,)
     right: FloatArray  # (together,) a right-hand side of one of them
