@@ -74,7 +74,10 @@ TYPOS = (
 
 
 def test_a_typo_is_said_and_loses_nothing(follow):
-    page = follow(link([SMALL], {"until": 20.0}, playing=False, at=0.5))
+    address = link([SMALL], {"until": 20.0}, playing=False, at=0.5)
+    page = follow(address)
+    # A while after a link was followed the page writes the address in its own words.
+    page.wait_for_function("given => location.hash !== given", arg=address)
     for number, (field, text, said) in enumerate(TYPOS, start=2):
         before = saved(page)
         enter(page, field, text)

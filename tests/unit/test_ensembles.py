@@ -307,5 +307,8 @@ def test_an_argument_that_must_be_named_is_asked_for():
 
 
 def test_a_start_that_lacks_an_argument_is_refused_before_any_work():
+    def chain(generator, *, correlation):
+        return ms.starts.chain(10, 2, generator, correlation=correlation)
+
     with pytest.raises(errors.InvalidInputError, match="'chain' needs correlation by name"):
-        run(start=ms.starts.chain)
+        run(start=chain)

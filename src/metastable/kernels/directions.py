@@ -7,7 +7,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable.errors import NumericalRangeError
-from metastable.kernels.reference import HeadSums, feed_forward, head_sums
+from metastable.kernels.reference import HeadSums, feed_forward, head_sums, lengths
 from metastable.model import Attention
 
 ROUNDING = 16.0 * np.finfo(float).eps
@@ -26,13 +26,13 @@ def require_directions(model: Attention, x: FloatArray, t: float = 0.0, first: i
         return
     count = len(x) - first
     total, looked = feed_forward(model, x[first:]), np.zeros(count, dtype=bool)
-    parts = np.linalg.norm(total, axis=1)
+    parts = lengths(total)[:, 0]
     for part in head_sums(model, x, first, every=max(1, count * len(x) // MOST_PAIRS)):
         own = slice(part.rows.start - first, part.rows.stop - first)
         total[own] += part.sums
         parts[own] += part.head.value_size * _weights_and_errors(model, part)
         looked[own] = True
-    length = np.linalg.norm(total, axis=1)
+    length = lengths(total)[:, 0]
     lost = np.flatnonzero(looked & (length <= ROUNDING * parts) & (parts > 0.0))
     if lost.size:
         token, smallest = first + lost[0], length[lost[0]]
