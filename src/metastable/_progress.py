@@ -49,8 +49,18 @@ _outer: ContextVar[tuple[Report, float, float] | None] = ContextVar("outer", def
 
 @contextmanager
 def part_of(report: Report, begin: float, size: float) -> Iterator[None]:
-    """Progress bars inside are not shown: their work is that from `begin` to `begin + size` of the bar that `report` moves."""
-    token = _outer.set((report, begin, size))
+    """Progress bars inside are not shown: their work is that from `begin` to `begin + size` of the bar that `report` moves.
+
+    It never moves back: where several bars follow one another inside, each begins anew, and what is furthest counts.
+    """
+    furthest = begin
+
+    def forward(done: float) -> None:
+        nonlocal furthest
+        furthest = max(furthest, done)
+        report(furthest)
+
+    token = _outer.set((forward, begin, size))
     try:
         yield
     finally:
@@ -63,6 +73,7 @@ def progress_bar(description: str, total: float, show: bool | None = None) -> It
     """A progress bar over `total` units of work; yields a function to call with the work done so far.
 
     `show=None` shows the bar only when standard error is a terminal, or in a notebook; True and False decide, all else is refused.
+    Inside `part_of` none is shown, even where `show` is True: the larger bar moves instead (and stands still for False).
     """
     show = _checks.progress(show)
     outer = _outer.get()

@@ -73,6 +73,36 @@ def test_an_observable_that_never_works_is_said_at_once():
 def test_who_runs_out_of_implicit_steps_while_tokens_rotate_is_told_to_go_explicitly():
     model = ms.Attention(dim=2, beta=2.0, value=np.array([[0.1, -3.0], [3.0, 0.1]]))
     start = ms.sphere.uniform(5, dim=2, seed=5)
-    with pytest.warns(errors.StoppedEarlyWarning, match="method=.tsit5."):
-        ms.simulate(model, start, until=1e5, max_steps=3000, progress=False)
+    for options, horizon in (({"until": 1e5}, "use a shorter horizon"), ({"until": "settled"}, "give a horizon")):
+        for method in ("auto", "rodas"):
+            with pytest.warns(errors.StoppedEarlyWarning):
+                run = ms.simulate(model, start, **options, max_steps=3000, method=method, progress=False)
+            assert run.message == (
+                f"stopped after 3000 steps at t = {run.end:.6g}: the leading eigenvalues of the value matrix are the complex pair 0.1 "
+                "+- 3 i, so token 1 rotates for ever and the others follow it, which asks for short steps; "
+                f"{horizon}; up to about t = 3.33e+05 method='tsit5' may do"
+            )
     assert ms.simulate(model, start, until=1e5, max_steps=3000, method="tsit5", progress=False).status == "success"
+
+
+def test_who_runs_out_of_implicit_steps_before_a_near_end_is_told_of_explicit_ones():
+    """Where nobody knows why: no eigenvalue is complex."""
+    x = ms.sphere.uniform(40, dim=2, seed=0)
+    model = ms.Attention(dim=2, beta=32.0)
+    said = "stopped after 120 steps at t = {:.6g}; raise max_steps"
+    for until, more in ((1e5, ", or try method='tsit5'"), (1e30, "")):
+        with pytest.warns(errors.StoppedEarlyWarning):
+            run = ms.simulate(model, x, until=until, max_steps=120, progress=False)
+        assert run.notes["segments"][-1]["method"] == "rodas"
+        assert run.message == said.format(run.end) + more
+
+
+def test_why_steps_ran_out_is_said_in_a_schedule():
+    """In the steps and the time of the whole, and with the reason, which was left out."""
+    model = ms.Attention(dim=2, beta=2.0, value=np.array([[0.1, -3.0], [3.0, 0.1]]))
+    plan = ms.Schedule(((0.0, ms.Attention(dim=2, beta=2.0)), (5.0, model)))
+    with pytest.warns(errors.StoppedEarlyWarning):
+        run = ms.simulate(plan, ms.sphere.uniform(5, dim=2, seed=5), until=1e5, max_steps=3000, progress=False)
+    assert run.message.startswith(
+        f"stopped after 3000 steps at t = {run.end:.6g}: the leading eigenvalues of the value matrix are"
+    )

@@ -181,7 +181,9 @@ MEMBERS = {
 @pytest.mark.parametrize("change", MEMBERS)
 def test_members_are_those_that_were_computed(stats, tmp_path, change):
     """Number and seed say how to compute a member again."""
-    with pytest.raises(InvalidInputError, match=r"members? of stats .* or the number"):
+    with pytest.raises(
+        InvalidInputError, match=r"members? of stats .* or the number .*assign_coords\(place=\('member', "
+    ):
         ms.save_ensemble(MEMBERS[change](stats), tmp_path / "stats.zarr")
     assert not (tmp_path / "stats.zarr").exists()
 
@@ -437,6 +439,55 @@ def test_ensembles_of_two_models_do_not_take_the_name_of_one(tmp_path):
             use(mixed)
     assert not (tmp_path / "mixed.zarr").exists()
     ms.summarize(xr.concat([cold, hot], "member", combine_attrs="drop_conflicts"))
+
+
+def test_ensembles_of_two_models_and_seeds_do_not_take_the_name_of_one(tmp_path):
+    """Of different seeds nothing repeats: all members were saved, "as computed", under the model and the radius of the first."""
+    options = {"tokens": 4, "members": 3, "times": [1.0], "engine": "reference"}
+
+    def made(seed, beta=4.0, radius=0.1, **more):
+        observe = {"many": ms.observe.clusters(radius)}
+        return ms.ensemble(ms.Attention(dim=2, beta=beta), seed=seed, observe=observe, **(options | more))
+
+    first = made(0)
+    for number, other in enumerate((made(1, beta=9.0), made(1, radius=0.2), made(1, tokens=5), made(1, rtol=1e-4))):
+        with pytest.raises(
+            InvalidInputError,
+            match=r"3 members of stats .* than the attributes of stats say.* combine_attrs='drop_conflicts'",
+        ):
+            ms.save_ensemble(xr.concat([first, other], "member"), tmp_path / "joined.zarr")
+        assert not (tmp_path / "joined.zarr").exists()
+        kept = xr.concat([first, other], "member", combine_attrs="drop_conflicts")
+        ms.save_ensemble(kept, tmp_path / f"{number}.zarr")
+        assert "not checked" in ms.load_ensemble(tmp_path / f"{number}.zarr").attrs["values"]
+    for name, how in (("override", {}), ("drop", {"combine_attrs": "drop_conflicts"})):
+        ms.save_ensemble(xr.concat([first, made(1)], "member", **how), tmp_path / name)
+        assert ms.load_ensemble(tmp_path / name).attrs["values"] == "as computed"
+
+
+def test_drawn_models_of_several_seeds_are_joined(tmp_path):
+    """Their attribute model names the first of them, and their method may be that of a few: both depend on the seed."""
+
+    def drawn(generator):
+        return ms.Attention(dim=2, beta=float(generator.uniform(1.0, 9.0)))
+
+    def other(generator):
+        return ms.Attention(dim=2, beta=float(generator.uniform(10.0, 90.0)))
+
+    options = {"tokens": 5, "members": 3, "times": [0.0, 1.0], "engine": "reference", "observe": {"cosine": COSINE}}
+    one, two, stranger = (ms.ensemble(draw, seed=seed, **options) for seed, draw in enumerate((drawn, drawn, other)))
+    assert one.attrs["model"] != two.attrs["model"]
+    ms.save_ensemble(xr.concat([one, two], "member"), tmp_path / "joined.zarr")
+    assert ms.load_ensemble(tmp_path / "joined.zarr").attrs["values"] == "as computed"
+    with pytest.raises(InvalidInputError, match="3 members of stats"):
+        ms.save_ensemble(xr.concat([one, stranger], "member"), tmp_path / "other.zarr")
+
+
+def test_attributes_that_cannot_be_checked_are_not_as_computed(stats, tmp_path):
+    """Without `computed` any model was saved beside values "as computed"."""
+    edited = without("computed")(stats.copy()).assign_attrs(model=ms.Attention(dim=2, beta=9.0).to_json())
+    ms.save_ensemble(edited, tmp_path / "stats.zarr")
+    assert "not checked" in ms.load_ensemble(tmp_path / "stats.zarr").attrs["values"]
 
 
 def test_members_that_are_there_twice_are_told(tmp_path, recwarn):

@@ -58,6 +58,15 @@ def test_other_datasets_make_no_run(data):
         ms.Run(data)
 
 
+def test_an_ensemble_makes_no_run():
+    """It was said to lack an attribute that it has."""
+    stats = ms.ensemble(MODEL, tokens=4, members=2, times=[1.0], seed=0, engine="reference")
+    with pytest.raises(InvalidInputError, match="its attribute 'computed' is not that of a run"):
+        ms.Run(stats)
+    with pytest.raises(InvalidInputError, match="it lacks the attribute 'computed'"):
+        ms.Run(xr.Dataset())
+
+
 def test_times_go_forward():
     run = ms.simulate(MODEL, START, times=[0.0, 1.0, 5.0])
     with pytest.raises(InvalidInputError, match="times of a run increase"):

@@ -121,10 +121,13 @@ def test_a_part_of_a_larger_work_moves_its_bar():
             report(400.0)
         with _progress.progress_bar("another", 1.0, show=False) as report:
             report(0.5)
-    assert heard == [5.5, 13.0, 13.0]
+        with _progress.progress_bar("a second one", 1.0, show=True) as report:
+            report(0.1)  # was 4.0: the bar went back
+            report(1.0)
+    assert heard == [5.5, 13.0, 13.0, 13.0, 13.0]
     with _progress.progress_bar("run", 200.0, show=False) as report:
         report(50.0)
-    assert len(heard) == 3
+    assert len(heard) == 5
 
 
 def test_short_work_shows_nothing(page, monkeypatch):

@@ -83,13 +83,15 @@ class Steering:
         if self.achieved is not None and self.off is not None:
             seen = f"{self.achieved:.4g}" + ("" if self.undisturbed else ", and earlier merges moved")
             if self.event is not None and math.isfinite(self.off):
-                late = f"{abs(self.off):.2g} decades {'late' if self.off > 0 else 'early'}"
-                seen += f" ({late}; up to {self.tolerance:.2g} are left as they are)"
+                late = f"{abs(self.off):.2g} decades {'late' if self.off > 0 else 'early'}" if self.off else "on time"
+                close = "are left as they are" if abs(self.off) <= self.tolerance else "would do"
+                seen += f" ({late}; up to {self.tolerance:.2g} {close})"
         return {
             "goal": f"{goal} {'before' if self.event is None else 'at'} t = {self.at:.4g}",
             "without": f"t = {before:.4g}",
             "beta": f"{self.beta:.6g}, and {self.changed:.6g} from t = {self.window[0]:.4g} to {self.window[1]:.4g}",
             "simulated": seen and f"t = {seen}",
+            "goal met": {None: "", True: "yes", False: "no"}[self.met],
         }
 
     def __repr__(self) -> str:

@@ -328,9 +328,9 @@ def _verified(goal: _Goal, steering: Steering, progress: bool | None) -> Steerin
     aim, best, least = goal.at, None, math.inf
     for _ in range(CORRECTIONS + 1):
         steering = _simulated(goal, steering, progress)
+        off = steering.off
         assert steering.run is not None
-        assert steering.achieved is not None
-        off = math.log10(steering.achieved) - math.log10(goal.at) if steering.achieved < math.inf else math.inf
+        assert off is not None
         if best is None or abs(off) < least:
             best, least = steering, abs(off)
         sure = goal.event is None or not math.isfinite(off) or steering.run.status != "success"

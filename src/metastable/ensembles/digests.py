@@ -29,7 +29,7 @@ TIMES = "time_digests"
 VALUES = "values"
 """Attribute that says of the numbers of an ensemble one of the following."""
 AS_COMPUTED = "as computed"
-NOT_CHECKED = "a selection of times or observables, or joined: not checked against what was computed"
+NOT_CHECKED = "a selection of times or observables, joined, or without the attribute 'computed': not checked against what was computed"
 
 COUNTERS = ("accepted", "rejected", "evaluations")
 WHO = ("member", "member_seed", "status", *COUNTERS)
@@ -38,7 +38,10 @@ LENGTHS = ("delta", "radius")
 """Lengths of observables: attributes of an observable, or, where the model of each member sets them, variables (`clusters_radius`)."""
 CURRENT = ("members", "seed", "status", "failure")
 """Attributes that depend on who the members are, which `save_ensemble` brings up to date."""
+DRAWN = ("model", "method", "engine", "interaction")
+"""Attributes that, where each member has a model of its own, depend on the seed: on the first model, or on all of them."""
 
+JOIN = "ensembles that differ in more than the seed are joined with combine_attrs='drop_conflicts'"
 REFUSED = "saved as an ensemble; add yours under another name, stats.assign(mine=...), or keep what you changed with stats.to_zarr"
 
 CHUNK = 2**20
@@ -55,7 +58,8 @@ def sealed(stats: xr.Dataset, observables: Iterable[str]) -> xr.Dataset:
         "interrupted": stats.attrs["status"] == "interrupted",
         "failure": seal.digest_of(stats.attrs["failure"]) if "failure" in stats.attrs else None,
     }
-    found = stats.assign({DIGEST: ("member", _digests(stats, names))})
+    known["origin"] = _origin(stats.attrs["model"], known["attributes"], known["observables"])
+    found = stats.assign({DIGEST: ("member", _digests(stats, names, known["origin"]))})
     told = {
         TIMES: " ".join(_digests_of_times(stats)),
         VALUES: AS_COMPUTED,
@@ -64,18 +68,35 @@ def sealed(stats: xr.Dataset, observables: Iterable[str]) -> xr.Dataset:
     return found.assign_attrs(told)
 
 
+def _origin(model: str, attributes: dict[str, str], observables: dict[str, dict[str, str]]) -> str:
+    """A digest of what all members of an ensemble, and of those of other seeds that may be joined with it, have in common."""
+    told = json.loads(model)
+    drawn = told.get("kind") == "drawn"
+    shared = {name: digest for name, digest in attributes.items() if not (drawn and name in DRAWN)}
+    return seal.digest_of([shared, observables, told["by"] if drawn else None])
+
+
+def _sealed_with(stats: xr.Dataset) -> dict[str, Any] | None:
+    """What `sealed` has put down; None where it is not there any more."""
+    try:
+        known = json.loads(stats.attrs[seal.SEAL])
+        return {name: known[name] for name in ("attributes", "observables", "interrupted", "failure", "origin")}
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def check_attributes(stats: xr.Dataset) -> None:
     """Refuse attributes that say something else than when the ensemble was computed: its model, how it went, the radius of clusters.
 
-    Ensembles that were joined with combine_attrs='drop_conflicts' and differ in them have none that could be checked.
+    Ensembles that were joined with combine_attrs='drop_conflicts' and differ in them have none that could be checked (nor do their
+    values count as checked then, see `check`).
     """
-    try:
-        known = json.loads(stats.attrs[seal.SEAL])
-        attributes, observables, interrupted, failure = (
-            known[name] for name in ("attributes", "observables", "interrupted", "failure")
-        )
-    except (KeyError, TypeError, ValueError):
+    known = _sealed_with(stats)
+    if known is None:
         return
+    attributes, observables, interrupted, failure = (
+        known[name] for name in ("attributes", "observables", "interrupted", "failure")
+    )
     there = stats.attrs
     changed = [
         f"the attribute {name}"
@@ -90,8 +111,8 @@ def check_attributes(stats: xr.Dataset) -> None:
         changed += [f"the {item} of {name}" for item, digest in now.items() if observables[name].get(item) != digest]
     if changed:
         raise InvalidInputError(
-            f"stats does not say any more what it said when it was computed ({', '.join(changed)}), so it is not {REFUSED}; ensembles "
-            "that differ in more than the seed are joined with combine_attrs='drop_conflicts'"
+            f"stats does not say any more what it said when it was computed ({', '.join(changed)}), so it is not {REFUSED}; "
+            f"{JOIN}"
         )
 
 
@@ -103,9 +124,10 @@ def _digests_of_attributes(attributes: Any) -> dict[str, str]:
 def check(stats: xr.Dataset) -> str:
     """What can be said of the numbers of an ensemble (`VALUES`); refuses those that are not as they were computed.
 
-    The digest of a member is that of all its observables at all times: where some were left out, nothing can be said.
+    The digest of a member is that of all its observables at all times, and of the attributes that it was computed with: where some
+    were left out, nothing can be said.
     """
-    known, found = stats.attrs.get(TIMES), stats.get(DIGEST)
+    made, known, found = _sealed_with(stats), stats.attrs.get(TIMES), stats.get(DIGEST)
     if not isinstance(known, str) or "time" not in stats.coords:
         return NOT_CHECKED
     known, times = known.split(), _digests_of_times(stats)
@@ -121,16 +143,25 @@ def check(stats: xr.Dataset) -> str:
     except (KeyError, TypeError, ValueError):
         return NOT_CHECKED
     said = all(name in stats.variables and stats[name].dims == ("member",) for name in (*WHO, *_lengths(stats, names)))
-    if not (whole and said) or found is None or found.dims != ("member",) or sorted(times) != sorted(known):
+    if (
+        made is None
+        or not (whole and said)
+        or found is None
+        or found.dims != ("member",)
+        or sorted(times) != sorted(known)
+    ):
         return NOT_CHECKED
     stats = stats.isel(time=[times.index(item) for item in known])
     numbers = all(stats[name].dtype.kind in "biuf" for name in names)
-    wrong = stats["member"].values[_digests(stats, names) != found.values if numbers else slice(None)].tolist()
+    changed = _digests(stats, names, made["origin"]) != found.values if numbers else slice(None)
+    wrong = stats["member"].values[changed].tolist()
     if wrong:
         shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
         raise InvalidInputError(
             f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, or the number "
-            f"(member), seed, status or steps are not, so they are not {REFUSED}"
+            "(member), seed, status or steps are not, or they were computed with another model, or otherwise, than the attributes of "
+            f"stats say, so they are not {REFUSED}; number members by a coordinate of your own, stats.assign_coords(place=('member', "
+            f"...)); {JOIN}"
         )
     return AS_COMPUTED
 
@@ -141,14 +172,14 @@ def _digests_of_times(stats: xr.Dataset) -> list[str]:
     return [f"{_hash(item):016x}"[:12] for item in known]
 
 
-def _digests(stats: xr.Dataset, observables: Iterable[str]) -> np.ndarray:
+def _digests(stats: xr.Dataset, observables: Iterable[str], origin: str) -> np.ndarray:
     """One number for each member (members,), the sum over all its values, and over what is said of it (`WHO`), of their bits mixed with
-    the place where they stand.
+    the place where they stand; and of the `origin`, so that members of another model are strangers to its attributes.
 
     53 bits of it: xarray makes floating-point numbers of whole ones on many ways (`where`), and they survive that.
     """
     members = stats.sizes["member"]
-    total = np.zeros(members, dtype=np.uint64)
+    total = np.full(members, _hash(origin.encode()), dtype=np.uint64)
     if members == 0:  # interrupted before the first one was finished
         return total.astype(np.int64)
     names = list(observables)

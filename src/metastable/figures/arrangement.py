@@ -19,6 +19,9 @@ MOST_CURVES = 10
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
+PARTS = ("mean", "low", "high")
+"""The arrays of `Reduced`."""
+
 
 @dataclass(frozen=True)
 class Reduced:
@@ -52,6 +55,12 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
         low, high = (array.reduce(np.nanquantile, over, q=level, keep_attrs=True) for level in (0.1, 0.9))
         return Reduced(array.mean(over), low, high)
+
+
+def numbered(reduced: Reduced) -> Reduced:
+    """With numbers along every dim that has no coordinate: titles and legends name the place of what they show by it."""
+    bare = {str(dim): np.arange(size) for dim, size in reduced.mean.sizes.items() if dim not in reduced.mean.coords}
+    return replace(reduced, **{name: getattr(reduced, name).assign_coords(bare) for name in PARTS})
 
 
 def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
@@ -120,18 +129,22 @@ def arrange(array: xr.DataArray, x: str | None = None, y: str | None = None, kin
 def with_values(reduced: Reduced, plan: Arrangement) -> Reduced:
     """Without the curves, and the values of panels, of which nothing is there yet: a sweep that runs is drawn as far as it is.
 
-    Axes of a picture stay whole, so that one sees what is missing. Where there is nothing at all everything stays.
+    For sweeps that are not finished: in others nothing is to come, and a panel without a value says so. Axes of a picture stay whole,
+    so that one sees what is missing. Where there is nothing at all everything stays.
     """
     known = reduced.mean.notnull()
     if not bool(known.any()):
         return reduced
     dims = [dim for dim in (plan.series, *plan.panels) if dim is not None]
     keep = {dim: known.any([other for other in known.dims if other != dim]).values for dim in dims}
-    return replace(reduced, **{name: getattr(reduced, name).isel(keep) for name in ("mean", "low", "high")})
+    return replace(reduced, **{name: getattr(reduced, name).isel(keep) for name in PARTS})
 
 
-def panels_of(reduced: Reduced, plan: Arrangement) -> list[dict[str, int]]:
-    """The places along `plan.panels` of every panel that has something to show (of all where none has), the last axis fastest."""
+def panels_of(reduced: Reduced, plan: Arrangement, all_of_them: bool = True) -> list[dict[str, int]]:
+    """The places of panels along `plan.panels`, the last axis fastest; where not all are wanted those that have something to show (all
+    where none has)."""
     shape = [reduced.mean.sizes[dim] for dim in plan.panels]
     places = [dict(zip(plan.panels, index)) for index in np.ndindex(*shape)]
+    if all_of_them:
+        return places
     return [place for place in places if bool(reduced.mean.isel(place).notnull().any())] or places

@@ -21,6 +21,7 @@ from metastable.figures.arrangement import (
     Arrangement,
     Reduced,
     arrange,
+    numbered,
     panels_of,
     reduce_members,
     select,
@@ -220,10 +221,11 @@ def phase_figure(
     single = [dim for dim in axes if chosen.sizes[dim] == 1 and dim not in (x, y)]
     if len(single) < len(axes):
         chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
-    reduced = reduce_members(chosen, keep=(x, y))
+    reduced = numbered(reduce_members(chosen, keep=(x, y)))
     plan = arrange(reduced.mean, x, y, kind)
-    reduced = with_values(reduced, plan)
-    panels = panels_of(reduced, plan)
+    whole = not _missing_tasks(array.attrs)
+    reduced = reduced if whole else with_values(reduced, plan)
+    panels = panels_of(reduced, plan, whole)
     if len(panels) > MOST_PANELS:
         raise InvalidInputError(
             f"{len(panels)} panels are too many to read; fix one of the axes {', '.join(plan.panels)} with at={{...}} (--at AXIS=VALUE)"
@@ -276,14 +278,19 @@ def _names(array: xr.DataArray, dims: Iterable[str]) -> str:
     return ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(array[dim].values.item())}" for dim in dims)
 
 
-def _left_out(attributes: Mapping[str, Any]) -> list[str]:
-    """What the heading says of tasks and members without values: attributes of `metastable.sweep.open_results`."""
+def _missing_tasks(attributes: Mapping[str, Any]) -> str:
+    """How much of a sweep is done, in words; "" where all of it is. From attributes of `metastable.sweep.open_results`."""
     done, tasks, lost = (int(attributes.get(name, 0)) for name in (DONE_TASKS, TASKS, FAILED_TASKS))
-    missing = ""
-    if done < tasks:
-        missing = f"{done} of {counted(tasks, 'task')} of the sweep {'is' if done == 1 else 'are'} done"
-        missing += f", {lost} failed" if lost else ""
-    return [missing, left_out(int(attributes.get(STOPPED_EARLY, 0)), int(attributes.get(FAILED, 0)), "the sweep")]
+    if done >= tasks:
+        return ""
+    said = f"{done} of {counted(tasks, 'task')} of the sweep {'is' if done == 1 else 'are'} done"
+    return said + (f", {lost} failed" if lost else "")
+
+
+def _left_out(attributes: Mapping[str, Any]) -> list[str]:
+    """What the heading says of tasks and members without values."""
+    early, failed = (int(attributes.get(name, 0)) for name in (STOPPED_EARLY, FAILED))
+    return [_missing_tasks(attributes), left_out(early, failed, "the sweep")]
 
 
 def _short(value: Any) -> str:

@@ -8,7 +8,7 @@ stability at about 3 over the size of V, while the implicit one lengthens them b
 - models that `rodas` refuses: explicit all the way, with a note that says why;
 - else explicit in stretches of doubling length until the mean step of a stretch comes near its stability limit, at the latest
   after `LAST_STRETCH`;
-- where explicit steps of that length cannot reach the end (too many, or later than `LATEST`), implicit from there on;
+- where explicit steps of that length cannot reach the end (too many, or later than `plan.LATEST`), implicit from there on;
 - else both are tried (`TRIAL` implicit steps, if the rest is worth them) and the one that gets further for the same work goes on, in
   rounds of doubling length. After each the slower one has another trial, unless it was slower by `DECISIVE`.
 
@@ -27,7 +27,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas, work
-from metastable.integrate.plan import Plan, size_of_value
+from metastable.integrate.plan import LATEST, Plan, size_of_value
 from metastable.integrate.solution import Resume, Solution, Statistics, one_after_the_other, out_of_steps, part_of_run
 
 FIRST_STRETCH = 8.0
@@ -36,8 +36,6 @@ LAST_STRETCH = 64.0
 """From here on the implicit method is tried, whatever the steps look like."""
 STABLE_STEP = 1.5
 """A mean step from here on (half of the stability limit of Tsit5) says that stability, not accuracy, sets it."""
-LATEST = 1e6
-"""Beyond this time (in units of the inverse size of V) rounding errors of explicit steps move clusters at rest: implicit ones only."""
 TRIAL = 8
 """Implicit steps of a trial: they may grow by a factor of ten each."""
 PAYS = 4.0
@@ -223,7 +221,7 @@ def _resume(parts: list[_Part]) -> Resume | None:
 
 
 def _other_way(course: _Course) -> str:
-    """Advice for who ran out of implicit steps where explicit ones might do: what rotates for ever asks for short steps of both."""
+    """Advice for who ran out of implicit steps, nobody knows why, before an end that explicit ones may reach: theirs may be fewer."""
     size = size_of_value(course.plan.model)
     far = course.plan.save.settled or course.until * size > LATEST
     return "" if far or course.parts[-1].method != "rodas" else ", or try method='tsit5'"
@@ -236,10 +234,12 @@ def _join(course: _Course) -> Solution:
         wanted = course.plan.save.within(part.begin, part.end)
         solution = part_of_run(part.solution, part.shift, part.end, wanted, first=not kept)
         kept.append(replace(solution, statistics=part.work))
-    whole, message = one_after_the_other(kept), kept[-1].message
-    if message.startswith("stopped after"):
-        # Of all steps, those of the other parts too. Why they were not enough is behind a colon, where the last part knows.
-        counted, reason = out_of_steps(course.t, course.plan.accuracy.max_steps)[1], message.partition(": ")[2]
-        message = f"{counted.partition(';')[0]}: {reason}" if reason else f"{counted}{_other_way(course)}"
+    whole = one_after_the_other(kept)
+    message, reason = whole.message, whole.steps_ran_out
+    if reason is not None:
+        # Of all steps, those of the other parts too.
+        message = out_of_steps(course.t, course.plan.accuracy.max_steps, reason)[1] + (
+            "" if reason else _other_way(course)
+        )
     notes = {**whole.notes, "segments": _segments(course.parts)}
     return replace(whole, message=message, notes=notes, resume=_resume(course.parts))

@@ -314,13 +314,14 @@ def integrate(
             march.first_step(accuracy.tolerance, stops[0])
     recorder.begin(begin, start)
     status: Status = "success"
-    message = ""
+    message, ran_out = "", None
     for stop in stops:
         # Just before a jump the right-hand side of the left side is meant.
         latest = until if stop == until else float(np.nextafter(stop, 0.0))
         while march.t < stop and status == "success":
             if march.accepted + march.rejected >= max_steps:
                 status, message = out_of_steps(march.t, max_steps)
+                ran_out = ""
             elif recorder.bytes_kept > DENSE_LIMIT:
                 status, message = dense_overflow(march.t)
             elif not march.attempt(stop, latest, recorder, limit):
@@ -337,6 +338,7 @@ def integrate(
         recorder.dense(),
         message,
         resume=None if status == "diverged" else march.landing or march.here(recorder),
+        steps_ran_out=ran_out,
     )
 
 

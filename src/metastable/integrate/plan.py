@@ -26,6 +26,8 @@ SDE_STEP = 0.01
 """Default step of `method="sde"`; shorter for strong noise in high dimension (`sde.default_step`)."""
 SETTLED_HORIZON = 1e300
 """How far `until="settled"` may go: double precision ends near here."""
+LATEST = 1e6
+"""Beyond this time (in units of the inverse size of V) rounding errors of explicit steps move clusters at rest: implicit ones only."""
 SHORT = 1e3
 """Horizons up to this (times the size of V) are explicit: some hundred steps of stable length."""
 SHORT_DENSE = 3e4

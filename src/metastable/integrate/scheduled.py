@@ -60,8 +60,8 @@ def _message(begin: float, solution: Solution, max_steps: int) -> str:
     reached = begin + solution.end
     if solution.status == "diverged":
         return diverged(reached)[1]
-    if solution.status == "max_steps" and not solution.message.startswith("dense output"):
-        return out_of_steps(reached, max_steps)[1]
+    if solution.steps_ran_out is not None:
+        return out_of_steps(reached, max_steps, solution.steps_ran_out)[1]
     return f"{solution.message} (times counted from the joint at t = {begin:g})"
 
 

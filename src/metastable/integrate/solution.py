@@ -33,9 +33,10 @@ def tally(statuses: np.ndarray) -> str:
     return ", ".join(f"{count} {name}" for name, count in zip(*np.unique(statuses, return_counts=True)))
 
 
-def out_of_steps(t: float, max_steps: int) -> tuple[Status, str]:
-    """Status and message of a run that has used up its steps."""
-    return "max_steps", f"stopped after {max_steps} steps at t = {t:.6g}; raise max_steps"
+def out_of_steps(t: float, max_steps: int, reason: str = "") -> tuple[Status, str]:
+    """Status and message of a run that has used up its steps; `reason`: why they were not enough, and what to do, where known."""
+    more = f": {reason}" if reason else "; raise max_steps"
+    return "max_steps", f"stopped after {max_steps} steps at t = {t:.6g}{more}"
 
 
 def dense_overflow(t: float) -> tuple[Status, str]:
@@ -234,6 +235,8 @@ class Solution:
     """Anything worth recording about the way (for example where an automatic method switched)."""
     resume: Resume | None = None
     """Where it can be taken up (`integrate.extend`); None where nothing can go on."""
+    steps_ran_out: str | None = None
+    """The `reason` of `out_of_steps` where that is how it ended ("" where none is known), else None: for who joins several."""
 
     @property
     def end(self) -> float:

@@ -83,9 +83,10 @@ def _curves(variants: Mapping[str, Variant]) -> tuple[dict[str, Any], dict[str, 
 
 
 def pictures(study: Study, report: Report | None = None) -> dict[str, Figure]:
-    """All pictures by name; `report` hears how many are drawn."""
+    """All pictures by name; `report` hears how many of `PICTURES` are drawn, or left out."""
     from metastable.figures import flow_view
 
+    told = report or (lambda done: None)
     found: dict[str, Figure] = {
         "what-if": flow_view.what_if_page(
             _curves(study.stack), _curves(study.loop), layer=study.layer, until=study.choices.until
@@ -102,16 +103,17 @@ def pictures(study: Study, report: Report | None = None) -> dict[str, Figure]:
             True,
         ),
     )
-    for place, (name, variant, title, label, log) in enumerate(chosen, start=1):
-        if report is not None:
-            report(float(place))
+    told(1.0)
+    for place, (name, variant, title, label, log) in enumerate(chosen, start=2):
         if variant is not None:
             tree, words = merges(study, variant)
             found[name] = flow_view.merge_page(
                 tree, variant.run.text, end=variant.run.end, title=title, label=label, log=log, words=words
             )
+        told(float(place))
     if study.parts is not None:
         found["parts"] = flow_view.decomposition_page(study.parts)
+    told(float(PICTURES))
     return found
 
 
@@ -119,22 +121,26 @@ def write(out: Path, study: Study, source: str, text_name: str, *, progress: boo
     """report.html (self-contained), its pictures, what-if.csv, curves.csv and parts.csv; `progress` as in `flow_study.study`."""
     from metastable.figures import style
 
-    with progress_bar("pictures", float(PICTURES), progress) as report:
+    with progress_bar("pictures", 3.0 * PICTURES, progress) as report:
         drawn = pictures(study, report)
-    images = {}
-    for name, page in drawn.items():
-        buffer = io.BytesIO()
-        page.savefig(buffer, format="png", dpi=150)
-        images[name] = base64.b64encode(buffer.getvalue()).decode()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        written = [path for name, page in drawn.items() for path in style.save(page, out / name)]
-        written += _tables(out, study)
-        report = out / "report.html"
-        stores.write_file(report, _page(study, images, source, text_name).encode())
-    except OSError as reason:
-        raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
-    return [report, *written]
+        images: dict[str, str] = {}
+        for place, (name, page) in enumerate(drawn.items(), start=1):
+            buffer = io.BytesIO()
+            page.savefig(buffer, format="png", dpi=150)
+            images[name] = base64.b64encode(buffer.getvalue()).decode()
+            report(PICTURES + PICTURES * place / len(drawn))
+        written: list[Path] = []
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for place, (name, page) in enumerate(drawn.items(), start=1):
+                written += style.save(page, out / name)
+                report(2.0 * PICTURES + PICTURES * place / len(drawn))
+            written += _tables(out, study)
+            target = out / "report.html"
+            stores.write_file(target, _page(study, images, source, text_name).encode())
+        except OSError as reason:
+            raise StoreError(f"cannot write to {out}: {reason}; choose another folder") from reason
+    return [target, *written]
 
 
 def _tables(out: Path, study: Study) -> list[Path]:

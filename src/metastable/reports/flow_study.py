@@ -155,6 +155,7 @@ def study(
         layer = flow.depth // 3 if choices.layer is None else choices.layer
         layer = check_layers(layer, None, flow.depth)[0]
         done = 1.0
+        report(done)
         for place, (kind, name) in enumerate(steps):
             told(f"run {place + 1} of {len(steps)}: {kind}, {name}")
             more = (
@@ -174,6 +175,7 @@ def study(
             parts = flow.decompose(text, max_tokens=choices.max_tokens, drop_first=choices.drop_first)
         except UnsupportedError as reason:
             parts, refused["decomposition"] = None, str(reason)
+        report(done + 1.0)
     measured = len(next(iter(found["stack"].values())).run.start)
     return Study(flow, choices, layer, measured, found["stack"], found["loop"], refused, parts)
 

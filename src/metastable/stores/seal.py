@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SEAL = "computed"
-"""Attribute of the dataset of a run: JSON with digests of its `attributes` and `texts`, and the names of its `variables`."""
+"""Attribute of the dataset of a run: JSON with digests of its `attributes` and `texts`, and the names of its `variables`. An ensemble
+has it in another form (`ensembles.digests`): digests of its `attributes` and `observables`, how it ended, and its `origin`."""
 
 
 def put(dataset: xr.Dataset, names: dict[str, list[Any]]) -> None:
@@ -48,8 +49,13 @@ def check(dataset: xr.Dataset) -> None:
         known = json.loads(dataset.attrs[SEAL])
         variables, texts, attributes = (known[name] for name in ("variables", "texts", "attributes"))
     except (KeyError, TypeError, ValueError):
+        there = (
+            f"its attribute {SEAL!r} is not that of a run"
+            if SEAL in dataset.attrs
+            else f"it lacks the attribute {SEAL!r}"
+        )
         raise InvalidInputError(
-            f"dataset is not that of a run (it lacks the attribute {SEAL!r}); runs come from metastable.simulate and metastable.load"
+            f"dataset is not that of a run ({there}); runs come from metastable.simulate and metastable.load"
         ) from None
     there = dataset.variables
     changed = [name for name in variables if name not in there or not (name in texts or lent(there[name].values))]

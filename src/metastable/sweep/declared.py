@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metastable.errors import MetastableError, SweepError
+from metastable.errors import SweepError
 from metastable.sweep import axes, own
 
 
@@ -45,6 +45,11 @@ def table_of(item: Any, where: str) -> dict[str, Any]:
     path = own.path_of(type(item), where)
     table = {"kind": path, **axes.plain(held)}
     if _remade(type(item), table) != item:
+        for field in fields(item):
+            if field.init and getattr(item, field.name) is None and field.default is not None:
+                raise _unwritable(
+                    item, where, f"its field {field.name} is None, which tables cannot say, and not by default"
+                )
         raise _unwritable(item, where, f"{type(item).__name__} of the same fields is another one")
     return table
 
@@ -89,7 +94,7 @@ def _remade(maker: Any, table: Mapping[str, Any]) -> Any:
     arguments = {name: _tuples(value) for name, value in table.items() if name != "kind"}
     try:
         return maker(**arguments)
-    except (MetastableError, TypeError, ValueError):
+    except Exception:  # making it may run somebody's code
         return None
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from metastable.cli.checkpoints import geometry
 from metastable.cli.flow import flow
 from metastable.cli.meaning import meaning
 from metastable.errors import ContextLengthError, InvalidInputError, StoreExistsError, UnknownArchitectureError
+from metastable.reports import flow_page, flow_study
 from metastable.reports.flow_study import loop_times
 from tests.unit.checkpoints.flow_models import VOCABULARY
 from tests.unit.checkpoints.flow_models import build as build_model
@@ -49,6 +51,26 @@ def stands_alone(page: str) -> None:
     assert not re.search(r'(src|href)="(?!data:image/png;base64,|#)', page)
     assert 'name="viewport"' in page
     assert "<b>$" not in page
+
+
+def test_bars_of_a_flow_move_to_their_ends(folder: Path, text: Path, tmp_path: Path, monkeypatch) -> None:
+    """Loading, the decomposition and the last pictures were never reported, and pages were rendered behind the bar."""
+    heard: dict[str, list[float]] = {}
+    totals: dict[str, float] = {}
+
+    @contextmanager
+    def bar(description, total, show=None):
+        totals[description] = total
+        yield heard.setdefault(description, []).append
+
+    for module in (flow_study, flow_page):
+        monkeypatch.setattr(module, "progress_bar", bar)
+    flow(str(folder), text=text, layer=1, until=20.0, out=tmp_path / "out")
+    assert heard["flow"][0] == 1.0
+    assert heard["flow"][-2:] == [totals["flow"] - 1.0, totals["flow"]]
+    assert heard["flow"] == sorted(heard["flow"])
+    assert heard["pictures"] == [float(place) for place in range(1, 16)]
+    assert totals["pictures"] == 15.0
 
 
 def test_flow_writes_a_report_that_stands_alone(folder: Path, text: Path, tmp_path: Path, capsys) -> None:

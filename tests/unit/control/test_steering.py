@@ -92,6 +92,10 @@ def test_nothing_merges_before_its_time(run, tree):
     assert found.met
     assert not replace(found, achieved=0.5 * at).met
     assert "Steering" in found._repr_html_()
+    assert found.facts["goal met"] == "yes"
+    missed = replace(found, achieved=0.5 * at)
+    assert missed.facts["goal met"] == "no"
+    assert "goal met no" in repr(missed)
 
 
 def test_how_far_a_merge_may_be_off_is_said(run, tree):
@@ -110,6 +114,20 @@ def test_how_far_a_merge_may_be_off_is_said(run, tree):
     assert unseen.met is None
     assert unseen.off is None
     assert unseen.facts["simulated"] == ""
+    assert unseen.facts["goal met"] == ""
+
+
+def test_a_goal_that_is_not_met_is_said_to_be_so(run, tree):
+    """Two decades late read "up to 0.1 are left as they are", as if that were near enough; and on time was "early"."""
+    row, at = len(tree) - 1, float(tree.time[-1] ** 1.1)
+    found = schedule(run, (tree.child[row], tree.parent[row]), at=at, verify=False)
+    late, met = (replace(found, run=run, achieved=time) for time in (100.0 * at, at))
+    assert late.facts["goal met"] == "no"
+    assert f"(2 decades late; up to {late.tolerance:.2g} would do)" in late.facts["simulated"]
+    assert met.facts["goal met"] == "yes"
+    assert f"(on time; up to {met.tolerance:.2g} are left as they are)" in met.facts["simulated"]
+    moved = replace(met, undisturbed=False)
+    assert moved.facts["goal met"] == "no"
 
 
 def test_what_is_returned_was_simulated(run, tree, monkeypatch):

@@ -246,6 +246,11 @@ def test_a_class_by_its_import_path_has_fields_that_may_be_formulas():
         (toy.Near((0.1,), note="fast"), "its field note is 'fast'"),
         (toy.Near((float("inf"),)), "finite numbers"),
         (toy.Near([0.1]), "its field radii is"),
+        (
+            toy.Level(level=None),
+            "its field level is None, which tables cannot say, and not by default",
+        ),  # "is another one"
+        (toy.Level(needed=8), "Level of the same fields is another one"),  # a bare RuntimeError
     ],
 )
 def test_what_no_table_says_is_refused_with_the_way_that_is_left(item, word):

@@ -186,7 +186,7 @@ def test_a_picture_tells_members_that_failed_from_those_that_stopped(results):
 
 def test_a_sweep_that_runs_is_drawn_as_far_as_it_is(results):
     """Panels and legends had a place for everything that is still to come."""
-    results = results.copy()
+    results = results.copy().assign_attrs(tasks=14, done_tasks=7)
     results[1, :] = np.nan
     page = phase.phase_figure(results)
     assert [ax.get_title(loc="left") for ax in page.axes[:-1]] == ["mask = causal"]
@@ -195,9 +195,52 @@ def test_a_sweep_that_runs_is_drawn_as_far_as_it_is(results):
     # Of two axes of panels those places are left out that nobody has come to.
     both = xr.concat([results, results], dim="draw_of_value").assign_coords(draw_of_value=[0, 1])
     both[1, 0, 3:] = np.nan
+    assert both.attrs["tasks"] == 14
     page = phase.phase_figure(both, x="time", kind="curves", at={"beta": 256.0})
     assert len([ax for ax in page.axes if ax.axison]) == 1
-    assert len(phase.phase_figure(results * np.nan).axes) == 3  # where there is nothing, nothing is left out
+    # Where there is nothing, nothing is left out.
+    assert len(phase.phase_figure((results * np.nan).assign_attrs(results.attrs)).axes) == 3
+
+
+def test_panels_without_values_stay_in_a_sweep_that_is_finished(results):
+    """A mask under which a quantity is never a number vanished, and nothing said so."""
+    results = results.copy()
+    results[1, :] = np.nan
+    page = phase.phase_figure(results, contours=[2.0])
+    assert [ax.get_title(loc="left")[-6:] for ax in page.axes[:2]] == ["causal", "= full"]
+    page = phase.phase_figure(results, x="beta", kind="curves", at={"time": 90.0})
+    assert [text.get_text() for text in page.legends[0].get_texts()][:-1] == ["causal", "full"]
+    page = phase.phase_figure(results.sel(mask=["full"]), x="beta", kind="curves", at={"time": 90.0})
+    assert page.legends == []
+
+
+# ------------------------------------------------------------------------------------------------ axes without a coordinate
+
+
+@pytest.fixture
+def slots():
+    """A quantity over beta, time and three slots, which have no coordinate: an observable of one's own with dims=("slot",)."""
+    values = np.random.default_rng(0).uniform(1.0, 2.0, (5, 6, 3))
+    coords = {"beta": np.geomspace(4, 64, 5), "time": np.arange(1.0, 7.0)}
+    return xr.DataArray(values, dims=("beta", "time", "slot"), coords=coords, name="it")
+
+
+def test_panels_over_an_axis_without_a_coordinate_are_numbered(slots):
+    """A bare KeyError."""
+    page = phase.phase_figure(slots, x="beta", y="time")
+    assert [ax.get_title(loc="left")[-8:] for ax in page.axes[:3]] == ["slot = 0", "slot = 1", "slot = 2"]
+    part = slots.where(slots["slot"] != 1).assign_attrs(tasks=3, done_tasks=2)
+    page = phase.phase_figure(part, x="beta", y="time")
+    assert [ax.get_title(loc="left")[-8:] for ax in page.axes[:2]] == ["slot = 0", "slot = 2"]
+    assert phase.phase_figure(slots, x="beta", y="time", at={"slot": 2})._suptitle.get_text() == "slot = 2"
+
+
+def test_curves_of_an_axis_without_a_coordinate_keep_their_numbers(slots):
+    """The curve of slot 2 was called 1 where slot 1 had no value yet."""
+    part = slots.where(slots["slot"] != 1).assign_attrs(tasks=3, done_tasks=2)
+    page = phase.phase_figure(part, x="beta", kind="curves", at={"time": 2.0})
+    assert [text.get_text() for text in page.legends[0].get_texts()] == ["0", "2"]
+    assert page.axes[0].lines[-1].get_ydata() == pytest.approx(slots.sel(time=2.0, slot=2).values)
 
 
 def test_pictures_say_how_much_of_a_sweep_is_done(results):

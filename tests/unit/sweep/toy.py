@@ -105,3 +105,21 @@ class Near:
     def measure(self, states, *, start, model, times):
         angles = np.arccos(np.clip(states @ np.array(self.center), -1.0, 1.0))
         return (angles[..., None] < np.array(self.radii)).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class Level:
+    """An observable with fields that a table may not be able to say."""
+
+    level: Any = 0.5
+    needed: int = 1
+    dims = ()
+
+    def __post_init__(self):
+        if self.needed == 0:
+            raise RuntimeError("somebody's own")
+        if self.needed > 7:
+            object.__setattr__(self, "needed", 0)
+
+    def measure(self, states, *, start, model, times):
+        return (states[..., 0] > (self.level or 0.0)).mean(axis=1)

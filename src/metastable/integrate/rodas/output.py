@@ -9,7 +9,7 @@ import numpy as np
 
 from metastable._checks import FloatArray
 from metastable._progress import Report
-from metastable.integrate.plan import SETTLED_HORIZON
+from metastable.integrate.plan import LATEST, SETTLED_HORIZON, size_of_value
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.prepare import Prepared, rotation
 from metastable.integrate.solution import (
@@ -20,6 +20,7 @@ from metastable.integrate.solution import (
     Statistics,
     Status,
     dense_overflow,
+    out_of_steps,
     unchart,
     unresolved,
 )
@@ -149,13 +150,14 @@ class Integration:
         dense = None
         if self.steps:
             dense = Dense(self.prepared.chart, model.dim, *(np.concatenate(part) for part in zip(*self.steps)))
-        status, message = self._verdict(model, code)
+        ran_out = self._why_steps_ran_out(model) if code == control.EXHAUSTED else None
+        status, message = self._verdict(model, code, ran_out or "")
         # The counters begin with what a solution counts.
         statistics = Statistics(*self.journal.counters[: control.OUTPUTS].tolist())
-        return Solution(times, states, status, statistics, dense, message, notes, self._here(code))
+        return Solution(times, states, status, statistics, dense, message, notes, self._here(code), ran_out)
 
-    def _verdict(self, model: Attention, code: int) -> tuple[Status, str]:
-        """Status and message for the way the last march ended."""
+    def _verdict(self, model: Attention, code: int, reason: str) -> tuple[Status, str]:
+        """Status and message for the way the last march ended; `reason`: why steps ran out, where they did."""
         t, goal, times = self.t, self.goal, self.journal.times
         if code == control.SETTLED or (code == control.REACHED and goal.settle == 0.0):
             return "success", ""
@@ -172,21 +174,28 @@ class Integration:
             return "diverged", f"no step was short enough near t = {t:.6g}"
         if code == NO_ROOM:
             return dense_overflow(t)
-        message = f"stopped after {goal.max_steps} steps at t = {t:.6g}"
+        return out_of_steps(t, goal.max_steps, reason)
+
+    def _why_steps_ran_out(self, model: Attention) -> str:
+        """Why steps were not enough, and what to do; "" where nobody knows."""
         leading = rotation(model)
-        if leading is not None:
-            pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
-            return "max_steps", (
-                f"{message}: the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever "
-                "and the others follow it, which asks for short steps; give a horizon and method='tsit5', whose steps cost less"
-            )
-        return "max_steps", f"{message}; raise max_steps"
+        if leading is None:
+            return ""
+        pair = f"{leading.real:.4g} +- {abs(leading.imag):.4g} i"
+        horizon = "give a horizon" if self.goal.settle else "use a shorter horizon"
+        latest = LATEST / size_of_value(model)
+        return (
+            f"the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever and the others "
+            f"follow it, which asks for short steps; {horizon}; up to about t = {latest:.3g} method='tsit5' may do"
+        )
 
 
 def _end_of_time(model: Attention) -> str:
     """Why tokens may be on their way still where numbers end: clusters at opposite places wait for about exp(2 beta |Q^T K|)."""
-    decades = max(2.0 * head.beta * head.bilinear_size for head in model.all_heads) / math.log(10.0)
+    exponent = max(2.0 * head.beta * head.bilinear_size for head in model.all_heads)
+    decades = exponent / math.log(10.0)
     said = "where double precision ends, and more steps change nothing"
     if decades < math.log10(SETTLED_HORIZON) - 1.0:
-        return said
-    return f"{said}: clusters of this model wait for up to exp(2 beta), about 10^{decades:.0f}; lower beta, or give a horizon"
+        return f"{said}; give a horizon"
+    wait = f"exp(2 beta |Q^T K|) = exp({exponent:.4g}), about 10^{decades:.0f}"
+    return f"{said}: clusters of this model wait for up to {wait}; lower beta, or give a horizon"
