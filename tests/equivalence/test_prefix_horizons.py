@@ -9,7 +9,7 @@ import pytest
 import metastable as ms
 from metastable.errors import NumericalRangeError
 from metastable.integrate import rodas
-from metastable.integrate.rodas import solver
+from metastable.integrate.rodas import dense, solver
 
 
 def follow(model, x, times, rtol=1e-8):
@@ -135,3 +135,22 @@ def test_a_prefix_settles_at_one_place_whenever_that_is(dim, beta):
     x[:8] = x[0]
     both = (settled(model.replace(mask=mask), x, 1e-8).notes["settled"] for mask in (ms.Prefix(8), ms.Causal()))
     assert next(both) == pytest.approx(next(both), rel=3e-2, abs=100.0)
+
+
+@pytest.mark.parametrize("count", [65, 100, 200])
+def test_the_rate_of_a_block_whose_krylov_space_is_closed(count):
+    """Tokens at one place: -I + a matrix of rank d - 1. Behind two or three vectors there is rounding, whose values were made up (245)."""
+    matrix = np.kron(np.ones((count, count)) / count, np.eye(2)) - np.eye(2 * count)
+    assert dense.rate_of_block(matrix) == 0.0
+    assert dense.rate_of_block(matrix + 0.5 * np.eye(2 * count)) == pytest.approx(0.5, abs=1e-12)
+    noisy = matrix + 1e-3 * np.random.default_rng(0).normal(size=matrix.shape)
+    assert dense.rate_of_block(noisy) == pytest.approx(np.linalg.eigvals(noisy).real.max(), rel=0.3)
+
+
+@pytest.mark.parametrize("mask", [ms.Full(), ms.Prefix(80)])
+def test_gathered_tokens_reach_far_horizons_in_few_steps(mask):
+    """Beyond `EXACT_SIZE` coordinates steps were 0.002 long, for ever."""
+    model, start = ms.Attention(dim=3, beta=1.0, mask=mask), ms.sphere.uniform(100, dim=3, seed=1)
+    run = ms.simulate(model, start, times=[1e6], max_steps=400, progress=False)
+    assert run.status == "success"
+    np.testing.assert_allclose(run.final, run.final[:1].repeat(100, axis=0), atol=1e-6)

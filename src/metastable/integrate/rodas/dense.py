@@ -25,6 +25,8 @@ from metastable.kernels.cpu.memory import Reference, by_reference
 EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
 KRYLOV_SIZE = 40
+BREAKDOWN = 1e-12
+"""What is left of a vector, over the largest one, that is rounding: the space is closed, and a next vector would have made-up values."""
 RELATIVE_NOISE = 1e-13
 """Real parts below this times the largest entry cannot be told from rounding."""
 
@@ -73,8 +75,10 @@ def rate_of_block(matrix: FloatArray) -> float:
         # Deterministic and in general position, so that no mode is left out.
         basis[0] = np.random.default_rng(0).standard_normal(len(matrix))
         basis[0] /= np.linalg.norm(basis[0])
+        reach = 0.0
         for column in range(KRYLOV_SIZE):
             vector = matrix @ basis[column]
+            reach = max(reach, float(np.linalg.norm(vector)))
             for _ in range(2):
                 overlap = basis[: column + 1] @ vector
                 vector -= overlap @ basis[: column + 1]
@@ -82,7 +86,7 @@ def rate_of_block(matrix: FloatArray) -> float:
             length = np.linalg.norm(vector)
             if column + 1 < KRYLOV_SIZE:
                 small[column + 1, column] = length
-            if length == 0.0:
+            if length <= BREAKDOWN * reach:
                 small = small[: column + 1, : column + 1]
                 break
             basis[column + 1] = vector / length
