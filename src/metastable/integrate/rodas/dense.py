@@ -26,7 +26,7 @@ EXACT_SIZE = 128
 """Up to this size all eigenvalues are computed; above, Ritz values of a Krylov space stand for the rightmost ones."""
 KRYLOV_SIZE = 40
 BREAKDOWN = 1e-12
-"""What is left of a vector, over the largest one, that is rounding: the space is closed, and a next vector would have made-up values."""
+"""What is left of a vector, over the largest one, that is rounding: the space is closed, and more of it would have made-up values."""
 RELATIVE_NOISE = 1e-13
 """Real parts below this times the largest entry cannot be told from rounding."""
 
