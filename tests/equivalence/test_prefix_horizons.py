@@ -139,7 +139,7 @@ def test_a_prefix_settles_at_one_place_whenever_that_is(dim, beta):
 
 @pytest.mark.parametrize("count", [65, 100, 200])
 def test_the_rate_of_a_block_whose_krylov_space_is_closed(count):
-    """Tokens at one place: -I + a matrix of rank d - 1. Behind two or three vectors there is rounding, whose values were made up: 245."""
+    """Tokens at one place: -I + a matrix of rank d - 1. Behind two or three vectors there is rounding, with made-up values (245)."""
     matrix = np.kron(np.ones((count, count)) / count, np.eye(2)) - np.eye(2 * count)
     assert dense.rate_of_block(matrix) == 0.0
     assert dense.rate_of_block(matrix + 0.5 * np.eye(2 * count)) == pytest.approx(0.5, abs=1e-12)
