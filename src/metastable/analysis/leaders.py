@@ -32,7 +32,8 @@ from metastable.kernels.cpu.vector import LANES
 
 FIRST_STEP = 1e-2
 LATE = 10.0
-"""Tolerances by which a fall may be late, over the time at which it happens: at the default one hundred-thousandth of the time."""
+"""Tolerances by which a step of a fall may be late, over the time at which it happens: at the default one hundred-thousandth of the
+time, a few times as much in all. (The tolerance itself makes merges late by about beta times as much: up to 4e-4 of the time.)"""
 FEW_LEFT = 0.75
 """Share of the points that are still alone at which the others are left behind, where all are solved at once."""
 ROOM = 512

@@ -154,7 +154,9 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
             if len(tree.time)
             else f"nothing merges: {left}"
         )
-        style.panel(ax, "", "\n".join([title, *getattr(tree, "caveats", ())]))
+        earlier = int((tree.time <= since).sum()) if since > 0 else 0
+        hidden = [f"{counted(earlier, 'earlier merge')} not shown"] if earlier else []
+        style.panel(ax, "", "\n".join([title, *hidden, *getattr(tree, "caveats", ())]))
     return page
 
 
