@@ -93,10 +93,16 @@ def holding(tree: MergeTree, until: dict[int, float]) -> NDArray[np.bool_]:
 
 def unseen(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
     """Which merges (m,) of a tree are of clusters that tokens leave or join in the other one, and not in this one, until they are back
-    with the leader of their cluster."""
+    with the leader of their cluster; or that merge otherwise there, until both have merged."""
     home, there = cluster_leaders(tree.start_labels), set(cluster_leaders(tree.start_labels).tolist())
-    goes = {int(child): (int(parent), float(t)) for child, parent, t in zip(other.child, other.parent, other.time)}
+    goes, known = _merges(other), _merges(tree)
     until: dict[int, float] = {}
+    for row in np.flatnonzero(elsewhere(tree, other)):
+        child, t = int(tree.child[row]), float(tree.time[row])
+        back = max(t, goes[child][1]) if child in goes else math.inf
+        for place, since in [*_way(child, known), *_way(child, goes)]:
+            if since <= back:
+                until[place] = max(back, until.get(place, 0.0))
     for child in goes.keys() - there:
         leader = int(home[tree.start_labels[child]])
         way, ways = _way(child, goes), dict(_way(leader, goes))
@@ -105,6 +111,11 @@ def unseen(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
             if t <= back:
                 until[place] = max(back, until.get(place, 0.0))
     return holding(tree, until)
+
+
+def _merges(tree: MergeTree) -> dict[int, tuple[int, float]]:
+    """The merges of a tree: child -> (parent, time)."""
+    return {int(child): (int(parent), float(t)) for child, parent, t in zip(tree.child, tree.parent, tree.time)}
 
 
 def _way(token: int, goes: dict[int, tuple[int, float]]) -> list[tuple[int, float]]:

@@ -462,3 +462,29 @@ def test_a_balance_that_rounding_ends_is_doubtful(corners, mask, beta):
             corners == 2 or mask == ms.Full()
         ):  # a causal square is no balance: its second corner sees the first one only
             assert tree.balanced if len(tree) == 0 else tree.doubtful.all()
+
+
+def test_followers_that_are_away_for_six_per_cent_of_the_time_make_their_merges_doubtful():
+    """Heavy tokens: 5 and 8 merge early, part at t = 810 and are back at 866; the tree reads them as together, and must say so."""
+    start = sphere.retract(
+        [
+            [-0.262960, -0.161945, -0.951118],
+            [-0.947804, 0.188915, -0.256862],
+            [0.737651, -0.493839, 0.460428],
+            [-0.516952, -0.217687, 0.827873],
+            [-0.735604, 0.384770, -0.557529],
+            [0.864930, 0.336070, 0.372765],
+            [0.838973, 0.258406, -0.478906],
+            [0.880070, -0.354848, -0.315530],
+            [-0.824387, -0.565350, -0.027666],
+            [0.908912, -0.370303, 0.191715],
+        ]
+    )
+    masses = [1.0, 0.2, 0.5, 0.5, 1.0, 10.0, 1.0, 0.5, 10.0, 1.0]
+    model = ms.Attention(dim=3, beta=5.891762, masses=masses)
+    run = ms.simulate(model, start, until=1000.0, rtol=1e-8, atol=1e-8, progress=False)
+    assert sphere.distance(run.at(844.0)[5], run.at(844.0)[0]) > 1.0
+    for t0 in (20.0, 30.0, 50.0):
+        tree = run.predict_merges(t0)
+        assert tree.doubtful is not None
+        assert tree.doubtful[tree.time > 60.0].all()
