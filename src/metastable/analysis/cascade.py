@@ -21,10 +21,10 @@ from metastable._checks import FloatArray
 from metastable.analysis.clusters import (
     IntArray,
     cluster_leaders,
-    cluster_means,
     cluster_sizes,
     labels_of_unit_tokens,
     link_bound,
+    weighted_means,
 )
 from metastable.analysis.doubts import elsewhere, holding, touches, unseen, with_doubts
 from metastable.analysis.followers import (
@@ -120,7 +120,7 @@ def predict_merges(
 
     Under the causal mask point k is the leader (first token) of its cluster and m_kj the number of tokens of cluster
     j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
-    attention a cluster is its mean direction and m_kj the size of cluster j.
+    attention a cluster is the mean direction of its tokens, by their masses where they have some, and m_kj the size of cluster j.
 
     The tree is that of a run from this moment on, as `merge_tree` reads it. It is wrong where a leader is so near the middle between
     two clusters that less than `blur` decides which one wins, and the tree says so: `uncertainty` holds, for each merge, the root mean
@@ -352,8 +352,10 @@ class Clusters:
         self.pace: float = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
         self.causal: bool = isinstance(model.mask, Causal)
         causal = self.causal
-        self.places: FloatArray = tokens[self.leaders] if causal else cluster_means(tokens, self.labels)
         self.token_mass: FloatArray = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses, float)
+        self.places: FloatArray = (
+            tokens[self.leaders] if causal else weighted_means(tokens, self.labels, self.token_mass)
+        )
         self.member: FloatArray = np.zeros((count, len(tokens)))
         self.member[self.labels, np.arange(len(tokens))] = self.token_mass
         seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
@@ -372,13 +374,21 @@ class Clusters:
 
         They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
         beta s_j (at most all of it), so leader k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|.
+
+        Under full attention a cluster gathers at its mean only as far as its tokens weigh the others alike. To first order in beta,
+        token i at the distance a_i from the mean has Z_i = Z (1 - beta (a_i^2 + const)/2), so the mean moves at the rate beta/2 times
+        the third moment of the a_i, which decays like exp(-3t): by up to (beta/6) sum_i m_i a_i^3 / sum_i m_i.
         """
         apart, weights, _ = self._attention()
         away = sphere.distance(self.tokens, self.places[self.labels])
         spread = np.zeros(len(self.places))
         np.maximum.at(spread, self.labels, away)
         pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, self.strength * spread)
-        return np.maximum(2.0 * pull.sum(axis=1), SMALLEST_BLUR)
+        inner = np.zeros(len(spread))
+        if not self.causal:
+            mass = self.member.sum(axis=1)
+            inner = np.minimum(spread, self.strength / 6.0 * (self.member @ away**3) / mass)
+        return np.maximum(2.0 * pull.sum(axis=1) + inner, SMALLEST_BLUR)
 
     def _attention(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The gaps x_j - x_k (k, j, d) between places, how much attention p_kj (k, j) they have, and its logits (k, j)."""

@@ -88,11 +88,15 @@ def cluster_means(x: ArrayLike, labels: ArrayLike) -> FloatArray:
     A cluster whose tokens cancel exactly has no mean direction; its row is that of its first token.
     """
     tokens = _checks.tokens(x, "x")
-    array = _labels(labels, len(tokens))
-    total = np.zeros((array.max() + 1, tokens.shape[1]))
-    np.add.at(total, array, tokens)
+    return weighted_means(tokens, _labels(labels, len(tokens)), np.ones(len(tokens)))
+
+
+def weighted_means(tokens: FloatArray, labels: IntArray, weights: FloatArray) -> FloatArray:
+    """`cluster_means` of tokens that count `weights` (n,) times, without checks."""
+    total = np.zeros((labels.max() + 1, tokens.shape[1]))
+    np.add.at(total, labels, (weights / weights.max())[:, None] * tokens)
     length = np.linalg.norm(total, axis=1, keepdims=True)
-    return np.where(length > 0, total / np.where(length > 0, length, 1.0), tokens[cluster_leaders(array)])
+    return np.where(length > 0, total / np.where(length > 0, length, 1.0), tokens[leaders_of_labels(labels)])
 
 
 def cluster_spread(x: ArrayLike, labels: ArrayLike) -> FloatArray:

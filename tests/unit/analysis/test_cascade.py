@@ -2,9 +2,11 @@
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable import sphere
@@ -174,6 +176,31 @@ def test_full_attention_by_clusters_with_masses():
     assert len(truth) >= 1
     assert guess.parent[seen].tolist() == truth.parent.tolist()
     np.testing.assert_allclose(guess.time[seen], truth.time, rtol=1e-3)
+
+
+def test_clusters_of_full_attention_are_where_their_masses_put_them():
+    """A cluster of a heavy and a light token gathers at the heavy one, as twenty copies of it and one token would.
+
+    The time is that of the three tokens by DOP853 at rtol 1e-12; by the mean without masses it came out as 21.3.
+    """
+    masses = np.array([20.0, 1.0, 5.0])
+    heavy = ms.Attention(dim=2, beta=6.0, mask=ms.Full(), masses=masses)
+    tree = ms.predict_merges(on_circle([0.0, 0.2, 1.7]), heavy)
+    copies = ms.predict_merges(on_circle([0.0] * 20 + [0.2] + [1.7] * 5), heavy.replace(masses=None))
+    np.testing.assert_allclose(tree.time, copies.time, rtol=1e-9)
+
+    def velocity(t, angles):
+        apart = angles[None] - angles[:, None]
+        weights = masses * np.exp(6.0 * (np.cos(apart) - 1.0))
+        return (weights * np.sin(apart)).sum(1) / weights.sum(1)
+
+    def met(t, angles):
+        return angles[2] - angles[1] - tree.radius
+
+    met.terminal = True
+    exact = solve_ivp(velocity, (0.0, 1e3), [0.0, 0.2, 1.7], method="DOP853", rtol=1e-12, atol=1e-14, events=met)
+    (found,) = exact.t_events[0]
+    assert abs(math.log10(tree.time[0] / found)) < min(0.001, 3.0 * tree.uncertainty[0])
 
 
 def test_masses_count_as_tokens():
