@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 from metastable import _checks
 from metastable.stores import locks
 from metastable.sweep import journal
-from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description, unfinished_members
+from metastable.sweep.store import JOURNAL, index_of, read_description, read_progress, unfinished_members
 
 OFFENDERS = 5
 """How many of the slowest tasks are named."""
@@ -91,6 +90,7 @@ def status(folder: str | PathLike[str]) -> Status:
     slowest = heapq.nlargest(OFFENDERS, done, key=lambda number: entries[number].seconds)
     noted = sorted(number for number in done if entries[number].note)
     mean = sum(entries[number].seconds for number in done) / len(done) if done else None
+    early = journal.early_members(entries.values())
     return Status(
         folder=place,
         name=sweep.name,
@@ -106,11 +106,11 @@ def status(folder: str | PathLike[str]) -> Status:
         mean_seconds=mean,
         slowest=tuple((sweep.task(number).where, entries[number].seconds) for number in slowest),
         failures=tuple(_failure(number, sweep.task(number).where, entries[number]) for number in failed),
-        unfinished=unfinished_members(place),
+        unfinished=max(unfinished_members(place), sum(early.values())),
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
         notes=tuple((sweep.task(number).where, entries[number].note) for number in noted[:OFFENDERS]),
-        early=journal.early_members(entries.values()),
+        early=early,
     )
 
 
@@ -120,8 +120,5 @@ def _failure(number: int, where: str, entry: journal.Entry) -> Failure:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    try:
-        note = dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
-        return note if {"time", "started", "ran"} <= set(note) and time.time() >= note["started"] else {}
-    except (OSError, ValueError):
-        return {}
+    note = read_progress(folder)
+    return note if {"time", "started", "ran"} <= set(note) and time.time() >= note["started"] else {}

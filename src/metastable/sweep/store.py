@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import StoreError, StoreExistsError
+from metastable.errors import MetastableError, StoreError, StoreExistsError, StoreLockedError
 from metastable.stores import find, locks, write_file
 from metastable.sweep import journal, own
 from metastable.sweep import view as views
@@ -116,7 +117,6 @@ class Store:
         grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
         write_file(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
-        self._attributes = {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
         self._dirty: set[int] = set()
         self._pause = REFRESH_SECONDS
         self._refreshed = time.monotonic()
@@ -141,7 +141,7 @@ class Store:
     def _open_view(self, say: Say) -> None:
         path = self.folder / views.NAME
         existed = path.exists()
-        opened = views.open_view(path, self.sweep.axes, self._attributes, self.entries)
+        opened = views.open_view(path, self.sweep.axes, _attributes(self.sweep), self.entries)
         self.view = None if opened is None else opened[0]
         if existed and opened is not None and opened[1]:
             say(f"{views.NAME} differed from the journal in {opened[1]} chunks and was brought up to date")
@@ -200,18 +200,69 @@ class Store:
         self.entries.update(found)
         self.refresh()
 
-    def say_progress(self, state: Mapping[str, Any]) -> None:
-        """Leave a note for `metastable sweep status`; losing it loses nothing."""
-        text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
-        with suppress(StoreError):
-            write_file(self.folder / PROGRESS, text.encode(), durable=False)
+
+def _attributes(sweep: Sweep) -> dict[str, Any]:
+    """Attributes of the zarr store of a sweep."""
+    return {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
+
+
+def say_progress(folder: Path, state: Mapping[str, Any]) -> None:
+    """Leave a note for `metastable sweep status`; losing it loses nothing.
+
+    `finished` in it: nobody works on the sweep any more, and the zarr store holds all of the journal.
+    """
+    text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
+    with suppress(StoreError):
+        write_file(folder / PROGRESS, text.encode(), durable=False)
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """The note of `say_progress`, or nothing."""
+    try:
+        return dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def unfinished_members(folder: Path) -> int:
     """Members that stopped early, in all finished tasks of a sweep (0 where that is not known)."""
-    if not (folder / views.NAME).exists():
-        return 0
-    return _stopped_early(open_results(folder))
+    path = folder / views.NAME
+    return _stopped_early(_open_zarr(path)) if path.exists() else 0
+
+
+def _catch_up(folder: Path) -> None:
+    """Let the zarr store follow the journal where a writer was killed between the two (one that works does it itself)."""
+    if read_progress(folder).get("finished") and (folder / views.NAME).exists():
+        return
+    try:
+        with locks.exclusive(folder):
+            sweep = read_description(folder)
+            views.sweep_up(folder)
+            entries = index_of(sweep).select(journal.read(folder / JOURNAL).entries)
+            views.open_view(folder / views.NAME, sweep.axes, _attributes(sweep), entries)
+            say_progress(folder, {"finished": True})
+    except StoreLockedError:
+        return
+    except (MetastableError, OSError) as reason:
+        warnings.warn(
+            f"{folder / views.NAME} may lack tasks that are done and could not be brought up to date ({reason}); run the sweep "
+            "again for that",
+            stacklevel=3,
+        )
+
+
+def _open_zarr(path: Path) -> Any:
+    """The zarr store of a sweep as it is."""
+    import xarray as xr
+
+    try:
+        return xr.open_zarr(path, chunks=None)
+    except Exception as reason:
+        raise _unreadable(path, reason) from reason
+
+
+def _unreadable(path: Path, reason: Exception) -> StoreError:
+    return StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it")
 
 
 def _stopped_early(results: Any) -> int:
@@ -225,22 +276,23 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     Where members stopped early or failed every variable has the attribute `unfinished`: how many did, in the whole sweep; and
     `failed`: how many of them could not be drawn or measured. Where tasks have no result every variable has the attributes `tasks`,
     `done_tasks` and `failed_tasks`: how many there are, are done, and failed.
-    """
-    import xarray as xr
 
+    Where the process that ran the sweep was killed, the store is first brought up to date with the journal.
+    """
     place = _checks.path(folder, "folder")
+    sweep = read_description(place)
+    _catch_up(place)
     path = find(place / views.NAME)
     if not path.exists():
-        sweep = read_description(place)
         if any(entry.done for entry in journal.read(place / JOURNAL).entries.values()):
             raise StoreError(f"{path} is missing; run the sweep again, and it is made from the journal")
         raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
+    found = _open_zarr(path)
     try:
-        found = xr.open_zarr(path, chunks=None)
         early = _stopped_early(found)
         status = found[views.STATUS].values
     except Exception as reason:
-        raise StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it") from reason
+        raise _unreadable(path, reason) from reason
     told: dict[str, int] = {}
     if not (status == views.DONE).all():
         done, failed = (int((status == state).sum()) for state in (views.DONE, views.FAILED))

@@ -225,7 +225,9 @@ class View:
                 continue
             for variable in entry.read()[1]:
                 if variable.coordinate and wanted.get(variable.name) == variable.values.size:
-                    found[variable.name] = np.array(variable.values)
+                    # Records hold all coordinates as floats; members are numbers.
+                    kind = np.int64 if variable.name == "member" else np.float64
+                    found[variable.name] = variable.values.astype(kind)
                     del wanted[variable.name]
         return {dim: found[dim] for dim in self.layout.sizes if dim in found}
 

@@ -47,6 +47,7 @@ def test_a_sweep_has_the_coordinates_of_its_observables(folder):
     assert found["quantile"].values.tolist() == LEVELS
     assert found["angle"].values.tolist() == pytest.approx(ARCS)
     assert found["member"].values.tolist() == [0, 1, 2]
+    assert found["member"].dtype == np.int64
     assert not {"token", "coord"} & set(found.coords)
     same = members(
         cosine_quantiles=ms.observe.cosine_quantiles(), density=ms.observe.density(cells=8), state=ms.observe.state()

@@ -346,10 +346,14 @@ def test_a_task_without_numbers_fails(tmp_path):
     assert outcome.failed == 12
     with pytest.raises(StoreError, match="no result yet"):
         sweeps.open_results(tmp_path / "s")
+
+
+def test_a_view_that_was_removed_is_made_again_from_the_journal(tmp_path):
     small_sweep().run(tmp_path / "t", workers=0, execute=toy.execute)
+    before = zarr_files(tmp_path / "t")
     shutil.rmtree(tmp_path / "t" / "results.zarr")
-    with pytest.raises(StoreError, match="made from the journal"):
-        sweeps.open_results(tmp_path / "t")
+    assert (sweeps.open_results(tmp_path / "t")["task_status"] == 1).all()
+    assert zarr_files(tmp_path / "t") == before
 
 
 @pytest.mark.parametrize(("status", "states"), [("interrupted", ["success"]), ("success", ["failed", "failed"])])
