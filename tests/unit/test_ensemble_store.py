@@ -37,6 +37,19 @@ def stats():
     )
 
 
+def test_variables_come_back_in_their_order(stats, tmp_path):
+    reordered = stats[["x", "status", "own", "cosine", "evaluations", "accepted", "rejected"]]
+    ms.save_ensemble(reordered, tmp_path / "stats.zarr")
+    assert list(ms.load_ensemble(tmp_path / "stats.zarr").data_vars) == list(reordered.data_vars)
+
+
+@pytest.mark.parametrize("name", ["kind", "variable_order"])
+def test_attributes_of_the_store_are_not_overwritten(stats, tmp_path, name):
+    with pytest.raises(InvalidInputError, match=f"'{name}' is one of the store's own"):
+        ms.save_ensemble(stats.assign_attrs({name: "mine"}), tmp_path / "stats.zarr")
+    assert not (tmp_path / "stats.zarr").exists()
+
+
 def test_round_trip_without_a_warning(stats, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

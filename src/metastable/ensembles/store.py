@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 KIND = "ensemble"
+ORDER = "variable_order"
+"""Attribute of the store: names of the variables in their order, which a folder does not keep."""
+OWN = ("kind", ORDER)
+"""Attributes that belong to the store; `load_ensemble` takes them away again."""
 
 
 def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -38,9 +42,17 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
+    for name in OWN:
+        if name in stats.attrs:
+            raise InvalidInputError(f"the attribute {name!r} is one of the store's own; put yours under another name")
     told = said_once(stats)
     digests.check_attributes(told)
-    told.attrs = {**current_attributes(told), digests.VALUES: digests.check(told), "kind": KIND}
+    told.attrs = {
+        **current_attributes(told),
+        digests.VALUES: digests.check(told),
+        "kind": KIND,
+        ORDER: list(told.data_vars),
+    }
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
 
 
@@ -49,5 +61,6 @@ def load_ensemble(path: str | os.PathLike[str]) -> xr.Dataset:
     found = dataset.verified(_checks.path(path))
     if found.attrs.get("kind") != KIND:
         raise StoreError(f"{path} holds a run, not an ensemble; open it with metastable.load")
-    del found.attrs["kind"]
-    return found
+    ordered = found[found.attrs.get(ORDER, list(found.data_vars))]
+    ordered.attrs = {name: value for name, value in found.attrs.items() if name not in OWN}
+    return ordered
