@@ -136,8 +136,10 @@ function amend() { committed = settings(); saveNow(); }
 // A new entry of the history where the settings differ from the present one's.
 function commit() {
   const now = settings();
-  if (committed === null || committed === now) { committed = now; saveSoon(); return; }
+  if (committed === now) { saveSoon(); return; }
+  const first = committed === null;
   committed = now;
+  if (first) { saveNow(); return; } // at once: Back to an entry without its place would be taken for an address that somebody typed
   place += 1; top = place;
   write("pushState");
 }
