@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,12 @@ from metastable.model import declare
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Two workers that want the same function compiled: one does it, the other waits and reads the cache."""
+    """Two workers that want the same function compiled: one does it, the other waits and reads the cache.
+
+    Tests of Ctrl-C need it: who starts them in the background has the shell ignore it, for all processes that follow.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     from numba.core.compiler_lock import global_compiler_lock
