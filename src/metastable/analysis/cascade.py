@@ -16,16 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastable import _checks, sphere
+from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.analysis.clusters import (
-    IntArray,
-    cluster_leaders,
-    cluster_sizes,
-    labels_of_unit_tokens,
-    link_bound,
-    weighted_means,
-)
+from metastable.analysis.clusters import IntArray, labels_of_unit_tokens, link_bound
 from metastable.analysis.doubts import elsewhere, holding, touches, unseen, with_doubts
 from metastable.analysis.followers import (
     FEW,
@@ -37,50 +30,29 @@ from metastable.analysis.followers import (
     last_ones,
     parted_by_mass,
     probes,
-    tree_of_groups,
     unsteady,
     watch,
     wavering,
 )
-from metastable.analysis.merging import WINDOW, MergeTree, tree_of_rest
+from metastable.analysis.merging import MergeTree
+from metastable.analysis.points import ARRIVED, LATEST, MOST_CLUSTERS, Clusters, pulled_back
 from metastable.analysis.scales import cluster_radius
-from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
+from metastable.errors import NumericalRangeError, UnsupportedError
 from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
-LATEST = 1e306
-"""The end of time: what has not merged by then never does, as far as double precision tells."""
-TOLERANCE = 1e-6
-"""Error of a step of the leaders, radians."""
 COUNTING = 1e-5
 """The same where only the number of clusters is asked for."""
 DISTURBED = 3e-6
 """The same in disturbed cascades, whose places are uncertain by `SMALLEST_BLUR` at least."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
-MOST_CLUSTERS = 400
-"""More are not a metastable state, and their flow is no shorter than that of the tokens."""
-ARRIVED = 0.02
-"""A leader that has come this near to another, in radii, is one with it."""
-GATHERED = 1e-3
-"""Change of logits that is nothing: see `Clusters._gathered`."""
-MAX_STEPS = 100_000
-RESOLUTION = 1e-9
-"""Fraction of a step at which a search for a meeting ends."""
 ROUGH = 1e-5
 """The same in disturbed cascades."""
 SHORT = 0.04
 """Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
-SMALLEST_BLUR = 1e-5
-"""Radians by which a place is uncertain at least: errors of a simulation with the default tolerances."""
-ENCOUNTER = 1.0
-"""Time (over the size of V) that a fall takes: within it, when two clusters have met is a matter of definition."""
 TOGETHER = 1e4
 """Time, over 1 + beta, from which on followers fall at the same time as their leader: they do so within some beta of it."""
-BALANCE = 1e-14
-"""Force, over the forces that it is the sum of, which may be their rounding."""
-COPIES = 4
-"""Disturbed cascades that the uncertainty comes from."""
 
 
 def _multiple_rule(model: Attention, tokens: int | None) -> str | None:
@@ -120,7 +92,8 @@ def predict_merges(
 
     Under the causal mask point k is the leader (first token) of its cluster and m_kj the number of tokens of cluster
     j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
-    attention a cluster is the mean direction of its tokens, by their masses where they have some, and m_kj the size of cluster j.
+    attention a cluster is the place at which its tokens gather (near their mean direction, by masses where they have some), and
+    m_kj the size of cluster j.
 
     The tree is that of a run from this moment on, as `merge_tree` reads it. It is wrong where a leader is so near the middle between
     two clusters that less than `blur` decides which one wins, and the tree says so: `uncertainty` holds, for each merge, the root mean
@@ -298,13 +271,6 @@ def _carried(clusters: Clusters, path: Any) -> _Carried | None:
     return _Carried(groups_of(labels, which), groups_by(labels, None, which), back, together, close)
 
 
-def pulled_back(model: Attention) -> bool:
-    """True when a token beside another one always falls back to it, for Q^T K = c I with c >= 0."""
-    form = model.all_heads[0].bilinear
-    factor = 1.0 if form is None else scalar_multiple(form)
-    return factor is not None and factor >= 0.0
-
-
 def _instead(model: Attention, tokens: int) -> str:
     """The call that finds the merges of a model that cannot be predicted."""
     from metastable.integrate import rodas
@@ -326,175 +292,3 @@ def _check_range(model: Attention) -> None:
             f"beta = {head.beta:g} is beyond the limit |beta| <= {LOGIT_SPREAD / (2.0 * strength):.4g} for this Q^T K: forces between "
             "antipodes, exp(-2 beta), leave double precision; lower beta"
         )
-
-
-class Clusters:
-    """The clusters of a state as points with masses."""
-
-    def __init__(
-        self, tokens: FloatArray, model: Attention, t0: float, radius: float, labels: np.ndarray | None = None
-    ) -> None:
-        """`labels` (n,): groups of tokens to take for clusters; None: tokens that are linked."""
-        self.tokens: FloatArray = tokens
-        self.model: Attention = model
-        self.t0: float = t0
-        self.radius: float = radius
-        self.labels: IntArray = labels_of_unit_tokens(tokens, link_bound(radius)) if labels is None else labels
-        self.leaders: IntArray = cluster_leaders(self.labels)
-        self.sizes: IntArray = cluster_sizes(self.labels)
-        count = len(self.leaders)
-        if count > MOST_CLUSTERS:
-            raise InvalidInputError(
-                f"the state has {count} clusters of radius {radius:.3g}, more than {MOST_CLUSTERS}: nothing is metastable yet; give a "
-                "later state, for example that of metastable.simulate(model, start, until=100.0), or a larger radius"
-            )
-        value = model.all_heads[0].value
-        self.pace: float = 1.0 if value is None else float(scalar_multiple(value) or 1.0)
-        self.causal: bool = isinstance(model.mask, Causal)
-        causal = self.causal
-        self.token_mass: FloatArray = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses, float)
-        self.places: FloatArray = (
-            tokens[self.leaders] if causal else weighted_means(tokens, self.labels, self.token_mass)
-        )
-        self.member: FloatArray = np.zeros((count, len(tokens)))
-        self.member[self.labels, np.arange(len(tokens))] = self.token_mass
-        seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
-        self.masses: FloatArray = seen @ self.member.T
-        self.together: int = (model.dim - 1) * (1 if causal else count)
-
-    def disturbed(self, blur: float | None) -> list[FloatArray]:
-        """The places, each moved in its tangent space by `blur` times a normal number; the same ones in every call."""
-        count, dim = self.places.shape
-        scale = self._blur() if blur is None else np.full(count, blur)
-        noise = np.random.default_rng(0).standard_normal((COPIES, count, dim))
-        return [sphere.retract(self.places + scale[:, None] * part) for part in noise]
-
-    def _blur(self) -> FloatArray:
-        """How far the tokens that are not on their leaders yet may move the leaders, radians (clusters,).
-
-        They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
-        beta s_j (at most all of it), so leader k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|.
-
-        Under full attention a cluster gathers at its mean only as far as its tokens weigh the others alike. To first order in beta,
-        token i at the distance a_i from the mean has Z_i = Z (1 - beta (a_i^2 + const)/2), so the mean moves at the rate beta/2 times
-        the third moment of the a_i, which decays like exp(-3t): by up to (beta/6) sum_i m_i a_i^3 / sum_i m_i.
-        """
-        apart, weights, _ = self._attention()
-        away = sphere.distance(self.tokens, self.places[self.labels])
-        spread = np.zeros(len(self.places))
-        np.maximum.at(spread, self.labels, away)
-        pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, self.strength * spread)
-        inner = np.zeros(len(spread))
-        if not self.causal:
-            mass = self.member.sum(axis=1)
-            inner = np.minimum(spread, self.strength / 6.0 * (self.member @ away**3) / mass)
-        return np.maximum(2.0 * pull.sum(axis=1) + inner, SMALLEST_BLUR)
-
-    def _attention(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The gaps x_j - x_k (k, j, d) between places, how much attention p_kj (k, j) they have, and its logits (k, j)."""
-        head = self.model.all_heads[0]
-        form = np.eye(self.model.dim) if head.bilinear is None else head.bilinear
-        apart = self.places[None] - self.places[:, None]
-        logits = head.beta * np.einsum("ka,ab,kjb->kj", self.places, form, apart)
-        weights = self.masses * np.exp(np.minimum(logits - logits.max(axis=1, keepdims=True), 0.0))
-        return apart, weights / weights.sum(axis=1, keepdims=True), logits
-
-    @property
-    def speeds(self) -> FloatArray:
-        """|dx_k/dt| of the places (clusters,), however small: a sum of gaps, each of them exact to rounding."""
-        apart, weights, _ = self._attention()
-        force = np.einsum("kj,kja->ka", weights, apart)
-        along = np.einsum("ka,ka->k", self.places, force)[:, None]
-        # (Squares of forces below 1e-154 would be zero.)
-        return self.pace * np.hypot.reduce(force - along * self.places, axis=1)
-
-    @property
-    def hidden(self) -> NDArray[np.bool_]:
-        """Which places (clusters,) are in a balance that no number tells from an exact one: rounding decides where they go."""
-        apart, weights, logits = self._attention()
-        parts = (
-            weights * (1.0 + np.abs(logits)) * np.linalg.norm(apart, axis=2)
-        )  # weights err by as much as their logits
-        return self.speeds <= BALANCE * self.pace * parts.sum(axis=1)
-
-    def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float = TOLERANCE) -> Any:
-        """The way of groups at these places, which may part after they have met; from the time `together` on they stay so."""
-        from metastable.analysis import _paths, leaders
-
-        if together <= 0.0:
-            return self.path(places, ARRIVED * self.radius, tolerance=tolerance)
-        path = self.path(places, 0.0, until=together, gathered=self._gathered(), tolerance=tolerance)
-        if together < LATEST and path.code == leaders.REACHED:
-            reached = _paths.places_at(path.pieces[-1], 1.0)
-            path = self.path(reached, ARRIVED * self.radius, begin=path.end, tolerance=tolerance, before=path)
-        return path
-
-    def _gathered(self) -> float:
-        """Distance to the first token within which all are one cluster for ever: there logits are equal, and it does not move."""
-        return min(ARRIVED * self.radius, GATHERED / (1.0 + self.strength))
-
-    @property
-    def encounter(self) -> float:
-        """Time that a fall takes."""
-        return ENCOUNTER / self.pace
-
-    @property
-    def strength(self) -> float:
-        """beta |Q^T K|, by how much logits change with places."""
-        head = self.model.all_heads[0]
-        return abs(head.beta) * head.bilinear_size
-
-    @property
-    def form(self) -> FloatArray:
-        """Q^T K beta over its size: logits are `strength` times this form of places."""
-        head = self.model.all_heads[0]
-        if head.bilinear is None or self.strength == 0.0:
-            return np.eye(self.model.dim)
-        return np.ascontiguousarray(head.bilinear * (head.beta / self.strength))
-
-    @property
-    def pulled_back(self) -> bool:
-        """As `pulled_back` says of the model."""
-        return pulled_back(self.model)
-
-    def path(
-        self,
-        places: FloatArray,
-        reach: float,
-        until: float = LATEST,
-        *,
-        begin: float = 0.0,
-        beta: float | None = None,
-        tolerance: float = TOLERANCE,
-        gathered: float = 0.0,
-        before: Any = None,
-    ) -> Any:
-        """The way of points from these places on, as long as `until`; those within `reach` of one another are one, and all are when
-        they have `gathered`.
-
-        `beta`: another inverse temperature than that of the model. `before`: the way until `begin`, which is made longer.
-        """
-        from metastable.analysis import leaders
-        from metastable.integrate.rodas.forces import plain_surroundings
-
-        head = self.model.all_heads[0]
-        form = np.eye(self.model.dim) if head.bilinear is None else np.ascontiguousarray(head.bilinear)
-        value = float(head.beta if beta is None else beta)
-        surroundings = plain_surroundings(self.masses, form, value, self.together, reach)
-        return leaders.solve(
-            places,
-            surroundings,
-            begin=begin,
-            until=until,
-            tolerance=tolerance,
-            max_steps=MAX_STEPS,
-            gathered=gathered,
-            before=before,
-        )
-
-    def read(self, path: Any, resolution: float = RESOLUTION, window: float = WINDOW) -> MergeTree:
-        """The merges of a path, as `merge_tree` reads those of a run."""
-        if len(path.begin) == 0:  # nothing moves
-            stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
-            return tree_of_rest(self.radius, stands)
-        return tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)

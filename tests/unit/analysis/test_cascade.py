@@ -10,11 +10,11 @@ from scipy.integrate import solve_ivp
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import _probes, cascade, cluster_leaders, leaders
+from metastable.analysis import _probes, cluster_leaders, leaders
 from metastable.analysis._film import by_first_token
 from metastable.analysis._kernels import compiled
-from metastable.analysis.cascade import COPIES
 from metastable.analysis.followers import MOST_POINTS, groups_of, parted_by_mass
+from metastable.analysis.points import COPIES, Clusters
 from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
 from metastable.integrate import rodas
 from metastable.integrate.plan import Accuracy, Save
@@ -138,7 +138,7 @@ def test_three_at_once_are_called_doubtful():
     model = ms.Attention(dim=8, beta=9.0)
     run = ms.simulate(model, sphere.uniform(40, dim=8, seed=6), until=400.0, rtol=1e-9, atol=1e-12, progress=False)
     truth, guess = ms.merge_tree(run), run.predict_merges(100.0)
-    clusters = cascade.Clusters(run.at(100.0), model, 100.0, truth.radius)
+    clusters = Clusters(run.at(100.0), model, 100.0, truth.radius)
     alone = clusters.read(clusters.path(clusters.places, 0.003))
     assert alone.parent[alone.child == 2].tolist() == [1]
     assert truth.parent[truth.child == 2].tolist() == guess.parent[guess.child == 2].tolist() == [0]

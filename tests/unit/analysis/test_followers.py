@@ -5,7 +5,7 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import cascade
+from metastable.analysis.points import Clusters
 
 SURE = 5.0
 """Uncertainties by which a time that is not doubtful may be off; and 1e-4 decades."""
@@ -108,7 +108,7 @@ def test_what_is_read_of_a_path_is_what_is_read_of_a_run():
     """Points that nobody joins are tokens: a path of single tokens and a run have the same merges."""
     model, start = ms.Attention(dim=3, beta=6.0), sphere.uniform(7, dim=3, seed=4)
     run = ms.simulate(model, start, until=1e6, rtol=1e-9, atol=1e-11, progress=False)
-    points = cascade.Clusters(start, model, 0.0, 0.2, np.arange(7))
+    points = Clusters(start, model, 0.0, 0.2, np.arange(7))
     read, truth = points.read(points.group_path(start, tolerance=1e-9)), ms.merge_tree(run, radius=0.2)
     np.testing.assert_array_equal(read.child, truth.child)
     np.testing.assert_array_equal(read.parent, truth.parent)

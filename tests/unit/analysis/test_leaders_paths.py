@@ -7,13 +7,14 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis import _paths, cascade, leaders
+from metastable.analysis import _paths, leaders
 from metastable.analysis._film import Film, RunFilm, refine
 from metastable.analysis._kernels import compiled
 from metastable.analysis._paths import PathFilm
 from metastable.analysis.clusters import link_bound
 from metastable.analysis.followers import probes, tree_of_groups, unsteady, watch
 from metastable.analysis.merging import tree_of_film
+from metastable.analysis.points import LATEST, Clusters
 from metastable.integrate.rodas.forces import plain_surroundings
 
 # ------------------------------------------------------------------------------------------------ reading paths of points
@@ -127,7 +128,7 @@ def test_a_march_of_followers_ends_when_all_are_gathered_for_good():
     model = ms.Attention(dim=3, beta=4.0, query=query, key=key)
     state = ms.simulate(model, sphere.uniform(30, dim=3, seed=5), until=100.0, progress=False).final
     around = plain_surroundings(np.tril(np.ones((30, 30))), query.T @ key, 4.0, 2, 0.0)
-    options = {"begin": 0.0, "until": cascade.LATEST, "tolerance": 1e-6, "max_steps": 10_000}
+    options = {"begin": 0.0, "until": LATEST, "tolerance": 1e-6, "max_steps": 10_000}
     short, whole = (leaders.solve(state, around, gathered=near, **options) for near in (1e-4, 0.0))
     assert short.code == leaders.ONE_LEFT
     assert len(short.begin) < len(whole.begin)
@@ -170,9 +171,9 @@ def test_every_predicted_tree_adds_up(dim):
 
 def solved(state, model, radius, **options):
     """The clusters of a state and the path of their leaders, with other options than those of `predict_merges`."""
-    clusters = cascade.Clusters(state, model, 100.0, radius)
+    clusters = Clusters(state, model, 100.0, radius)
     around = plain_surroundings(clusters.masses, np.eye(model.dim), float(model.beta), clusters.together, 0.02 * radius)
-    known = {"begin": 0.0, "until": cascade.LATEST, "tolerance": 1e-6, "max_steps": 100_000}
+    known = {"begin": 0.0, "until": LATEST, "tolerance": 1e-6, "max_steps": 100_000}
     return clusters, leaders.solve(clusters.places, around, **{**known, **options})
 
 
@@ -216,7 +217,7 @@ def test_a_path_goes_on_where_another_one_ended():
     model = ms.Attention(dim=2, beta=20.0)
     generator = np.random.default_rng(3)
     state = sphere.uniform(6, dim=2, seed=generator)[generator.integers(0, 6, 30)]
-    clusters = cascade.Clusters(state, model, 0.0, 0.1)
+    clusters = Clusters(state, model, 0.0, 0.1)
     first = clusters.path(clusters.places, 0.002, until=1000.0)
     second = clusters.path(_paths.places_at(first.pieces[-1], 1.0), 0.002, begin=1000.0, before=first)
     steps = len(first.begin)
