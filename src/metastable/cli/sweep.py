@@ -308,7 +308,8 @@ def _why_early(early: Mapping[str, int]) -> str:
 
 
 def _finish(outcome: Any) -> None:
-    from metastable.sweep.store import JOURNAL, unfinished_members
+    from metastable.sweep.results import unfinished_members
+    from metastable.sweep.store import JOURNAL
 
     typer.echo(
         f"{outcome.done} of {counted(outcome.total, 'task')} done, {outcome.failed} failed, "

@@ -8,10 +8,10 @@ The same from a shell: `metastable sweep FILE --out DIR`, `metastable sweep stat
 """
 
 from metastable.sweep.estimate import Estimate, estimate
+from metastable.sweep.results import open_results
 from metastable.sweep.runner import Outcome, run
 from metastable.sweep.specification import Sweep
 from metastable.sweep.status import Status, status
-from metastable.sweep.store import open_results
 from metastable.sweep.tasks import Task
 
 __all__ = ["Estimate", "Outcome", "Status", "Sweep", "Task", "estimate", "open_results", "run", "status"]

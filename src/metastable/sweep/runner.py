@@ -19,8 +19,9 @@ from metastable.stores import locks
 from metastable.sweep import cluster as clusters
 from metastable.sweep import journal
 from metastable.sweep.executors import Executor, Here, Returned
+from metastable.sweep.results import open_results
 from metastable.sweep.specification import Sweep
-from metastable.sweep.store import Say, Store, open_results, prepare_folder, say_progress
+from metastable.sweep.store import Say, Store, prepare_folder
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute
 from metastable.sweep.work import Batch, failure
 
@@ -120,6 +121,7 @@ def run(
         if waiting:
             executor = _executor(sweep, execute, workers, scheduler, cluster, cluster_options or {}, len(waiting), say)
             ran = _run(store, executor, waiting, progress)
+        store.refresh()
         early = journal.early_members(store.entries.values())
         return Outcome(folder, sweep.size, store.done, store.failed, ran, time.monotonic() - before, early)
 
@@ -195,7 +197,6 @@ def _run(store: Store, executor: Executor, waiting: list[int], progress: bool | 
         _leave(loop)
         raise
     executor.close()
-    store.refresh()
     loop.note(finished=True)
     return loop.ran
 
@@ -286,8 +287,7 @@ class _Loop:
     def note(self, finished: bool = False) -> None:
         """Tell `metastable sweep status` what is going on."""
         self._noted = time.time()
-        say_progress(
-            self.store.folder,
+        self.store.say_progress(
             {
                 "started": self._started,
                 "ran": self.ran,
@@ -295,5 +295,5 @@ class _Loop:
                 "dashboard": self.executor.dashboard,
                 "running": [] if finished else [number for batch in self._out for number in batch.numbers],
                 "finished": finished,
-            },
+            }
         )

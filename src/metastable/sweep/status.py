@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from typing import Any
 from metastable import _checks
 from metastable.stores import locks
 from metastable.sweep import journal
-from metastable.sweep.store import JOURNAL, index_of, read_description, read_progress, unfinished_members
+from metastable.sweep.results import unfinished_members
+from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description
 
 OFFENDERS = 5
 """How many of the slowest tasks are named."""
@@ -106,6 +108,7 @@ def status(folder: str | PathLike[str]) -> Status:
         mean_seconds=mean,
         slowest=tuple((sweep.task(number).where, entries[number].seconds) for number in slowest),
         failures=tuple(_failure(number, sweep.task(number).where, entries[number]) for number in failed),
+        # Records of earlier versions do not say it, and a killed writer leaves the zarr store behind its journal.
         unfinished=max(unfinished_members(place), sum(early.values())),
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
@@ -120,5 +123,8 @@ def _failure(number: int, where: str, entry: journal.Entry) -> Failure:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    note = read_progress(folder)
-    return note if {"time", "started", "ran"} <= set(note) and time.time() >= note["started"] else {}
+    try:
+        note = dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+        return note if {"time", "started", "ran"} <= set(note) and time.time() >= note["started"] else {}
+    except (OSError, ValueError):
+        return {}

@@ -12,29 +12,22 @@ from __future__ import annotations
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from metastable import _checks
-from metastable.errors import MetastableError, StoreError, StoreExistsError, StoreLockedError
-from metastable.stores import find, locks, write_file
+from metastable.errors import StoreError, StoreExistsError
+from metastable.stores import locks, write_file
 from metastable.sweep import journal, own
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
-from metastable.sweep.tasks import UNFINISHED
 from metastable.sweep.view import View
 
 DESCRIPTION = "sweep.toml"
 JOURNAL = "journal"
-FAILED = "failed"
-"""Status of members that could not be drawn or measured, and the attribute of results that counts them."""
 PROGRESS = "progress.json"
 _BEFORE_DESCRIPTION = (JOURNAL, locks.NAME, locks.NOTE)
 REFRESH_SECONDS = 5.0
@@ -141,7 +134,7 @@ class Store:
     def _open_view(self, say: Say) -> None:
         path = self.folder / views.NAME
         existed = path.exists()
-        opened = views.open_view(path, self.sweep.axes, _attributes(self.sweep), self.entries)
+        opened = views.open_view(path, self.sweep.axes, attributes_of(self.sweep), self.entries)
         self.view = None if opened is None else opened[0]
         if existed and opened is not None and opened[1]:
             say(f"{views.NAME} differed from the journal in {opened[1]} chunks and was brought up to date")
@@ -196,110 +189,17 @@ class Store:
     def catch_up(self) -> None:
         """Read the journal again and bring the zarr store up to date: an interruption may have come between the two."""
         found = self.index.select(self._read_journal(lambda line: None))
-        self._dirty.update(number for number in found if number not in self.entries)
+        self._dirty.update(number for number, entry in found.items() if self.entries.get(number) != entry)
         self.entries.update(found)
         self.refresh()
 
+    def say_progress(self, state: Mapping[str, Any]) -> None:
+        """Leave a note for `metastable sweep status`; losing it loses nothing."""
+        text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
+        with suppress(StoreError):
+            write_file(self.folder / PROGRESS, text.encode(), durable=False)
 
-def _attributes(sweep: Sweep) -> dict[str, Any]:
+
+def attributes_of(sweep: Sweep) -> dict[str, Any]:
     """Attributes of the zarr store of a sweep."""
     return {"format": views.FORMAT, "title": sweep.name, "sweep": sweep.to_toml()}
-
-
-def say_progress(folder: Path, state: Mapping[str, Any]) -> None:
-    """Leave a note for `metastable sweep status`; losing it loses nothing.
-
-    `finished` in it: nobody works on the sweep any more, and the zarr store holds all of the journal.
-    """
-    text = json.dumps({"pid": os.getpid(), "time": time.time(), **state})
-    with suppress(StoreError):
-        write_file(folder / PROGRESS, text.encode(), durable=False)
-
-
-def read_progress(folder: Path) -> dict[str, Any]:
-    """The note of `say_progress`, or nothing."""
-    try:
-        return dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def unfinished_members(folder: Path) -> int:
-    """Members that stopped early, in all finished tasks of a sweep (0 where that is not known)."""
-    path = folder / views.NAME
-    return _stopped_early(_open_zarr(path)) if path.exists() else 0
-
-
-def _catch_up(folder: Path) -> None:
-    """Let the zarr store follow the journal where a writer was killed between the two (one that works does it itself)."""
-    if read_progress(folder).get("finished") and (folder / views.NAME).exists():
-        return
-    try:
-        with locks.exclusive(folder):
-            sweep = read_description(folder)
-            views.sweep_up(folder)
-            entries = index_of(sweep).select(journal.read(folder / JOURNAL).entries)
-            views.open_view(folder / views.NAME, sweep.axes, _attributes(sweep), entries)
-            say_progress(folder, {"finished": True})
-    except StoreLockedError:
-        return
-    except (MetastableError, OSError) as reason:
-        warnings.warn(
-            f"{folder / views.NAME} may lack tasks that are done and could not be brought up to date ({reason}); run the sweep "
-            "again for that",
-            stacklevel=3,
-        )
-
-
-def _open_zarr(path: Path) -> Any:
-    """The zarr store of a sweep as it is."""
-    import xarray as xr
-
-    try:
-        return xr.open_zarr(path, chunks=None)
-    except Exception as reason:
-        raise _unreadable(path, reason) from reason
-
-
-def _unreadable(path: Path, reason: Exception) -> StoreError:
-    return StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it")
-
-
-def _stopped_early(results: Any) -> int:
-    """Members that stopped early, by the variable that counts them."""
-    return int(np.nansum(results[UNFINISHED].values)) if UNFINISHED in results else 0
-
-
-def open_results(folder: str | os.PathLike[str]) -> Any:
-    """The results of a sweep as an `xarray.Dataset` over the grid, also while it runs (NaN where a task is not done).
-
-    Where members stopped early or failed every variable has the attribute `unfinished`: how many did, in the whole sweep; and
-    `failed`: how many of them could not be drawn or measured. Where tasks have no result every variable has the attributes `tasks`,
-    `done_tasks` and `failed_tasks`: how many there are, are done, and failed.
-
-    Where the process that ran the sweep was killed, the store is first brought up to date with the journal.
-    """
-    place = _checks.path(folder, "folder")
-    sweep = read_description(place)
-    _catch_up(place)
-    path = find(place / views.NAME)
-    if not path.exists():
-        if any(entry.done for entry in journal.read(place / JOURNAL).entries.values()):
-            raise StoreError(f"{path} is missing; run the sweep again, and it is made from the journal")
-        raise StoreError(f"{folder} has no result yet: none of its {sweep.size} tasks is finished")
-    found = _open_zarr(path)
-    try:
-        early = _stopped_early(found)
-        status = found[views.STATUS].values
-    except Exception as reason:
-        raise _unreadable(path, reason) from reason
-    told: dict[str, int] = {}
-    if not (status == views.DONE).all():
-        done, failed = (int((status == state).sum()) for state in (views.DONE, views.FAILED))
-        told |= {"tasks": status.size, "done_tasks": done, "failed_tasks": failed}
-    if early:
-        counts = journal.early_members(journal.read(place / JOURNAL).entries.values())
-        told |= {UNFINISHED: early} | ({FAILED: min(early, counts[FAILED])} if FAILED in counts else {})
-    for variable in found.data_vars.values():
-        variable.attrs |= told
-    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,11 +226,15 @@ class View:
                 continue
             for variable in entry.read()[1]:
                 if variable.coordinate and wanted.get(variable.name) == variable.values.size:
-                    # Records hold all coordinates as floats; members are numbers.
-                    kind = np.int64 if variable.name == "member" else np.float64
-                    found[variable.name] = variable.values.astype(kind)
+                    found[variable.name] = _coordinate(variable.name, variable.values)
                     del wanted[variable.name]
         return {dim: found[dim] for dim in self.layout.sizes if dim in found}
+
+
+def _coordinate(name: str, values: np.ndarray) -> np.ndarray:
+    """A coordinate in its own type: records hold all of them as floats, but members are whole numbers."""
+    whole = name == "member" and bool((values == np.round(values)).all())
+    return values.astype(np.int64 if whole else np.float64)
 
 
 def _equal(array: Any, region: tuple[slice, ...], block: np.ndarray) -> bool:
@@ -278,6 +283,19 @@ def open_view(
         return view, view.refresh(view.chunks(), entries)
     view.create(entries)
     return view, sum(1 for _ in view.chunks()) * (len(layout.variables) + 1)
+
+
+def in_memory(axes: tuple[Axis, ...], attributes: Mapping[str, Any], entries: Mapping[int, Entry]) -> Any:
+    """The dataset that the store of these entries would hold; nothing is written beside it."""
+    import xarray as xr
+
+    with tempfile.TemporaryDirectory(prefix="metastable-") as folder:
+        path = Path(folder) / NAME
+        try:
+            View(path, axes, layout_of(entries.values()), attributes).create(entries)
+            return xr.open_zarr(path, chunks=None).load()
+        except OSError as reason:
+            raise storage_error(path, reason) from reason
 
 
 def sweep_up(folder: Path) -> None:

@@ -12,14 +12,7 @@ import psutil
 import pytest
 
 from metastable import sweep as sweeps
-from metastable.errors import (
-    MissingExtraError,
-    SchedulerLostError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-    SweepError,
-)
+from metastable.errors import MissingExtraError, SchedulerLostError, StoreFullError, StoreLockedError, SweepError
 from metastable.sweep import cluster as clusters
 from metastable.sweep import runner
 from tests.unit.sweep import toy
@@ -188,23 +181,6 @@ def test_everything_killed(tmp_path, undisturbed, environment, workers):
     assert found["clusters"].attrs["done_tasks"] == done
     outcome = sweeps.run(toy.small_sweep(), folder, workers=0, execute=toy.execute)
     assert outcome.ran == 12 - done
-    assert zarr_files(folder) == undisturbed
-
-
-def test_a_killed_sweep_that_cannot_be_written(tmp_path, undisturbed, monkeypatch):
-    """Readers take the view as it is, and are told that it may lack something."""
-    folder = tmp_path / "sweep"
-    sweeps.run(toy.small_sweep(), folder, workers=0, execute=toy.execute)
-    (folder / "progress.json").unlink()
-
-    def refused(folder):
-        raise StoreError("read-only")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("metastable.stores.locks.exclusive", refused)
-        with pytest.warns(UserWarning, match="may lack tasks that are done"):
-            assert (sweeps.open_results(folder)["task_status"] == 1).all()
-    assert (sweeps.open_results(folder)["task_status"] == 1).all()
     assert zarr_files(folder) == undisturbed
 
 

@@ -348,14 +348,6 @@ def test_a_task_without_numbers_fails(tmp_path):
         sweeps.open_results(tmp_path / "s")
 
 
-def test_a_view_that_was_removed_is_made_again_from_the_journal(tmp_path):
-    small_sweep().run(tmp_path / "t", workers=0, execute=toy.execute)
-    before = zarr_files(tmp_path / "t")
-    shutil.rmtree(tmp_path / "t" / "results.zarr")
-    assert (sweeps.open_results(tmp_path / "t")["task_status"] == 1).all()
-    assert zarr_files(tmp_path / "t") == before
-
-
 @pytest.mark.parametrize(("status", "states"), [("interrupted", ["success"]), ("success", ["failed", "failed"])])
 def test_half_an_ensemble_is_no_result(tmp_path, monkeypatch, status, states):
     """`ensemble` returns what is finished on Ctrl-C, and NaN for members that fail: neither may pass for a result."""

@@ -1,0 +1,170 @@
+"""Readers of a sweep: they find all that is safe, whatever a writer left, and change nothing."""
+
+import shutil
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from metastable import sweep as sweeps
+from metastable.errors import StoreError
+from metastable.stores import locks, write_file
+from metastable.sweep import journal
+from metastable.sweep import view as views
+from metastable.sweep.store import DESCRIPTION, JOURNAL, Store, attributes_of, index_of
+from tests.unit.sweep import toy
+
+HELD = 5
+"""Tasks that a zarr store has which was left behind."""
+
+
+def contents(folder):
+    """Every file of a folder but its locks, which who asks for them makes."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(locks.NAME)
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished sweep."""
+    return toy.small_sweep().run(tmp_path_factory.mktemp("sweeps") / "whole", workers=0, execute=toy.execute).folder
+
+
+def left_behind(folder, sweep, held=HELD):
+    """Let the zarr store of a folder have the first tasks only, as after a kill."""
+    shutil.rmtree(folder / views.NAME)
+    entries = index_of(sweep).select(journal.read(folder / JOURNAL).entries)
+    views.open_view(
+        folder / views.NAME, sweep.axes, attributes_of(sweep), {number: entries[number] for number in range(held)}
+    )
+
+
+@pytest.fixture
+def killed(whole, tmp_path):
+    """The folder of a sweep whose writer died when its zarr store had some of the tasks."""
+    folder = tmp_path / "killed"
+    shutil.copytree(whole, folder)
+    left_behind(folder, toy.small_sweep())
+    return folder
+
+
+def done_tasks(results):
+    return int((results["task_status"] == 1).sum())
+
+
+def test_a_reader_finds_what_the_store_lacks_and_writes_nothing(whole, killed):
+    before = contents(killed)
+    found = sweeps.open_results(killed)
+    xr.testing.assert_identical(found.load(), sweeps.open_results(whole).load())
+    assert contents(killed) == before
+    assert sweeps.run(toy.small_sweep(), killed, workers=0, execute=toy.execute).ran == 0
+    assert xr.open_zarr(killed / views.NAME)["task_status"].values.sum() == 12
+
+
+def test_a_store_that_was_removed(whole, killed):
+    shutil.rmtree(killed / views.NAME)
+    xr.testing.assert_identical(sweeps.open_results(killed).load(), sweeps.open_results(whole).load())
+    assert not (killed / views.NAME).exists()
+
+
+def test_who_works_on_it_is_left_in_peace(killed):
+    with locks.exclusive(killed):
+        assert done_tasks(sweeps.open_results(killed)) == HELD
+
+
+@pytest.mark.parametrize("keep", [{DESCRIPTION, views.NAME}, {views.NAME}])
+def test_a_copy_of_the_results_without_their_journal(killed, keep):
+    for item in killed.iterdir():
+        if item.name not in keep:
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+    before = contents(killed)
+    found = sweeps.open_results(killed)
+    assert done_tasks(found) == HELD
+    assert np.isfinite(found["clusters"].values).any()
+    assert contents(killed) == before
+
+
+def test_a_damaged_journal_takes_nothing_from_the_store(killed):
+    """Nor does what it has beyond the store come without what was lost: the store is opened as it is, and somebody is told."""
+    segment = min((killed / JOURNAL).glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(bytes(data))
+    assert sweeps.status(killed).done < 12
+    with pytest.warns(UserWarning, match=r"lacks 7 tasks of the journal, and has \d that cannot be read there"):
+        assert done_tasks(sweeps.open_results(killed)) == HELD
+
+
+def test_a_finished_store_needs_no_journal(whole, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    for segment in (folder / JOURNAL).glob("*.segment"):
+        segment.write_bytes(b"nothing")
+    assert done_tasks(sweeps.open_results(folder)) == 12
+
+
+def test_killed_while_a_grid_grows(whole, tmp_path):
+    """The description is the new one, the zarr store that of the old grid."""
+    folder = tmp_path / "growing"
+    shutil.copytree(whole, folder)
+    larger = toy.small_sweep(grid={**toy.small_sweep().grid, "beta": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    write_file(folder / DESCRIPTION, larger.to_toml().encode())
+    found = sweeps.open_results(folder)
+    assert found["task_status"].shape == (3, 5)
+    assert done_tasks(found) == 12 == sweeps.status(folder).done == found["clusters"].attrs["done_tasks"]
+    assert (sweeps.open_results(whole)["clusters"].values == found["clusters"].values[:, :4]).all()
+    other = toy.small_sweep(seed=8)
+    write_file(folder / DESCRIPTION, other.to_toml().encode())
+    with pytest.raises(StoreError, match="no result yet: none of its 12 tasks"):
+        sweeps.open_results(folder)
+    assert (folder / views.NAME).exists()
+
+
+def test_interrupted_between_a_retried_task_and_the_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASTABLE_TEST_CURE", str(tmp_path / "cure"))
+    sweep, folder = toy.small_sweep(), tmp_path / "sweep"
+    sweep.run(folder, workers=0, execute=toy.failing)
+    (tmp_path / "cure").touch()
+    keep = Store.add
+
+    def interrupted(self, data):
+        journal.append(self.folder / JOURNAL, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(folder, workers=0, execute=toy.failing, retry_failed=True)
+    monkeypatch.setattr(Store, "add", keep)
+    done = sweeps.status(folder).done
+    assert done > 9
+    assert done_tasks(xr.open_zarr(folder / views.NAME)) == done == done_tasks(sweeps.open_results(folder))
+
+
+def test_failures_that_the_store_does_not_have_yet_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("METASTABLE_TEST_CURE", str(tmp_path / "cure"))
+    sweep, folder = toy.small_sweep(), tmp_path / "sweep"
+    sweep.run(folder, workers=0, execute=toy.failing)
+    left_behind(folder, sweep, held=1)
+    assert sweeps.open_results(folder)["clusters"].attrs == {"tasks": 12, "done_tasks": 9, "failed_tasks": 3}
+
+
+def test_status_of_a_damaged_store(whole, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    for chunk in (folder / views.NAME).rglob("*"):
+        if chunk.is_file() and not chunk.name.startswith("."):
+            chunk.write_bytes(b"nothing that a codec reads")
+    assert sweeps.status(folder).done == 12
+    with pytest.raises(StoreError, match="cannot be read"):
+        sweeps.open_results(folder)
+
+
+def test_members_that_are_no_whole_numbers_stay(tmp_path):
+    def halves(task):
+        return toy.execute(task).assign_coords(member=np.arange(task.members) / 2)
+
+    found = toy.small_sweep().run(tmp_path / "sweep", workers=0, execute=halves).dataset
+    assert found["member"].values.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
