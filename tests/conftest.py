@@ -17,10 +17,8 @@ from metastable.model import declare
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Two workers that want the same function compiled: one does it, the other waits and reads the cache.
-
-    Tests of Ctrl-C need it: who starts them in the background has the shell ignore it, for all processes that follow.
-    """
+    """Two workers that want the same function compiled: one does it, the other waits and reads the cache."""
+    # Tests of Ctrl-C send it: a shell that starts them in the background has them, and all that they start, ignore it.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:

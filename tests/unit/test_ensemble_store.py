@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import metastable as ms
+from metastable import dataset
 from metastable.errors import (
     IncompleteStoreError,
     InvalidInputError,
@@ -525,3 +526,27 @@ def test_text_instead_of_numbers_is_refused_by_name(stats, tmp_path):
 def test_a_summary_claims_nothing_about_the_members(stats):
     assert stats.attrs["values"] == "as computed"
     assert not {"values", "time_digests"} & {*ms.summarize(stats).attrs}
+
+
+def test_coordinates_that_no_variable_uses_come_back(stats, tmp_path):
+    kept = stats.assign_coords(level=[0.1, 0.9], note="mine")
+    ms.save_ensemble(kept, tmp_path / "stats.zarr")
+    found = ms.load_ensemble(tmp_path / "stats.zarr")
+    assert found["level"].values.tolist() == [0.1, 0.9]
+    assert set(found.coords) == set(kept.coords)
+
+
+@pytest.mark.parametrize("order", ["x", ["x", "status"], None])
+def test_stores_without_an_order_of_their_own(stats, tmp_path, monkeypatch, order):
+    """As earlier versions wrote them: an attribute of this name is the user's."""
+    save = dataset.save
+
+    def earlier(told, *rest):
+        del told.attrs["variable_order"]
+        save(told if order is None else told.assign_attrs(variable_order=order), *rest)
+
+    monkeypatch.setattr(dataset, "save", earlier)
+    ms.save_ensemble(stats, tmp_path / "stats.zarr")
+    found = ms.load_ensemble(tmp_path / "stats.zarr")
+    assert set(found.data_vars) == set(stats.data_vars)
+    assert found.attrs.get("variable_order") == order

@@ -17,7 +17,7 @@ KIND = "ensemble"
 ORDER = "variable_order"
 """Attribute of the store: names of the variables in their order, which a folder does not keep."""
 OWN = ("kind", ORDER)
-"""Attributes that belong to the store; `load_ensemble` takes them away again."""
+"""Attributes that belong to the store: `load_ensemble` takes them away again."""
 
 
 def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -30,9 +30,9 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
 
     Values and times that are not what was computed any more (`stats.clusters[0] = 1`) are refused, and so are members with another
     number, seed or status, and other attributes (`model`, `method`, the `radius` of an observable): put yours under another name, or
-    keep them with `stats.to_zarr`. Values and members are known by the digest of each member (`member_digest`), of all observables at
-    all times; where some were left out the attribute `values` says that they were not checked. Attributes are known by the attribute
-    `computed`, as those of runs.
+    keep them with `stats.to_zarr`; the names `kind` and `variable_order` are the store's. Values and members are known by the digest
+    of each member (`member_digest`), of all observables at all times; where some were left out the attribute `values` says that they
+    were not checked. Attributes are known by the attribute `computed`, as those of runs.
     """
     import xarray as xr
 
@@ -61,6 +61,9 @@ def load_ensemble(path: str | os.PathLike[str]) -> xr.Dataset:
     found = dataset.verified(_checks.path(path))
     if found.attrs.get("kind") != KIND:
         raise StoreError(f"{path} holds a run, not an ensemble; open it with metastable.load")
-    ordered = found[found.attrs.get(ORDER, list(found.data_vars))]
-    ordered.attrs = {name: value for name, value in found.attrs.items() if name not in OWN}
-    return ordered
+    del found.attrs["kind"]
+    order = found.attrs.get(ORDER)
+    if not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, found.data_vars)):
+        return found  # written before there was an order; whatever has its name is the user's
+    del found.attrs[ORDER]
+    return found.drop_vars(order).assign({name: found[name] for name in order})
