@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.analysis.clusters import IntArray, labels_of_unit_tokens, link_bound
-from metastable.analysis.doubts import elsewhere, holding, touches, unseen, with_doubts
+from metastable.analysis.doubts import elsewhere, holding, otherwise, touches, unseen, with_doubts
 from metastable.analysis.followers import (
     FEW,
     LONGER,
@@ -42,13 +42,13 @@ from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
 COUNTING = 1e-5
-"""The same where only the number of clusters is asked for."""
+"""Error of a step of the leaders, radians, where only the number of clusters is asked for: as `points.TOLERANCE`."""
 DISTURBED = 3e-6
-"""The same in disturbed cascades, whose places are uncertain by `SMALLEST_BLUR` at least."""
+"""As `points.TOLERANCE` in disturbed cascades, whose places are uncertain by `points.SMALLEST_BLUR` at least."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
 ROUGH = 1e-5
-"""The same in disturbed cascades."""
+"""As `points.RESOLUTION` in disturbed cascades."""
 SHORT = 0.04
 """Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
 TOGETHER = 1e4
@@ -97,7 +97,7 @@ def predict_merges(
 
     The tree is that of a run from this moment on, as `merge_tree` reads it. It is wrong where a leader is so near the middle between
     two clusters that less than `blur` decides which one wins, and the tree says so: `uncertainty` holds, for each merge, the root mean
-    square deviation in log10(time - t0) of `COPIES` cascades whose places are disturbed by `blur` (and at least the time of order one
+    square deviation in log10(time - t0) of four cascades whose places are disturbed by `blur` (and at least the time of order one
     that a fall takes, and a fifth of what followers change), and `doubtful` is True where one of them goes into another cluster. The
     uncertainty is a standard deviation from four draws, not a bound: errors of more than three times as much happen in about one of a
     hundred merges, and four to five times have been seen.
@@ -110,7 +110,7 @@ def predict_merges(
     one and so holds itself longer, it is done to the end. Tokens that part after t0 are apart in the tree from the start, as in
     `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, those of clusters that a token leaves or
     joins for 2 to 10 % of the time, or in a disturbed cascade only, and those that the leaders by themselves would place elsewhere
-    are `doubtful`; all are where there are more than `MOST_CLUSTERS` groups, who are not followed. So is a merge while a third
+    are `doubtful`; all are where there are more than 400 groups, who are not followed. So is a merge while a third
     cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a square) never
     move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so. Where rounding moves them all
     the same, their merges are `doubtful`.
@@ -131,7 +131,7 @@ def predict_merges(
     Raises:
         UnsupportedError: for models whose clusters do not stand still (other masks, V, norms, weights, noise, several
             heads, ...).
-        InvalidInputError: when there are more than `MOST_CLUSTERS` clusters: nothing is metastable yet.
+        InvalidInputError: when there are more than 400 clusters: nothing is metastable yet.
 
     >>> import metastable as ms
     >>> model = ms.Attention(dim=2, beta=16.0)
@@ -166,7 +166,8 @@ def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
     points = Clusters(tokens, model, t0, radius, carried.groups)
     way = points.group_path(points.places, carried.together)
     tree = points.read(way)
-    unsure = unseen(tree, points.read(way, ROUGH, SHORT))
+    closer = points.read(way, ROUGH, SHORT)
+    unsure = unseen(tree, closer) | otherwise(tree, closer)
     if not points.pulled_back:
         unsure |= holding(tree, wavering(points, way, last_ones(carried.groups)))
     # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.

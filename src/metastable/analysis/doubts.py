@@ -93,24 +93,35 @@ def holding(tree: MergeTree, until: dict[int, float]) -> NDArray[np.bool_]:
 
 def unseen(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
     """Which merges (m,) of a tree are of clusters that tokens leave or join in the other one, and not in this one, until they are back
-    with the leader of their cluster; or that merge otherwise there, until both have merged."""
+    with the leader of their cluster."""
     home, there = cluster_leaders(tree.start_labels), set(cluster_leaders(tree.start_labels).tolist())
-    goes, known = _merges(other), _merges(tree)
+    goes = _merges(other)
     until: dict[int, float] = {}
-    for row in np.flatnonzero(elsewhere(tree, other)):
-        child, t = int(tree.child[row]), float(tree.time[row])
-        back = max(t, goes[child][1]) if child in goes else math.inf
-        for place, since in [*_way(child, known), *_way(child, goes)]:
-            if since <= back:
-                until[place] = max(back, until.get(place, 0.0))
     for child in goes.keys() - there:
         leader = int(home[tree.start_labels[child]])
         way, ways = _way(child, goes), dict(_way(leader, goes))
         back = next((max(t, ways[place]) for place, t in way if place in ways), math.inf)
-        for place, t in [(leader, 0.0), *way]:
-            if t <= back:
-                until[place] = max(back, until.get(place, 0.0))
+        _doubt(until, [(leader, 0.0), *way], back)
     return holding(tree, until)
+
+
+def otherwise(tree: MergeTree, closer: MergeTree) -> NDArray[np.bool_]:
+    """Which merges (m,) of a tree are of clusters that merge elsewhere, or at another time, for who looks closer at the same way, until
+    both have merged."""
+    known, goes = _merges(tree), _merges(closer)
+    until: dict[int, float] = {}
+    for row in np.flatnonzero(elsewhere(tree, closer)):
+        child = int(tree.child[row])
+        back = max(float(tree.time[row]), goes[child][1]) if child in goes else math.inf
+        _doubt(until, [*_way(child, known), *_way(child, goes)], back)
+    return holding(tree, until)
+
+
+def _doubt(until: dict[int, float], way: list[tuple[int, float]], back: float) -> None:
+    """Doubt the clusters on the way of a token that it reaches before it is back, until then."""
+    for place, since in way:
+        if since <= back:
+            until[place] = max(back, until.get(place, 0.0))
 
 
 def _merges(tree: MergeTree) -> dict[int, tuple[int, float]]:

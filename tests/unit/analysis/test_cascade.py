@@ -515,3 +515,12 @@ def test_followers_that_are_away_for_six_per_cent_of_the_time_make_their_merges_
         tree = run.predict_merges(t0)
         assert tree.doubtful is not None
         assert tree.doubtful[tree.time > 60.0].all()
+
+
+@pytest.mark.parametrize("blur", [2e-3, 4e-3, 1e-2])
+def test_times_that_are_uncertain_put_no_parent_in_doubt(blur):
+    """Two tokens can merge in one way only, whenever that is."""
+    tree = ms.predict_merges(sphere.from_angle(np.array([0.0, 2.0])), ms.Attention(dim=2, beta=64.0), blur=blur)
+    assert tree.uncertainty is not None and tree.doubtful is not None
+    assert tree.uncertainty[0] > 0.05
+    assert not tree.doubtful.any()
