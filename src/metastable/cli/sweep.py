@@ -308,14 +308,14 @@ def _why_early(early: Mapping[str, int]) -> str:
 
 
 def _finish(outcome: Any) -> None:
-    from metastable.sweep.results import unfinished_members
+    from metastable.sweep import status as read_status
     from metastable.sweep.store import JOURNAL
 
     typer.echo(
         f"{outcome.done} of {counted(outcome.total, 'task')} done, {outcome.failed} failed, "
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
-    if unfinished := unfinished_members(outcome.folder):
+    if unfinished := read_status(outcome.folder).unfinished:
         typer.echo(f"{counted(unfinished, 'member')} stopped early{_why_early(outcome.early)}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")

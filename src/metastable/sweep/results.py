@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import StoreError
+from metastable.errors import MetastableError, StoreError
 from metastable.stores import find, locks
-from metastable.sweep import journal
+from metastable.sweep import journal, own
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
+from metastable.sweep.specification import Sweep
 from metastable.sweep.store import DESCRIPTION, JOURNAL, attributes_of, index_of, read_description
 from metastable.sweep.tasks import UNFINISHED
 
@@ -30,14 +31,15 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     `failed`: how many of them could not be drawn or measured. Where tasks have no result every variable has the attributes `tasks`,
     `done_tasks` and `failed_tasks`: how many there are, are done, and failed.
 
-    What a process that was killed had finished is there as well: where the zarr store lacks tasks of the journal, and nobody works
-    on the sweep, the dataset is made of the journal, in memory (the next run brings the store itself up to date).
+    What a process that was killed had finished is there as well: a zarr store that lacks tasks of the journal is left as it is, and the
+    dataset is made of the journal, all of it in memory (the next run brings the store itself up to date). While somebody works on the
+    sweep the store follows a few seconds behind, and is what you get. Where the journal cannot be read the store is what you get, too,
+    with a warning.
     """
     place = _checks.path(folder, "folder")
     path = find(place / views.NAME)
-    found = _open_zarr(path) if path.exists() else None
-    if found is None or (place / DESCRIPTION).exists():
-        found = _newest(place, found)
+    stored = _open_zarr(path) if path.exists() else None
+    found = _newest(place, stored)
     if found is None:
         raise StoreError(f"{folder} has no result yet: none of its {read_description(place).size} tasks is finished")
     early = _stopped_early(found, path)
@@ -54,13 +56,23 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     return found
 
 
-def unfinished_members(folder: Path) -> int:
-    """Members that stopped early, by the zarr store of a sweep (0 where it does not tell or cannot be read)."""
+def unfinished_members(folder: Path, keys: list[str], entries: Mapping[int, Entry]) -> int:
+    """Members that stopped early, of the tasks of a sweep: by their records, or by the zarr store (records of earlier versions do not
+    say it)."""
+    known: dict[str, int] = {}
     try:
         path = folder / views.NAME
-        return _stopped_early(_open_zarr(path), path)
-    except StoreError:
-        return 0
+        stored = _open_zarr(path)
+        if UNFINISHED in stored:
+            counts = np.nan_to_num(_values(stored, UNFINISHED, path)).ravel()
+            known = {key: int(count) for key, count in zip(_keys(stored), counts)}
+    except MetastableError:
+        pass  # no store, or none that can be read
+    return sum(
+        max(sum(count for _, count in entry.early), known.get(keys[number], 0))
+        for number, entry in entries.items()
+        if entry.done
+    )
 
 
 def _open_zarr(path: Path) -> Any:
@@ -91,42 +103,57 @@ def _stopped_early(results: Any, path: Path) -> int:
     return int(np.nansum(_values(results, UNFINISHED, path))) if UNFINISHED in results else 0
 
 
+def _sweep_of(stored: Any) -> Sweep:
+    """The sweep whose results a zarr store holds."""
+    with own.as_stored():
+        return Sweep.from_toml(stored.attrs.get("sweep"))
+
+
+def _keys(stored: Any) -> list[str]:
+    """Keys of the tasks of a zarr store, in its order."""
+    return index_of(_sweep_of(stored)).keys
+
+
 def _newest(folder: Path, stored: Any | None) -> Any | None:
     """All that is safe in the folder of a sweep, of which its zarr store is `stored` (None: there is none): the same where the journal
-    has no more; otherwise a dataset in memory, made of the journal; None where nothing is done.
+    has no more or cannot be read; otherwise a dataset in memory, made of the journal; None where nothing is done.
 
     A writer that was killed leaves tasks in the journal which the zarr store does not have yet, or a zarr store of the grid before.
-    (One that works is a few seconds behind.) Nothing is written: whoever reads may have no right to, or only a part of the folder.
+    Nothing is written: whoever reads may have no right to, or only a part of the folder.
     """
-    sweep = read_description(folder)
-    described = (folder / DESCRIPTION).read_text(encoding="utf-8")
-    same = stored is not None and stored.attrs.get("sweep") == described
-    status = _values(stored, views.STATUS, folder / views.NAME).ravel() if same else np.full(sweep.size, views.WAITING)
-    if (status == views.DONE).all():
+    if stored is not None and not (folder / DESCRIPTION).exists():
         return stored
-    recorded = journal.read(folder / JOURNAL).entries
-    entries = index_of(sweep).select(recorded)
-    if not recorded or (same and not _behind(status, entries)):
-        return stored
-    if not any(entry.done for entry in entries.values()):
+    status = None if stored is None else _values(stored, views.STATUS, folder / views.NAME).ravel()
+    try:
+        sweep = read_description(folder)
+        same = stored is not None and _sweep_of(stored).identity == sweep.identity
+        if same and ((status == views.DONE).all() or locks.holder(folder) is not None):
+            return stored
+        index = index_of(sweep)
+        entries = index.select(journal.read(folder / JOURNAL).entries)
+        now = _status_by_key(index.keys, entries)
+        held = {} if stored is None else dict(zip(_keys(stored), status.tolist()))
+        fresh = [key for key, state in now.items() if held.get(key) not in (views.DONE, state)]
+        if same and not fresh:
+            return stored
+        lost = sum(state == views.DONE and key in index.numbers and now.get(key) != state for key, state in held.items())
+        if lost:
+            raise StoreError(f"{lost} tasks of the store cannot be read in the journal any more")
+        if views.DONE in now.values():
+            return views.in_memory(sweep.axes, attributes_of(sweep), entries)
         return stored if same else None
-    if same and locks.holder(folder) is not None:
-        return stored
-    lost = sum(int(number) not in entries for number in np.flatnonzero(status == views.DONE))
-    if lost:
+    except (MetastableError, OSError) as reason:
+        if stored is None and isinstance(reason, MetastableError):
+            raise
+        if stored is None:  # a writer that has just begun sets damaged segments aside
+            raise StoreError(f"the journal of {folder} cannot be read now ({reason}); try again") from reason
         warnings.warn(
-            f"{folder / views.NAME} lacks {len(_behind(status, entries))} tasks of the journal, and has {lost} that cannot be read "
-            "there any more: opened as it is; run the sweep again for the others",
+            f"{folder / views.NAME} is opened as it is, and may lack tasks of the journal ({reason}); run the sweep again for those",
             stacklevel=3,
         )
         return stored
-    return views.in_memory(sweep.axes, attributes_of(sweep), entries)
 
 
-def _behind(status: np.ndarray, entries: Mapping[int, Entry]) -> list[int]:
-    """Tasks whose end is in the journal, but not in a zarr store with this `status` of its tasks."""
-    return [
-        number
-        for number, entry in entries.items()
-        if status[number] not in (views.DONE, views.DONE if entry.done else views.FAILED)
-    ]
+def _status_by_key(keys: list[str], entries: Mapping[int, Entry]) -> dict[str, int]:
+    """What the journal says of the tasks of a sweep."""
+    return {keys[number]: views.DONE if entry.done else views.FAILED for number, entry in entries.items()}

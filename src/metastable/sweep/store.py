@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metastable._words import counted
 from metastable.errors import StoreError, StoreExistsError
 from metastable.stores import locks, write_file
 from metastable.sweep import journal, own
@@ -135,9 +136,11 @@ class Store:
         path = self.folder / views.NAME
         existed = path.exists()
         opened = views.open_view(path, self.sweep.axes, attributes_of(self.sweep), self.entries)
-        self.view = None if opened is None else opened[0]
-        if existed and opened is not None and opened[1]:
-            say(f"{views.NAME} differed from the journal in {opened[1]} chunks and was brought up to date")
+        self.view, changed = (None, 0) if opened is None else opened
+        if existed and changed is None:
+            say(f"{views.NAME} was not laid out as this version does it, or damaged, and was made anew from the journal")
+        elif existed and changed:
+            say(f"{views.NAME} differed from the journal in {counted(changed, 'chunk')} and was brought up to date")
 
     @property
     def done(self) -> int:

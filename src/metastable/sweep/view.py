@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +71,9 @@ def layout_of(entries: Iterable[Entry]) -> Layout:
 
 @dataclass(frozen=True)
 class View:
-    """A zarr store at `path` for the grid `axes`; `attributes` go to its root."""
+    """A zarr store at `path` (or one of zarr's own, in memory) for the grid `axes`; `attributes` go to its root."""
 
-    path: Path
+    path: Any
     axes: tuple[Axis, ...]
     layout: Layout
     attributes: Mapping[str, Any]
@@ -181,10 +180,14 @@ class View:
         """Write the whole store beside its place and put it there, instead of one that may be there."""
         # Not flushed: after a power failure it is made again from the journal.
         with folders.new_folder(self.path, overwrite=True, durable=False) as place:
-            self._write_frame(place, entries)
-            View(place, self.axes, self.layout, self.attributes).refresh(self.chunks(), entries)
+            replace(self, path=place).write(entries)
 
-    def _write_frame(self, path: Path, entries: Mapping[int, Entry]) -> None:
+    def write(self, entries: Mapping[int, Entry]) -> None:
+        """Write the whole store in its place, where there is none."""
+        self._write_frame(self.path, entries)
+        self.refresh(self.chunks(), entries)
+
+    def _write_frame(self, path: Any, entries: Mapping[int, Entry]) -> None:
         """Metadata and coordinates; variables are all NaN (no chunk is written for them)."""
         import zarr
 
@@ -269,10 +272,10 @@ def _write_array(
 
 def open_view(
     path: Path, axes: tuple[Axis, ...], attributes: Mapping[str, Any], entries: Mapping[int, Entry]
-) -> tuple[View, int] | None:
+) -> tuple[View, int | None] | None:
     """The store of a sweep, verified against the journal and repaired where it differs; None while nothing is done.
 
-    Returns the view and the number of chunks that had to be rewritten (all, for a store that had to be made anew).
+    Returns the view and the number of chunks that had to be rewritten (None for a store that had to be made anew).
     """
     layout = layout_of(entries.values())
     if not layout.variables:
@@ -282,20 +285,17 @@ def open_view(
     if view.sound(entries):
         return view, view.refresh(view.chunks(), entries)
     view.create(entries)
-    return view, sum(1 for _ in view.chunks()) * (len(layout.variables) + 1)
+    return view, None
 
 
 def in_memory(axes: tuple[Axis, ...], attributes: Mapping[str, Any], entries: Mapping[int, Entry]) -> Any:
-    """The dataset that the store of these entries would hold; nothing is written beside it."""
+    """The dataset that the store of these entries would hold, all of it in memory."""
     import xarray as xr
+    from zarr.storage import MemoryStore
 
-    with tempfile.TemporaryDirectory(prefix="metastable-") as folder:
-        path = Path(folder) / NAME
-        try:
-            View(path, axes, layout_of(entries.values()), attributes).create(entries)
-            return xr.open_zarr(path, chunks=None).load()
-        except OSError as reason:
-            raise storage_error(path, reason) from reason
+    view = View(MemoryStore(), axes, layout_of(entries.values()), attributes)
+    view.write(entries)
+    return xr.open_zarr(view.path, chunks=None).load()
 
 
 def sweep_up(folder: Path) -> None:

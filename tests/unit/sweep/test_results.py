@@ -1,10 +1,12 @@
 """Readers of a sweep: they find all that is safe, whatever a writer left, and change nothing."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from metastable import sweep as sweeps
 from metastable.errors import StoreError
@@ -94,8 +96,109 @@ def test_a_damaged_journal_takes_nothing_from_the_store(killed):
     data[len(data) // 2] ^= 1
     segment.write_bytes(bytes(data))
     assert sweeps.status(killed).done < 12
-    with pytest.warns(UserWarning, match=r"lacks 7 tasks of the journal, and has \d that cannot be read there"):
+    with pytest.warns(UserWarning, match=r"may lack tasks of the journal \(\d tasks of the store cannot be read"):
         assert done_tasks(sweeps.open_results(killed)) == HELD
+
+
+def damage(segment):
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(bytes(data))
+
+
+def test_words_for_people_are_no_other_sweep(whole, tmp_path):
+    """A remark in the description, and a damaged journal: the store is the same as before."""
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    text = (folder / DESCRIPTION).read_text(encoding="utf-8")
+    (folder / DESCRIPTION).write_text("# a remark\n" + text, encoding="utf-8")
+    damage(min((folder / JOURNAL).glob("*.segment")))
+    assert done_tasks(sweeps.open_results(folder)) == 12
+
+
+def test_a_retried_task_whose_record_is_lost_is_done_in_the_store(tmp_path, monkeypatch):
+    """The failed record before it is still in the journal, and another task is not in the store yet."""
+    monkeypatch.setenv("METASTABLE_TEST_CURE", str(tmp_path / "cure"))
+    sweep, folder = toy.small_sweep(), tmp_path / "sweep"
+    sweep.run(folder, workers=0, execute=toy.failing)
+    (tmp_path / "cure").touch()
+    before = set((folder / JOURNAL).glob("*.segment"))
+    sweep.run(folder, workers=0, execute=toy.failing, retry_failed=True)
+    retried = min(set((folder / JOURNAL).glob("*.segment")) - before)
+    entries = index_of(sweep).select(journal.read(folder / JOURNAL).entries)
+    lacking = next(number for number, entry in entries.items() if entry.path in before)
+    shutil.rmtree(folder / views.NAME)
+    held = {number: entry for number, entry in entries.items() if number != lacking}
+    views.open_view(folder / views.NAME, sweep.axes, attributes_of(sweep), held)
+    damage(retried)
+    with pytest.warns(UserWarning, match="opened as it is"):
+        assert done_tasks(sweeps.open_results(folder)) == 11
+
+
+@pytest.mark.parametrize("fault", ["description", "segment"])
+def test_what_cannot_be_read_beside_a_store_loses_nothing_of_it(killed, fault):
+    if fault == "description":
+        text = (killed / DESCRIPTION).read_text(encoding="utf-8")
+        (killed / DESCRIPTION).write_text('colour = "red"\n' + text, encoding="utf-8")
+    else:
+        segment = min((killed / JOURNAL).glob("*.segment"))
+        segment.unlink()
+        segment.mkdir()
+    with pytest.warns(UserWarning, match="opened as it is"):
+        assert done_tasks(sweeps.open_results(killed)) == HELD
+
+
+def test_a_journal_that_is_tidied_while_somebody_reads_it(killed, monkeypatch):
+    """Segments move away between two looks; whoever has a store gets that, others are asked to come again."""
+    keep = journal.read
+
+    def read(folder):
+        found = keep(folder)
+        for segment in folder.glob("*.segment"):
+            segment.rename(segment.with_suffix(".aside"))
+        return found
+
+    monkeypatch.setattr(journal, "read", read)
+    with pytest.warns(UserWarning, match="opened as it is"):
+        assert done_tasks(sweeps.open_results(killed)) == HELD
+    for segment in (killed / JOURNAL).glob("*.aside"):
+        segment.rename(segment.with_suffix(".segment"))
+    shutil.rmtree(killed / views.NAME)
+    with pytest.raises(StoreError, match="try again"):
+        sweeps.open_results(killed)
+
+
+def test_members_that_stopped_early_are_those_of_the_tasks_at_hand(tmp_path):
+    """Also when the zarr store is that of a larger grid, and where only it knows (as of records of earlier versions)."""
+
+    def early(told):
+        def execute(task):
+            number = task.members if task.model["beta"] > 1 else 0
+            attributes = {"early": json.dumps({"max_steps": number} if told and number else {})}
+            return toy.execute(task).assign(unfinished=number).assign_attrs(attributes)
+
+        return execute
+
+    for told in (True, False):
+        folder, sweep = tmp_path / f"told {told}", toy.small_sweep()
+        sweep.run(folder, workers=0, execute=early(told))
+        assert sweeps.status(folder).unfinished == 9 * 5
+        write_file(folder / DESCRIPTION, toy.small_sweep(grid={**sweep.grid, "beta": [1.0, 2.0]}).to_toml().encode())
+        assert sweeps.status(folder).unfinished == 3 * 5 == sweeps.open_results(folder)["clusters"].attrs["unfinished"]
+
+
+def test_a_store_of_an_earlier_layout_is_no_damage(whole, tmp_path):
+    """Members were stored as floats once."""
+    folder, lines = tmp_path / "copy", []
+    shutil.copytree(whole, folder)
+    group = zarr.open_group(folder / views.NAME, mode="r+", zarr_format=2, use_consolidated=False)
+    member = group["member"]
+    del group["member"]
+    group.create_array("member", shape=member.shape, dtype="float64", attributes=dict(member.attrs))[...] = np.arange(5)
+    zarr.consolidate_metadata(folder / views.NAME, zarr_format=2)
+    sweeps.run(toy.small_sweep(), folder, workers=0, execute=toy.execute, say=lines.append)
+    assert not any("differed from the journal" in line for line in lines)
+    assert xr.open_zarr(folder / views.NAME)["member"].dtype == np.int64
 
 
 def test_a_finished_store_needs_no_journal(whole, tmp_path):
