@@ -172,7 +172,7 @@ def number(
         raise error(f"{name} must be {'greater than' if strict else 'at least'} {minimum:g}, not {result:g}")
     if maximum is not None and (result > maximum or (strict and result == maximum)):
         raise error(f"{name} must be {'less than' if strict else 'at most'} {maximum:g}, not {result:g}")
-    return result
+    return result + 0.0  # -0.0 is 0, and its sign says nothing
 
 
 def tolerance(value: Any) -> float:

@@ -1,5 +1,7 @@
 """Series on the circle and on the sphere against the reference and against direct sums."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.special import ive
@@ -51,6 +53,23 @@ def test_one_system_equals_reference(name, beta):
         out = np.zeros_like(x)
         cpu.right_hand_side(model, tokens, interaction="series", threads=1)(TIME, x, out)
         assert np.abs(out - reference_velocity(model, x)).max() <= bound(tokens)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_the_sign_of_zero_says_nothing(dim):
+    """Forces had the wrong sign: a list of inverse temperatures such as -linspace(0, 4, 5) begins with -0.0."""
+    made = fourier.circle_series if dim == 2 else harmonics.sphere_series
+    for plus, minus in zip(made(0.0, 40, 1e-12), made(-0.0, 40, 1e-12)):
+        np.testing.assert_array_equal(plus, minus)
+    zero, model = Attention(dim=dim, beta=0.0), Attention(dim=dim, beta=-0.0)
+    assert math.copysign(1.0, Head(beta=-0.0).beta) == 1.0
+    assert math.copysign(1.0, model.all_heads[0].beta) == 1.0
+    x = sphere.uniform(200, dim=dim, seed=1)
+    actual, out = np.zeros_like(x), np.zeros_like(x)
+    cpu.right_hand_side(model, 200, interaction="series", threads=1)(TIME, x, actual)
+    cpu.right_hand_side(zero, 200, interaction="series", threads=1)(TIME, x, out)
+    np.testing.assert_array_equal(actual, out)
+    assert np.abs(actual - reference_velocity(model, x)).max() <= bound(200)
 
 
 @pytest.mark.parametrize("beta", [0.0, 9.0, 64.0])

@@ -23,7 +23,6 @@ knows what lies before it.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -66,7 +65,7 @@ def circle_series(beta: float, tokens: int, tolerance: float, loss: float = 1.0)
     """Modes M, coefficients a_0..a_M (of |beta|) and m/beta for Q = K = V = I."""
     size = max(abs(beta), SMALLEST_BETA)
     modes, weight = modes_for(size, pair_tolerance(tokens, tolerance, loss))
-    return modes, weight, np.arange(modes + 1) / math.copysign(size, beta)
+    return modes, weight, np.arange(modes + 1) / (-size if beta < 0 else size)
 
 
 def matrix_modes(model: Attention, tokens: int, tolerance: float, loss: float = 1.0) -> int:

@@ -63,7 +63,7 @@ def sphere_series(
         second[0] = np.exp(scale[0] + gammaln(2 * m + 1) - gammaln(m + 1) - m * np.log(2.0))
         rise.append(first)
         fall.append(second)
-    return degree, np.array([1.0 / math.copysign(size, beta)]), np.concatenate(rise), np.concatenate(fall)
+    return degree, np.array([1.0 / (-size if beta < 0 else size)]), np.concatenate(rise), np.concatenate(fall)
 
 
 def harmonic_sums(tokens: np.ndarray, weights: np.ndarray, rise: np.ndarray, fall: np.ndarray) -> np.ndarray:
