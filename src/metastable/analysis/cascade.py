@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from metastable import _checks
 from metastable._checks import FloatArray
+from metastable.analysis._film import by_first_token
 from metastable.analysis.clusters import IntArray, labels_of_unit_tokens, link_bound
 from metastable.analysis.doubts import elsewhere, holding, otherwise, touches, unseen, with_doubts
 from metastable.analysis.followers import (
@@ -51,6 +52,8 @@ ROUGH = 1e-5
 """As `points.RESOLUTION` in disturbed cascades."""
 SHORT = 0.04
 """Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
+MOST_TOGETHER = 256
+"""Coordinates of points that are carried along under full attention, where all are solved at once."""
 TOGETHER = 1e4
 """Time, over 1 + beta, from which on followers fall at the same time as their leader: they do so within some beta of it."""
 
@@ -93,7 +96,7 @@ def predict_merges(
     Under the causal mask point k is the leader (first token) of its cluster and m_kj the number of tokens of cluster
     j ahead of it: one token among `Frozen(places, masses)`, which stand still until they fall themselves. Under full
     attention a cluster is the place at which its tokens gather (near their mean direction, by masses where they have some), and
-    m_kj the size of cluster j.
+    m_kj the size of cluster j; where others pull its tokens before they have gathered, these are points of their own until they have.
 
     The tree is that of a run from this moment on, as `merge_tree` reads it. It is wrong where a leader is so near the middle between
     two clusters that less than `blur` decides which one wins, and the tree says so: `uncertainty` holds, for each merge, the root mean
@@ -110,7 +113,8 @@ def predict_merges(
     one and so holds itself longer, it is done to the end. Tokens that part after t0 are apart in the tree from the start, as in
     `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, those of clusters that a token leaves or
     joins for 2 to 10 % of the time, or in a disturbed cascade only, and those that the leaders by themselves would place elsewhere
-    are `doubtful`; all are where there are more than 400 groups, who are not followed. So is a merge while a third
+    are `doubtful`; all are where there are more than 400 groups (full attention: points of more than 256 coordinates), who are not
+    followed. So is a merge while a third
     cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a square) never
     move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so. Where rounding moves them all
     the same, their merges are `doubtful`.
@@ -161,14 +165,14 @@ def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
     path = clusters.path(clusters.places, ARRIVED * radius)
     alone = clusters.read(path)
     carried = _carried(clusters, path)
-    if carried is None or carried.groups.max() >= MOST_CLUSTERS:
+    if carried is None or _too_many(clusters, carried):
         return _disturbed_leaders(clusters, alone, alone, np.full(len(alone), carried is not None), blur)
     points = Clusters(tokens, model, t0, radius, carried.groups)
     way = points.group_path(points.places, carried.together)
     tree = points.read(way)
     closer = points.read(way, ROUGH, SHORT)
     unsure = unseen(tree, closer) | otherwise(tree, closer)
-    if not points.pulled_back:
+    if clusters.causal and not points.pulled_back:
         unsure |= holding(tree, wavering(points, way, last_ones(carried.groups)))
     # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
     torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
@@ -178,6 +182,12 @@ def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
     places = [few.places, *few.disturbed(blur)]
     base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
     return with_doubts(tree, base, copies, t0, few.encounter, torn | unsure)
+
+
+def _too_many(clusters: Clusters, carried: _Carried) -> bool:
+    """True where followers are more than can be carried along."""
+    count = int(carried.groups.max()) + 1
+    return count > MOST_CLUSTERS if clusters.causal else count * (clusters.model.dim - 1) > MOST_TOGETHER
 
 
 def _disturbed_leaders(
@@ -257,8 +267,10 @@ class _Carried(NamedTuple):
 def _carried(clusters: Clusters, path: Any) -> _Carried | None:
     """How followers are carried along under the causal mask; leaders by themselves take this path."""
     labels, masses = clusters.labels, clusters.model.masses
-    if not clusters.causal or len(labels) == 0:
+    if len(labels) == 0:
         return None
+    if not clusters.causal:
+        return _gathering(clusters) if clusters.pulled.any() else None
     if heavier_followers(masses):
         groups, few = (parted_by_mass(groups_of(labels, most=most), clusters.token_mass) for most in (MOST_POINTS, FEW))
         return _Carried(groups, few, LATEST, LATEST, labels[:0])
@@ -270,6 +282,15 @@ def _carried(clusters: Clusters, path: Any) -> _Carried | None:
     together = max(back, TOGETHER * (1.0 + clusters.strength))
     close = seen.tokens[seen.strayed & ~seen.left]
     return _Carried(groups_of(labels, which), groups_by(labels, None, which), back, together, close)
+
+
+def _gathering(clusters: Clusters) -> _Carried:
+    """Under full attention: the tokens of clusters that others pull before they have gathered are carried along, until they have."""
+    labels = clusters.labels
+    first = np.where(clusters.pulled[labels], np.arange(len(labels)), clusters.leaders[labels])
+    groups = by_first_token(first)
+    together = TOGETHER * (1.0 + clusters.strength)
+    return _Carried(groups, groups, together, together, labels[:0])
 
 
 def _instead(model: Attention, tokens: int) -> str:

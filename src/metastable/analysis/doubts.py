@@ -13,7 +13,7 @@ from metastable.analysis.clusters import cluster_leaders
 from metastable.analysis.merging import MergeTree
 
 SOONEST = 1e-3
-"""Waits that are shorter are all the same."""
+"""Waits that are shorter, in times of a fall, are all the same."""
 SAME_TIME = 0.05
 """Decades by which times of merges with and without followers may differ: the time of a fall, early."""
 LEFT_OVER = 0.2
@@ -33,25 +33,29 @@ def with_doubts(
     """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed `copies` of the tree `base`, where fewer points are carried
     along; from what the others change; from merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter) | torn
-    change = _decades(tree, base, t0)
+    change = _decades(tree, base, t0, encounter)
     for copy in copies:
-        off = _decades(tree, copy, t0)
+        off = _decades(tree, copy, t0, encounter)
         doubtful |= np.isnan(off)
         square += np.nan_to_num(off - change) ** 2
         doubtful |= unseen(tree, copy)
     wait = np.maximum(tree.time - t0, encounter)
-    parts = square / max(1, len(copies)), (encounter / (math.log(10.0) * wait)) ** 2, (LEFT_OVER * change) ** 2
+    # Times are known as exactly as numbers of their size: late states leave few digits for a wait.
+    either = np.hypot(encounter, np.spacing(tree.time)) / (math.log(10.0) * wait)
+    parts = square / max(1, len(copies)), either**2, (LEFT_OVER * change) ** 2
     uncertainty = np.sqrt(np.nansum(parts, axis=0))
     balanced = any(copy.final_labels.max() < tree.final_labels.max() for copy in copies)
     return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
 
 
-def _decades(tree: MergeTree, other: MergeTree, t0: float) -> NDArray[np.float64]:
+def _decades(tree: MergeTree, other: MergeTree, t0: float, encounter: float) -> NDArray[np.float64]:
     """By how many decades of time since t0 each merge (m,) is later in the other tree; NaN where it has another parent, or none."""
     found = {(int(child), int(parent)): float(t) for child, parent, t in zip(other.child, other.parent, other.time)}
     later = np.full(len(tree), np.nan)
     for row, (child, parent) in enumerate(zip(tree.child, tree.parent)):
-        waits = np.maximum((tree.time[row] - t0, found.get((int(child), int(parent)), np.nan) - t0), SOONEST)
+        waits = np.maximum(
+            (tree.time[row] - t0, found.get((int(child), int(parent)), np.nan) - t0), SOONEST * encounter
+        )
         later[row] = math.log10(waits[1] / waits[0])
     return later
 

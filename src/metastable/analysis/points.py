@@ -17,7 +17,7 @@ from metastable.analysis.clusters import (
     link_bound,
 )
 from metastable.analysis.followers import tree_of_groups
-from metastable.analysis.gathering import gathering_places
+from metastable.analysis.gathering import gathering_places, outside_pull
 from metastable.analysis.merging import WINDOW, MergeTree, tree_of_rest
 from metastable.errors import InvalidInputError
 from metastable.model import Attention, Causal
@@ -30,7 +30,9 @@ TOLERANCE = 1e-6
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 GATHERED = 1e-3
-"""Change of logits that is nothing: see `Clusters._gathered`."""
+"""Change of logits that is nothing."""
+HELD = 0.02
+"""Part of the force that holds a token in its cluster by which others may pull it, and it gathers as if they were not there."""
 ARRIVED = 0.02
 """A leader that has come this near to another, in radii, is one with it."""
 MAX_STEPS = 100_000
@@ -80,16 +82,31 @@ class Clusters:
         self.token_mass: FloatArray = np.ones(len(tokens)) if model.masses is None else np.asarray(model.masses, float)
         self.places: FloatArray = tokens[self.leaders]
         self._misplaced: FloatArray = np.zeros(count)
+        self.pulled: NDArray[np.bool_] = np.zeros(count, dtype=bool)
         if not causal:
-            head = model.all_heads[0]
-            self.places, self._misplaced = gathering_places(
-                tokens, self.labels, self.token_mass, self._bilinear, float(head.beta)
-            )
+            self._gather()
         self.member: FloatArray = np.zeros((count, len(tokens)))
         self.member[self.labels, np.arange(len(tokens))] = self.token_mass
         seen = np.arange(len(tokens)) <= self.leaders[:, None] if causal else np.ones((count, len(tokens)))
         self.masses: FloatArray = seen @ self.member.T
         self.together: int = (model.dim - 1) * (1 if causal else count)
+
+    def _gather(self) -> None:
+        """Full attention: places are where tokens gather. Clusters whose tokens others pull meanwhile, so that they do not gather by
+        themselves, are `pulled`."""
+        around = self._bilinear, float(self.model.all_heads[0].beta)
+        places, error = gathering_places(self.tokens, self.labels, self.token_mass, *around)
+        drift, part = outside_pull(self.tokens, self.labels, self.token_mass, places, *around)
+        length, most = np.linalg.norm(drift, axis=1), np.zeros(len(places))
+        np.maximum.at(most, self.labels, part)
+        self.pulled = (most > HELD) & (self.strength * np.maximum(length, most * self._spread(places)) > GATHERED)
+        self.places, self._misplaced = sphere.retract(places + drift), error + length
+
+    def _spread(self, places: FloatArray) -> FloatArray:
+        """How far the farthest token of each cluster (clusters,) is from its place, radians."""
+        spread = np.zeros(len(places))
+        np.maximum.at(spread, self.labels, sphere.distance(self.tokens, places[self.labels]))
+        return spread
 
     def disturbed(self, blur: float | None) -> list[FloatArray]:
         """The places, each moved in its tangent space by `blur` times a normal number; the same ones in every call."""
@@ -103,13 +120,10 @@ class Clusters:
 
         They arrive at a rate of about one half. Until then cluster j, of spread s_j, pulls with a force that is off by a part of up to
         beta s_j (at most all of it), so place k moves by up to sum_j 2 p_kj min(1, beta s_j) |x_j - x_k|. Under full attention there is
-        also the error of the place at which a cluster gathers by itself.
+        also the error of the place at which a cluster gathers.
         """
         apart, weights, _ = self._attention()
-        away = sphere.distance(self.tokens, self.places[self.labels])
-        spread = np.zeros(len(self.places))
-        np.maximum.at(spread, self.labels, away)
-        pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, self.strength * spread)
+        pull = weights * np.linalg.norm(apart, axis=2) * np.minimum(1.0, self.strength * self._spread(self.places))
         return np.maximum(2.0 * pull.sum(axis=1) + self._misplaced, SMALLEST_BLUR)
 
     @property

@@ -132,11 +132,13 @@ def _newest(folder: Path, stored: Any | None) -> Any | None:
         index = index_of(sweep)
         entries = index.select(journal.read(folder / JOURNAL).entries)
         now = _status_by_key(index.keys, entries)
-        held = {} if stored is None else dict(zip(_keys(stored), status.tolist()))
+        held = {} if status is None else dict(zip(_keys(stored), status.tolist()))
         fresh = [key for key, state in now.items() if held.get(key) not in (views.DONE, state)]
         if same and not fresh:
             return stored
-        lost = sum(state == views.DONE and key in index.numbers and now.get(key) != state for key, state in held.items())
+        lost = sum(
+            state == views.DONE and key in index.numbers and now.get(key) != state for key, state in held.items()
+        )
         if lost:
             raise StoreError(f"{lost} tasks of the store cannot be read in the journal any more")
         if views.DONE in now.values():

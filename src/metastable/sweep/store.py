@@ -138,7 +138,9 @@ class Store:
         opened = views.open_view(path, self.sweep.axes, attributes_of(self.sweep), self.entries)
         self.view, changed = (None, 0) if opened is None else opened
         if existed and changed is None:
-            say(f"{views.NAME} was not laid out as this version does it, or damaged, and was made anew from the journal")
+            say(
+                f"{views.NAME} was not laid out as this version does it, or damaged, and was made anew from the journal"
+            )
         elif existed and changed:
             say(f"{views.NAME} differed from the journal in {counted(changed, 'chunk')} and was brought up to date")
 

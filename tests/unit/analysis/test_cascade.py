@@ -521,6 +521,18 @@ def test_followers_that_are_away_for_six_per_cent_of_the_time_make_their_merges_
 def test_times_that_are_uncertain_put_no_parent_in_doubt(blur):
     """Two tokens can merge in one way only, whenever that is."""
     tree = ms.predict_merges(sphere.from_angle(np.array([0.0, 2.0])), ms.Attention(dim=2, beta=64.0), blur=blur)
-    assert tree.uncertainty is not None and tree.doubtful is not None
+    assert tree.uncertainty is not None
+    assert tree.doubtful is not None
     assert tree.uncertainty[0] > 0.05
     assert not tree.doubtful.any()
+
+
+def test_uncertainties_know_the_pace_and_the_digits_of_times():
+    start = sphere.from_angle(np.array([0.0, 0.5, 1.2]))
+    plain = ms.predict_merges(start, ms.Attention(dim=2, beta=20.0))
+    fast = ms.predict_merges(start, ms.Attention(dim=2, beta=20.0, value=1e8 * np.eye(2)))
+    np.testing.assert_allclose(fast.uncertainty, plain.uncertainty, rtol=1e-6)
+    late = ms.predict_merges(start, ms.Attention(dim=2, beta=20.0), t0=1e18)
+    assert late.uncertainty is not None
+    wait = late.time - 1e18
+    assert (np.abs(np.log10(np.maximum(wait, 1.0) / plain.time)) < 5.0 * late.uncertainty + 1e-4).all()

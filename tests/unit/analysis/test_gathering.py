@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 import metastable as ms
 from metastable import sphere
 from metastable.analysis.clusters import weighted_means
-from metastable.analysis.gathering import gathering_places
+from metastable.analysis.gathering import gathering_places, outside_pull
 
 ROUNDING = 1e-12
 """Errors of the oracle, radians."""
@@ -104,3 +104,73 @@ def test_merges_of_pairs_that_other_queries_and_keys_carry_along(turn, beta, gap
     (found,) = exact.t_events[0]
     off = abs(math.log10(tree.time[0] / found))
     assert off < min(0.001, 3.0 * tree.uncertainty[0])
+
+
+def test_what_others_do_to_a_cluster_while_it_gathers():
+    """Three tokens and a far place: where they meet, and when they come there, is not that of a point. SciPy on the tokens."""
+    beta, apart, spread = 40.0, 1.0, 0.02
+    x = sphere.from_angle(np.array([0.0, apart - spread, apart, apart + spread]))
+    masses, labels = np.array([20.0, 1.0, 1.0, 1.0]), np.array([0, 1, 1, 1])
+    places, _ = gathering_places(x, labels, masses, np.eye(2), beta)
+    drift, part = outside_pull(x, labels, masses, places, np.eye(2), beta)
+
+    def later(start, weights):
+        found = solve_ivp(
+            flow(weights, np.eye(2), beta, 2), (0.0, 40.0), start.ravel(), method="DOP853", rtol=1e-12, atol=1e-14
+        )
+        return sphere.to_angle(sphere.normalize(found.y[:, -1].reshape(-1, 2)))[1]
+
+    truth = later(x, masses)
+    point, moved = (
+        later(np.stack([x[0], place]), np.array([20.0, 3.0])) for place in (places[1], places[1] + drift[1])
+    )
+    assert abs(moved - truth) < 0.15 * abs(point - truth)
+    assert part[0] == 0.0
+    assert 0.0 < part[1:].max() < 0.02
+
+
+def states_that_others_pull():
+    """Clusters under full attention whose tokens gather while a heavy one draws them, or that it tears: (model, start)."""
+
+    def model(beta, **more):
+        return ms.Attention(dim=2, beta=beta, mask=ms.Full(), **more)
+
+    def heavy(beta, share, angles, place=1.0):
+        mass = share * math.exp(beta * (1.0 - math.cos(place)))
+        return model(beta, masses=[mass] + [1.0] * (len(angles) - 1)), angles
+
+    wide = [1.2 + 0.95 * 0.5 / 200.0**0.5 * step for step in (-1, 0, 1)]
+    yield "drawn", *heavy(200.0, 1.727e-4, [0.0, *wide], place=1.2)
+    yield "torn, and falls soon", *heavy(300.0, 1.0, [0.0, 1.0, 1.026])
+    yield "torn, and falls late", *heavy(300.0, 0.1, [0.0, 1.0, 1.026])
+    other = [0.0] * 4 + [0.361 + 0.95 * 0.125 * step for step in (-1, 0, 1)]
+    yield "other queries", model(16.0, query=6.0 * np.eye(2)), other
+    yield "many", model(100.0), [0.0] * 50 + [0.3, 0.345]
+
+
+@pytest.mark.parametrize(
+    ("model", "angles"), [pytest.param(*rest, id=name) for name, *rest in states_that_others_pull()]
+)
+def test_merges_of_clusters_that_others_pull_before_they_have_gathered(model, angles):
+    """As points they came hundreds of uncertainties late, and tokens that part were missed, without a word."""
+    start = sphere.from_angle(np.array(angles))
+    tree = ms.predict_merges(start, model)
+    truth = ms.merge_tree(
+        ms.simulate(model, start, until=1000.0, method="tsit5", rtol=1e-9, atol=1e-12, progress=False)
+    )
+    np.testing.assert_array_equal(tree.child, truth.child)
+    np.testing.assert_array_equal(tree.parent, truth.parent)
+    assert np.abs(np.log10(tree.time / truth.time)).max() < 1e-4
+    assert tree.doubtful is not None
+    if len(tree) > 1:  # for `cluster_labels` of the state those that part are one
+        assert tree.doubtful.any()
+
+
+def test_more_tokens_than_can_be_carried_along_are_doubtful():
+    """Five clusters of sixty tokens that are still wide, near one another."""
+    generator = np.random.default_rng(1)
+    angles = np.repeat(0.35 * np.arange(5), 60) + 0.04 * generator.standard_normal(300)
+    tree = ms.predict_merges(sphere.from_angle(angles), ms.Attention(dim=2, beta=60.0, mask=ms.Full()))
+    assert tree.doubtful is not None
+    assert len(tree) > 0
+    assert tree.doubtful.all()
