@@ -59,7 +59,8 @@ def test_round_trip_without_a_warning(stats, tmp_path):
         loaded = ms.load_ensemble(tmp_path / "stats.zarr")
     xr.testing.assert_identical(loaded, more)
     assert loaded.status.values.tolist() == ["success"] * 3
-    xr.testing.assert_allclose(ms.summarize(loaded), ms.summarize(stats))
+    known = ms.summarize(stats)
+    xr.testing.assert_allclose(ms.summarize(loaded)[list(known.data_vars)], known)
 
 
 def test_incomplete_ensembles_keep_their_gaps(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,6 +128,8 @@ def check(stats: xr.Dataset) -> str:
     were left out, nothing can be said.
     """
     made, known, found = _sealed_with(stats), stats.attrs.get(TIMES), stats.get(DIGEST)
+    if found is not None and {"member"} < {*found.dims}:
+        return NOT_CHECKED if made is None else _check_joined(stats, made["origin"])
     if not isinstance(known, str) or "time" not in stats.coords:
         return NOT_CHECKED
     known, times = known.split(), _digests_of_times(stats)
@@ -164,6 +166,45 @@ def check(stats: xr.Dataset) -> str:
             f"...)); {JOIN}"
         )
     return AS_COMPUTED
+
+
+def _check_joined(stats: xr.Dataset, origin: str) -> str:
+    """`check` of ensembles that were joined along something else than members, under the attributes of the first."""
+    try:
+        names = list(json.loads(stats.attrs["observe"]))
+        agree = all((_digests(part, names, origin) == part[DIGEST].values).all() for part in _parts(stats, names))
+    except (KeyError, TypeError, ValueError):
+        agree = False
+    if not agree:
+        raise InvalidInputError(
+            "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
+            f"attributes of the first, so they are not {REFUSED}; {JOIN}, and parts of which something was left out are saved "
+            "without the attribute 'computed'"
+        )
+    return AS_COMPUTED
+
+
+def _parts(stats: xr.Dataset, names: list[str]) -> Iterator[xr.Dataset]:
+    """The ensembles that were joined: slices of which each member has one digest."""
+    inner = [dim for dim in stats[DIGEST].dims if dim not in ("member", "time")]
+    for place in np.ndindex(*(stats.sizes[dim] for dim in inner)):
+        part = stats.isel(dict(zip(inner, place)), drop=True)
+        if "time" not in part[DIGEST].dims:
+            yield part
+            continue
+        rows = part[DIGEST].transpose("time", "member").values
+        _, which = np.unique(rows, axis=0, return_inverse=True)
+        for number in range(which.max() + 1):
+            piece = part.isel(time=np.flatnonzero(which.ravel() == number))
+            once = [name for name in (*WHO, DIGEST, *_lengths(piece, names)) if "time" in piece[name].dims]
+            yield piece.assign({name: piece[name].isel(time=0, drop=True) for name in once})
+
+
+def measured(stats: xr.Dataset) -> list[str]:
+    """Names of the variables with numbers of members: observables, and what was added to them; not what is said of each member."""
+    flat = [str(name) for name, values in stats.data_vars.items() if "member" in values.dims]
+    numbers = [name for name in flat if stats[name].dtype.kind in "biuf"]
+    return [name for name in numbers if name not in (*WHO, DIGEST, *_lengths(stats, numbers))]
 
 
 def _digests_of_times(stats: xr.Dataset) -> list[str]:

@@ -218,16 +218,24 @@ class Record:
 
 
 def said_once(stats: xr.Dataset) -> xr.Dataset:
-    """The ensemble with what is said once of each member so again: `stats.where(...)` spreads it over times and lengths."""
-    spread = {name: stats[name] for name in ONCE if name in stats and {"member"} < {*stats[name].dims}}
-    found = {}
-    for name, variable in spread.items():
-        if variable.size == 0:
-            raise InvalidInputError("stats has no members, or no times, left: select some that are there")
-        known = variable.transpose("member", ...).values.reshape(stats.sizes["member"], -1)
-        there = variable.notnull().transpose("member", ...).values.reshape(known.shape)
-        found[name] = ("member", known[np.arange(len(known)), there.argmax(axis=1)], variable.attrs)
-    return stats.assign(found)
+    """The ensemble with what is said once of each member so again: `stats.where(...)` spreads it over times and lengths.
+
+    Where ensembles were joined along something else than members (`xarray.concat(parts, "beta")`), what differs between them stays.
+    """
+    spread = {name: stats[name].variable for name in ONCE if name in stats and {"member"} < {*stats[name].dims}}
+    return stats.assign({name: _once(variable) for name, variable in spread.items()})
+
+
+def _once(variable: xr.Variable) -> xr.Variable:
+    """A variable without the dims along which it says one thing, or nothing."""
+    if variable.size == 0:
+        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
+    for dim in [dim for dim in variable.dims if dim != "member"]:
+        there = variable.notnull()
+        one = variable.isel({dim: there.argmax(dim)})
+        if ((variable == one) | ~there).all():
+            variable = one.transpose(*(kept for kept in variable.dims if kept != dim))
+    return variable
 
 
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
@@ -238,8 +246,9 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     """
     gone = np.zeros(stats.sizes["member"], dtype=bool)
     for name in ("member_seed", "status"):
-        if name in stats.variables and stats[name].dims == ("member",):
-            gone |= stats[name].isnull().values
+        if name in stats.variables and "member" in stats[name].dims:
+            missing = stats[name].isnull()
+            gone |= missing.any([dim for dim in missing.dims if dim != "member"]).values
     if gone.any():
         raise InvalidInputError(
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
@@ -250,8 +259,8 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     if "member_seed" in stats.coords:
         seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
         attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
-    if "status" in stats and stats["status"].dims == ("member",):
-        statuses = set(stats["status"].values.tolist())
+    if "status" in stats and "member" in stats["status"].dims:
+        statuses = set(stats["status"].values.ravel().tolist())
         if attributes.get("status") != "interrupted":
             attributes["status"] = "success" if statuses <= {"success"} else "incomplete"
         if "failed" not in statuses:
@@ -261,7 +270,8 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
 
 def _check_repeated(stats: xr.Dataset) -> None:
     """One seed, number and model make one member: two of them are the same, or of two models, of which `attrs` names the first."""
-    if "model" not in stats.attrs or not {"member", "member_seed", digests.DIGEST} <= {*stats.variables}:
+    told = [stats[name] for name in ("member", "member_seed", digests.DIGEST) if name in stats.variables]
+    if "model" not in stats.attrs or len(told) < 3 or any(variable.dims != ("member",) for variable in told):
         return
     names = list(zip(stats["member_seed"].values.tolist(), stats["member"].values.tolist()))
     repeated = len(names) - len(set(names))
@@ -283,7 +293,8 @@ def _check_repeated(stats: xr.Dataset) -> None:
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:
     """Mean, standard error and quantiles over the members, NaN left out.
 
-    Each observable `NAME` becomes `NAME_mean`, `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an
+    Each observable `NAME`, and each variable of yours that has numbers for members (True and False are 1 and 0), becomes `NAME_mean`,
+    `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an
     observable has a dim of that name already, as `cosine_quantiles` does). The attributes `members`, `seed`, `status` and `failure`
     are those of the members that are there (see `save_ensemble`).
     """
@@ -308,12 +319,14 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     }
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
-    for name, values in stats.data_vars.items():
-        if "time" in values.dims:
+    for name in digests.measured(stats):
+        values = stats[name].astype(float)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|Degrees of freedom)", RuntimeWarning)
             result[f"{name}_mean"] = values.mean("member")
             result[f"{name}_error"] = values.std("member", ddof=1) / np.sqrt(values.count("member"))
             # xarray has one name for the new dim, which must be free.
             own = {"quantile": OWN_QUANTILE} if "quantile" in values.dims else {}
             found = values.rename(own).quantile(levels, dim="member").rename(quantile=level)
-            result[f"{name}_quantile"] = found.rename({new: old for old, new in own.items()})
+        result[f"{name}_quantile"] = found.rename({new: old for old, new in own.items()})
     return xr.Dataset(result, attrs=attributes)

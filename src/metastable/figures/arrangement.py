@@ -34,7 +34,8 @@ class Reduced:
 
 
 def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
-    """Mean and quantiles over members, over draws of random matrices, and over tokens where an observable has one value for each.
+    """Mean and quantiles over members, also of several draws of random matrices; where an observable has one value for each token, of
+    their mean over tokens.
 
     With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others. NaN is left out.
     `keep`: dims that stay.
@@ -47,14 +48,22 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
         if "statistic" in array.dims:
             pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
-            band = f"{BAND_MEANING},\nmean over {' and '.join(f'{dim}s' for dim in over)}" if over else BAND_MEANING
             mean, low, high = (item.mean(over) if over else item for item in pick)
-            return Reduced(mean, low, high, band)
-        if not over:
+            return Reduced(mean, low, high, _band(BAND_MEANING, over))
+        inner = [dim for dim in over if dim == "token"]
+        spread = [dim for dim in over if dim not in inner]
+        array = array.mean(inner, keep_attrs=True) if inner else array
+        if not spread:
             return Reduced(array, array, array)
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
-        low, high = (array.reduce(np.nanquantile, over, q=level, keep_attrs=True) for level in (0.1, 0.9))
-        return Reduced(array.mean(over), low, high)
+        low, high = (array.reduce(np.nanquantile, spread, q=level, keep_attrs=True) for level in (0.1, 0.9))
+        meaning = BAND_MEANING if "member" in spread else BAND_MEANING.replace("members", "draws")
+        return Reduced(array.mean(spread), low, high, _band(meaning, inner))
+
+
+def _band(meaning: str, averaged: list[str]) -> str:
+    """What a legend calls a band, and over what the mean was taken before."""
+    return f"{meaning},\nmean over {' and '.join(f'{dim}s' for dim in averaged)}" if averaged else meaning
 
 
 def numbered(reduced: Reduced) -> Reduced:

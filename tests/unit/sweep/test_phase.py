@@ -250,3 +250,17 @@ def test_pictures_say_how_much_of_a_sweep_is_done(results):
     assert phase.phase_figure(lost)._suptitle.get_text() == "1 of 14 tasks of the sweep is done, 2 failed"
     whole = phase.phase_figure(results.assign_attrs(tasks=14, done_tasks=14), title="trial")
     assert whole._suptitle.get_text() == "trial"
+
+
+def test_bands_of_what_tokens_have_each_are_over_members():
+    """They went over members and tokens together, and were called those of members."""
+    values = np.random.default_rng(0).standard_normal((4, 20, 30)) + 10.0 * np.arange(30)
+    array = xr.DataArray(values, dims=("beta", "member", "token"))
+    reduced = phase.reduce_members(array)
+    np.testing.assert_allclose(reduced.low, np.quantile(values.mean(2), 0.1, axis=1))
+    np.testing.assert_allclose(reduced.high, np.quantile(values.mean(2), 0.9, axis=1))
+    np.testing.assert_allclose(reduced.mean, values.mean((1, 2)))
+    assert reduced.band == "10 % to 90 %\nof members,\nmean over tokens"
+    alone = phase.reduce_members(array.isel(member=0))
+    np.testing.assert_array_equal(alone.low, alone.high)
+    assert phase.reduce_members(array.rename(member="draw")).band == "10 % to 90 %\nof draws,\nmean over tokens"
