@@ -235,7 +235,7 @@ def _path(path: Any) -> Path:
     """`path` as a path."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidInputError(f"the place of a store must be a path, for example 'run.zarr', not {path!r}")
-    return Path(path)
+    return _checks.path(path, "the place of a store")
 
 
 def _format(path: Path) -> str | None:

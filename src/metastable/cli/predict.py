@@ -110,7 +110,7 @@ def _show(tree: MergeTree, moment: float, written: list[Path]) -> None:
     console = Console()
     clusters, left = (int(labels.max()) + 1 for labels in (tree.start_labels, tree.final_labels))
     console.print(
-        f"{counted(clusters, 'cluster')} at t = {moment:.6g} (tokens linked closer than {tree.radius:.3g})",
+        f"{counted(clusters, 'cluster')} at t = {moment:.6g} (tokens linked closer than {tree.radius:.3g}, and for good)",
         highlight=False,
     )
     if len(tree):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,4 +146,6 @@ def broken(words: Sequence[str], most: int) -> str:
         if lines[-1] and len(without_formulas(", ".join([*lines[-1], word]))) > most:
             lines.append([])
         lines[-1].append(word)
-    return ",\n".join(", ".join(line) for line in lines)
+    texts = [", ".join(line) for line in lines]
+    # What is too long for a line by itself is broken between its words; formulas stay whole.
+    return ",\n".join(text if "$" in text else textwrap.fill(text, most, break_long_words=False) for text in texts)

@@ -12,7 +12,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import MetastableError, StoreError
-from metastable.stores import find, locks
+from metastable.stores import find, locks, steadily
 from metastable.sweep import journal, own
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
@@ -20,6 +20,8 @@ from metastable.sweep.specification import Sweep
 from metastable.sweep.store import DESCRIPTION, JOURNAL, attributes_of, index_of, read_description
 from metastable.sweep.tasks import UNFINISHED
 
+AT_ONCE = 2**28
+"""Bytes of results that are read, and so checked, when they are opened; larger ones when they are used."""
 FAILED = "failed"
 """Status of members that could not be drawn or measured, and the attribute of results that counts them."""
 
@@ -34,7 +36,7 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     What a process that was killed had finished is there as well: a zarr store that lacks tasks of the journal is left as it is, and the
     dataset is made of the journal, all of it in memory (the next run brings the store itself up to date). While somebody works on the
     sweep the store follows a few seconds behind, and is what you get. Where the journal cannot be read the store is what you get, too,
-    with a warning.
+    with a warning. A damaged store is refused; results of more than 256 MB are read, and checked, as they are used.
     """
     place = _checks.path(folder, "folder")
     path = find(place / views.NAME)
@@ -76,16 +78,25 @@ def unfinished_members(folder: Path, keys: list[str], entries: Mapping[int, Entr
 
 
 def _open_zarr(path: Path) -> Any:
-    """The zarr store of a sweep as it is."""
+    """The zarr store of a sweep as it is, but refused where it is damaged."""
+    return steadily(path, _read_zarr)
+
+
+def _read_zarr(path: Path) -> Any:
     import xarray as xr
 
     try:
-        return xr.open_zarr(path, chunks=None)
+        found = xr.open_zarr(path, chunks=None)
+        lost = views.lost_chunk(path)
+        if lost is None:
+            return found.load() if found.nbytes <= AT_ONCE else found
     except Exception as reason:
+        # Damaged compressed bytes raise whatever the codec raises.
         raise _unreadable(path, reason) from reason
+    raise _unreadable(path, lost)
 
 
-def _unreadable(path: Path, reason: Exception) -> StoreError:
+def _unreadable(path: Path, reason: Exception | str) -> StoreError:
     return StoreError(f"{path} cannot be read ({reason}); run the sweep again to repair it")
 
 
@@ -94,7 +105,6 @@ def _values(results: Any, name: str, path: Path) -> Any:
     try:
         return results[name].values
     except Exception as reason:
-        # Damaged compressed bytes raise whatever the codec raises.
         raise _unreadable(path, reason) from reason
 
 

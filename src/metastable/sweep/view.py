@@ -1,8 +1,8 @@
 """The zarr store of a sweep: one labelled array per observable, NaN where a task is not done yet.
 
 It is a view of the journal: every chunk is a function of the journal's records, and can be made again at any time. Readers open
-it with plain xarray while the sweep runs (`xarray.open_zarr(DIR / "results.zarr")`); chunks are replaced atomically. Zarr
-format 2, because it has standard text labels and consolidated metadata.
+it with plain xarray while the sweep runs (`xarray.open_zarr(DIR / "results.zarr")`); chunks are replaced atomically, and have a
+checksum: a damaged one cannot be read. Zarr format 2, because it has standard text labels and consolidated metadata.
 """
 
 from __future__ import annotations
@@ -134,14 +134,17 @@ class View:
         """Make the chunks equal to the journal, writing only what differs; returns how many differed."""
         import zarr
 
-        group = zarr.open_group(self.path, mode="r+", zarr_format=2, use_consolidated=False)
-        arrays = {name: group[name] for name in (*self.layout.variables, STATUS)}
+        with zarr.config.set({"array.write_empty_chunks": True}):  # see `lost_chunk`
+            group = zarr.open_group(self.path, mode="r+", zarr_format=2, use_consolidated=False)
+            arrays = {name: group[name] for name in (*self.layout.variables, STATUS)}
         changed = 0
         for chunk in chunks:
             region = self._region(chunk)
-            for name, block in self.expected(chunk, entries).items():
+            blocks = self.expected(chunk, entries)
+            done = bool((blocks[STATUS] == DONE).any())
+            for name, block in blocks.items():
                 array: Any = arrays[name]
-                if _equal(array, region, block):
+                if _equal(array, region, block) and not (done and _lacks(self.path, array, chunk)):
                     continue
                 changed += 1
                 try:
@@ -208,6 +211,7 @@ class View:
                 chunks=self.block + tuple(max(1, size) for size in inner),
                 dtype="float64",
                 fill_value=np.nan,
+                filters=_checked(),
                 attributes={"_ARRAY_DIMENSIONS": [*names, *dims]},
             )
         zarr.consolidate_metadata(path, zarr_format=2)
@@ -250,6 +254,38 @@ def _equal(array: Any, region: tuple[slice, ...], block: np.ndarray) -> bool:
     return stored.dtype == block.dtype and stored.tobytes() == block.tobytes()
 
 
+def _checked() -> list[Any]:
+    """Filters of every array: a checksum of each chunk."""
+    from numcodecs import CRC32
+
+    return [CRC32()]
+
+
+def _lacks(path: Any, array: Any, chunk: Chunk) -> bool:
+    """True where a store on disk has no file for the chunk of tasks `chunk` of an array."""
+    inner = (0,) * (array.ndim - len(chunk))
+    name = ".".join(map(str, (*chunk, *inner))) or "0"
+    return isinstance(path, Path) and not (path / array.basename / name).exists()
+
+
+def lost_chunk(path: Path) -> str | None:
+    """A chunk of finished tasks that is not there any more, which zarr takes for one that was never written; None where all are."""
+    import zarr
+
+    group = zarr.open_group(path, mode="r", zarr_format=2)
+    status: Any = group[STATUS]
+    done = np.asarray(status[...]) == DONE
+    for name, array in group.arrays():
+        if not array.filters or array.shape[: done.ndim] != done.shape:
+            continue  # stores of earlier versions have no chunks without a number, and no checksums
+        block = array.chunks[: done.ndim]
+        for chunk in itertools.product(*(range(-(-length // size)) for length, size in zip(done.shape, block))):
+            region = tuple(slice(i * size, (i + 1) * size) for i, size in zip(chunk, block))
+            if done[region].any() and _lacks(path, array, chunk):
+                return f"chunk {'.'.join(map(str, chunk))} of {name} is missing"
+    return None
+
+
 def _write_array(
     group: Any,
     name: str,
@@ -265,6 +301,7 @@ def _write_array(
         chunks=chunks if chunks else tuple(max(1, size) for size in values.shape),
         dtype=values.dtype,
         fill_value=None,
+        filters=_checked(),
         attributes={"_ARRAY_DIMENSIONS": list(dims), **(attributes or {})},
     )
     array[...] = values

@@ -271,3 +271,43 @@ def test_members_that_are_no_whole_numbers_stay(tmp_path):
 
     found = toy.small_sweep().run(tmp_path / "sweep", workers=0, execute=halves).dataset
     assert found["member"].values.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def read(folder):
+    """What a reader gets; None where it is refused."""
+    try:
+        return sweeps.open_results(folder)["clusters"].values
+    except StoreError:
+        return None
+
+
+def test_no_bit_of_a_store_changes_a_number(whole, tmp_path):
+    """Readers that do not ask the journal would take it: a chunk has a checksum, and one that is gone is missed."""
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    chunk = next(path for path in sorted((folder / views.NAME / "clusters").iterdir()) if path.name[0].isdigit())
+    data, truth = chunk.read_bytes(), sweeps.open_results(whole)["clusters"].values
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 16
+        chunk.write_bytes(bytes(changed))
+        found = read(folder)
+        assert found is None or np.array_equal(found, truth)
+    chunk.write_bytes(b"nothing that a codec reads")
+    with pytest.raises(StoreError, match="run the sweep again to repair it"):
+        sweeps.open_results(folder)
+    chunk.unlink()
+    with pytest.raises(StoreError, match=r"chunk 0\.0 of clusters is missing"):
+        sweeps.open_results(folder)
+    sweeps.run(toy.small_sweep(), folder, workers=0, execute=toy.execute)
+    np.testing.assert_array_equal(sweeps.open_results(folder)["clusters"].values, truth)
+
+
+def test_tasks_whose_values_are_all_empty_are_there(tmp_path):
+    def empty(task):
+        found = toy.execute(task)
+        return found.assign(clusters=np.nan * found.clusters)
+
+    found = toy.small_sweep().run(tmp_path / "sweep", workers=0, execute=empty).dataset
+    assert done_tasks(found) == 12
+    assert np.isnan(found["clusters"].values).all()
