@@ -84,10 +84,35 @@ def test_whole_parts_of_one_model_are_as_computed(tmp_path):
 
 @pytest.mark.parametrize("place", [{"time": 0}, {"time": 3}, {"time": 3, "member": 1}])
 def test_changed_values_of_any_part_are_refused(tmp_path, place):
-    joined = xr.concat([made(), made(times=(2.0, 3.0))], "time", **DROP)
+    joined = xr.concat([made(), made(times=(2.0, 3.0))], "time")
     joined.clusters[place] = 7
     with pytest.raises(InvalidInputError, match="not all of its parts"):
         stored(joined, tmp_path)
+
+
+def test_selections_of_joined_ensembles_are_kept_but_not_checked(tmp_path):
+    times = xr.concat([made(), made(times=(2.0, 3.0))], "time", **DROP)
+    seeds = xr.concat([made(), made(seed=1)], "replica", **DROP)
+    chosen = (
+        times.isel(time=slice(0, 3)),
+        times.isel(time=[3, 2, 1, 0]),
+        times.drop_vars("x"),
+        seeds.isel(time=[1]),
+        seeds.drop_vars("x"),
+    )
+    for number, stats in enumerate(chosen):
+        ms.save_ensemble(stats, tmp_path / f"{number}.zarr")
+        found = ms.load_ensemble(tmp_path / f"{number}.zarr")
+        assert found.attrs["values"] != "as computed"
+        np.testing.assert_array_equal(found.clusters, stats.clusters)
+
+
+def test_parts_of_different_sizes_are_told_how(tmp_path):
+    parts = [made(), made(64.0).isel(member=[0, 1])]
+    axis = xr.IndexVariable("beta", [4.0, 64.0])
+    with pytest.raises(InvalidInputError, match='join="inner"'):
+        ms.summarize(xr.concat(parts, axis, join="outer", **DROP))
+    assert stored(xr.concat(parts, axis, join="inner", **DROP), tmp_path).sizes["member"] == 2
 
 
 def test_two_seeds_along_time_are_no_traceback(tmp_path):
@@ -113,6 +138,19 @@ def test_yes_and_no_have_a_share_and_text_has_none():
     found = ms.summarize(more)
     np.testing.assert_allclose(found.few_mean, (stats.clusters <= 3).mean("member"))
     assert not any(str(name).startswith(("note", "status", "accepted", "member_digest")) for name in found.data_vars)
+
+
+def test_lengths_that_each_model_sets_are_not_measured():
+    stats = ms.ensemble(
+        lambda generator: ms.Attention(dim=2, beta=float(generator.uniform(4.0, 9.0))),
+        tokens=5,
+        members=3,
+        times=[0.0, 1.0],
+        seed=0,
+        observe={"clusters": ms.observe.clusters()},
+    )
+    assert "clusters_radius" in stats
+    assert set(ms.summarize(stats).data_vars) == {"clusters_mean", "clusters_error", "clusters_quantile"}
 
 
 def test_empty_moments_warn_of_nothing():

@@ -386,7 +386,7 @@ def _final_speeds(run: Trajectory, final: FloatArray, time: float) -> FloatArray
     if speeds.max() > rounding:
         return speeds
     from metastable.analysis.cascade import counts_refusal
-    from metastable.analysis.points import MOST_CLUSTERS, Clusters
+    from metastable.analysis.standing import MOST_CLUSTERS, Clusters
 
     labels = cluster_labels(final, SAME_PLACE)
     if labels.max() < MOST_CLUSTERS and counts_refusal(model, len(final)) is None:

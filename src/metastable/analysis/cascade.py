@@ -10,6 +10,7 @@ milliseconds.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,23 +37,23 @@ from metastable.analysis.followers import (
     wavering,
 )
 from metastable.analysis.merging import MergeTree
-from metastable.analysis.points import ARRIVED, LATEST, MOST_CLUSTERS, Clusters, pulled_back
 from metastable.analysis.scales import cluster_radius
-from metastable.errors import NumericalRangeError, UnsupportedError
+from metastable.analysis.standing import ARRIVED, LATEST, MAX_STEPS, MOST_CLUSTERS, Clusters, pulled_back
+from metastable.errors import NumericalRangeError, StoppedEarlyWarning, UnsupportedError
 from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
 COUNTING = 1e-5
-"""Error of a step of the leaders, radians, where only the number of clusters is asked for: as `points.TOLERANCE`."""
+"""Error of a step of the leaders, radians, where only the number of clusters is asked for: as `standing.TOLERANCE`."""
 DISTURBED = 3e-6
-"""As `points.TOLERANCE` in disturbed cascades, whose places are uncertain by `points.SMALLEST_BLUR` at least."""
+"""As `standing.TOLERANCE` in disturbed cascades, whose places are uncertain by `standing.SMALLEST_BLUR` at least."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
 ROUGH = 1e-5
-"""As `points.RESOLUTION` in disturbed cascades."""
+"""As `standing.RESOLUTION` in disturbed cascades."""
 SHORT = 0.04
 """Windows in which followers are looked for that are away for so short a time that the tree does not show it."""
-MOST_TOGETHER = 256
+MOST_TOGETHER = 96
 """Coordinates of points that are carried along under full attention, where all are solved at once."""
 TOGETHER = 1e4
 """Time, over 1 + beta, from which on followers fall at the same time as their leader: they do so within some beta of it."""
@@ -113,7 +114,7 @@ def predict_merges(
     one and so holds itself longer, it is done to the end. Tokens that part after t0 are apart in the tree from the start, as in
     `merge_tree`. Merges of clusters that are torn in this way, until they are whole again, those of clusters that a token leaves or
     joins for 2 to 10 % of the time, or in a disturbed cascade only, and those that the leaders by themselves would place elsewhere
-    are `doubtful`; all are where there are more than 400 groups (full attention: points of more than 256 coordinates), who are not
+    are `doubtful`; all are where there are more than 400 groups (full attention: points of more than 96 coordinates), who are not
     followed. So is a merge while a third
     cluster falls into the same place (`doubts.at_once`). Clusters in an exact balance (antipodes, the corners of a square) never
     move, and are left at the end; where the disturbed cascades go on the tree is `balanced`, and says so. Where rounding moves them all
@@ -129,8 +130,9 @@ def predict_merges(
             leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
 
     Returns:
-        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`. The clusters are those of
-        `cluster_labels(state, radius)`, but for tokens that part later (see above), which are apart.
+        A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`; and `until`, where 100,000 steps
+        did not reach the end (`StoppedEarlyWarning`: clusters that turn about each other, under some Q and K). The clusters are those
+        of `cluster_labels(state, radius)`, but for tokens that part later (see above), which are apart.
 
     Raises:
         UnsupportedError: for models whose clusters do not stand still (other masks, V, norms, weights, noise, several
@@ -156,6 +158,13 @@ def predict_merges(
     clusters = Clusters(tokens, model, t0, radius)
     tree = _predicted(clusters, blur)
     assert tree.doubtful is not None
+    if tree.until is not None:
+        warnings.warn(
+            f"the clusters still move on their way at t = {tree.until:.6g}, after {MAX_STEPS} steps: what merges later is not known "
+            "(the attribute until of the tree)",
+            StoppedEarlyWarning,
+            stacklevel=2,
+        )
     return replace(tree, doubtful=tree.doubtful | np.isin(tree.child, clusters.leaders[clusters.hidden]))
 
 
@@ -265,7 +274,7 @@ class _Carried(NamedTuple):
 
 
 def _carried(clusters: Clusters, path: Any) -> _Carried | None:
-    """How followers are carried along under the causal mask; leaders by themselves take this path."""
+    """How followers are carried along (None: they need not be); leaders by themselves take this path."""
     labels, masses = clusters.labels, clusters.model.masses
     if len(labels) == 0:
         return None

@@ -55,7 +55,7 @@ class MergeTree(_checks.LockedArrays):
     doubtful : (m,) of predicted trees: True where the parent itself, or who goes along, is in doubt; None for trees of runs.
     balanced : True for predicted trees that end with clusters in an exact balance, where nothing moves: the slightest push ends it, and
         they merge further, so how many are left says nothing. False for trees of runs.
-    until : the end of the run, behind which nothing is known; None for predicted trees, which have none.
+    until : the end of the run, behind which nothing is known; None for predicted trees, which have none (but where steps ran out).
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
     joints : the depths inside the run at which its model becomes another (a `Schedule`, layers with weights of their own).
@@ -95,6 +95,7 @@ class MergeTree(_checks.LockedArrays):
             "times of saved moments": not self.refined,
             f"under noise {self.noise:g}, where merges are not for good": self.noise > 0,
             "clusters left in an exact balance that any disturbance ends": self.balanced,
+            "predicted as far as steps lasted, and no further": self.uncertainty is not None and self.until is not None,
         }
         return tuple(words for words, holds in said.items() if holds)
 

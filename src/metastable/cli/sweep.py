@@ -211,6 +211,7 @@ def plot(
     """
     from metastable.figures import phase, style
     from metastable.sweep import open_results
+    from metastable.sweep.results import read_variable
     from metastable.sweep.store import read_description
 
     described = read_description(folder)
@@ -226,7 +227,7 @@ def plot(
         raise InvalidInputError(f"there is no result called {name!r}; there are: {', '.join(names)}")
     target = out if out is not None else folder / f"{name}.png"
     check_picture(target)
-    page = phase.phase_figure(dataset[name].load(), title=described.name, **settings)
+    page = phase.phase_figure(read_variable(dataset, name, folder), title=described.name, **settings)
     for path in style.save(page, target.with_suffix(""), (target.suffix[1:],)):
         typer.echo(str(path))
 
@@ -308,14 +309,14 @@ def _why_early(early: Mapping[str, int]) -> str:
 
 
 def _finish(outcome: Any) -> None:
-    from metastable.sweep import status as read_status
+    from metastable.sweep.results import unfinished_in_store
     from metastable.sweep.store import JOURNAL
 
     typer.echo(
         f"{outcome.done} of {counted(outcome.total, 'task')} done, {outcome.failed} failed, "
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
-    if unfinished := read_status(outcome.folder).unfinished:
+    if unfinished := sum(outcome.early.values()) or unfinished_in_store(outcome.folder):
         typer.echo(f"{counted(unfinished, 'member')} stopped early{_why_early(outcome.early)}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")

@@ -12,7 +12,7 @@ import numpy as np
 from metastable import _checks, sphere, theory
 from metastable._checks import FloatArray
 from metastable.analysis.merging import MergeTree
-from metastable.analysis.points import Clusters
+from metastable.analysis.standing import Clusters
 from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
 from metastable.control.reduced import Event, changed, clusters_of, events_of, fall_of, tree_of

@@ -13,7 +13,7 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable._progress import Report, progress_bar
 from metastable.analysis.merging import MergeTree
-from metastable.analysis.points import Clusters
+from metastable.analysis.standing import Clusters
 from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
 from metastable.control.goals import Apart, Goal, Together, score, serves

@@ -16,7 +16,7 @@ from metastable._checks import FloatArray
 from metastable.analysis.cascade import counts_refusal
 from metastable.analysis.leaders import ONE_LEFT, STILL, Path
 from metastable.analysis.merging import MergeTree
-from metastable.analysis.points import ARRIVED, LATEST, TOLERANCE, Clusters
+from metastable.analysis.standing import ARRIVED, LATEST, TOLERANCE, Clusters
 from metastable.errors import ConvergenceError, UnsupportedError
 from metastable.model import Attention, Causal
 

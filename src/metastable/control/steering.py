@@ -11,7 +11,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.analysis.merging import MergeTree
-from metastable.analysis.points import Clusters
+from metastable.analysis.standing import Clusters
 from metastable.control.asking import radius_of
 from metastable.control.counting import gathered
 from metastable.control.reduced import clusters_of, events_of, fall_of, tree_of, with_sink

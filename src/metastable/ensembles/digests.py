@@ -129,7 +129,7 @@ def check(stats: xr.Dataset) -> str:
     """
     made, known, found = _sealed_with(stats), stats.attrs.get(TIMES), stats.get(DIGEST)
     if found is not None and {"member"} < {*found.dims}:
-        return NOT_CHECKED if made is None else _check_joined(stats, made["origin"])
+        return NOT_CHECKED if made is None else _check_joined(stats, known, made["origin"])
     if not isinstance(known, str) or "time" not in stats.coords:
         return NOT_CHECKED
     known, times = known.split(), _digests_of_times(stats)
@@ -168,20 +168,27 @@ def check(stats: xr.Dataset) -> str:
     return AS_COMPUTED
 
 
-def _check_joined(stats: xr.Dataset, origin: str) -> str:
-    """`check` of ensembles that were joined along something else than members, under the attributes of the first."""
+def _check_joined(stats: xr.Dataset, known: Any, origin: str) -> str:
+    """`check` of ensembles that were joined along something else than members, under the attributes of the first, with the digests of
+    its times, `known` (not there where those of the parts differ and were dropped)."""
     try:
         names = list(json.loads(stats.attrs["observe"]))
-        agree = all((_digests(part, names, origin) == part[DIGEST].values).all() for part in _parts(stats, names))
+        whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
     except (KeyError, TypeError, ValueError):
-        agree = False
-    if not agree:
-        raise InvalidInputError(
-            "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
-            f"attributes of the first, so they are not {REFUSED}; {JOIN}, and parts of which something was left out are saved "
-            "without the attribute 'computed'"
-        )
-    return AS_COMPUTED
+        return NOT_CHECKED
+    told = isinstance(known, str)
+    if told and "time" not in stats[DIGEST].dims:
+        whole = whole and sorted(_digests_of_times(stats)) == sorted(known.split())
+    if not whole:
+        return NOT_CHECKED
+    if all((_digests(part, names, origin) == part[DIGEST].values).all() for part in _parts(stats, names)):
+        return AS_COMPUTED
+    if not told and "time" in stats[DIGEST].dims:
+        return NOT_CHECKED  # some times of a part may have been left out
+    raise InvalidInputError(
+        "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
+        f"attributes of the first, so they are not {REFUSED}; {JOIN}"
+    )
 
 
 def _parts(stats: xr.Dataset, names: list[str]) -> Iterator[xr.Dataset]:
@@ -204,7 +211,8 @@ def measured(stats: xr.Dataset) -> list[str]:
     """Names of the variables with numbers of members: observables, and what was added to them; not what is said of each member."""
     flat = [str(name) for name, values in stats.data_vars.items() if "member" in values.dims]
     numbers = [name for name in flat if stats[name].dtype.kind in "biuf"]
-    return [name for name in numbers if name not in (*WHO, DIGEST, *_lengths(stats, numbers))]
+    lengths = {f"{name}_{length}" for name in numbers for length in LENGTHS if length not in stats[name].attrs}
+    return [name for name in numbers if name not in (*WHO, DIGEST) and name not in lengths]
 
 
 def _digests_of_times(stats: xr.Dataset) -> list[str]:

@@ -244,11 +244,17 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN. Refuses several models under the
     name of one, and warns of members that are there more than once.
     """
-    gone = np.zeros(stats.sizes["member"], dtype=bool)
+    gone, joined = np.zeros(stats.sizes["member"], dtype=bool), False
     for name in ("member_seed", "status"):
         if name in stats.variables and "member" in stats[name].dims:
             missing = stats[name].isnull()
             gone |= missing.any([dim for dim in missing.dims if dim != "member"]).values
+            joined |= missing.ndim > 1
+    if gone.any() and joined:
+        raise InvalidInputError(
+            f"{gone.sum()} of the {gone.size} members of stats are not in all of the ensembles that were joined; join those that are, "
+            'with xarray.concat(ensembles, ..., join="inner")'
+        )
     if gone.any():
         raise InvalidInputError(
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
@@ -320,7 +326,7 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
     for name in digests.measured(stats):
-        values = stats[name].astype(float)
+        values = stats[name].astype(float, copy=False)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|Degrees of freedom)", RuntimeWarning)
             result[f"{name}_mean"] = values.mean("member")

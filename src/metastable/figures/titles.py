@@ -148,4 +148,7 @@ def broken(words: Sequence[str], most: int) -> str:
         lines[-1].append(word)
     texts = [", ".join(line) for line in lines]
     # What is too long for a line by itself is broken between its words; formulas stay whole.
-    return ",\n".join(text if "$" in text else textwrap.fill(text, most, break_long_words=False) for text in texts)
+    return ",\n".join(
+        text if "$" in text else textwrap.fill(text, most, break_long_words=False, break_on_hyphens=False)
+        for text in texts
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +59,48 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     return found
 
 
-def unfinished_members(folder: Path, keys: list[str], entries: Mapping[int, Entry]) -> int:
-    """Members that stopped early, of the tasks of a sweep: by their records, or by the zarr store (records of earlier versions do not
-    say it)."""
+def unfinished_members(folder: Path, sweep: Sweep, keys: list[str], entries: Mapping[int, Entry]) -> int:
+    """Members that stopped early, of the tasks (of these `keys`) of a sweep: by their records, or by the zarr store (records of earlier
+    versions do not say it)."""
     known: dict[str, int] = {}
-    try:
-        path = folder / views.NAME
-        stored = _open_zarr(path)
-        if UNFINISHED in stored:
-            counts = np.nan_to_num(_values(stored, UNFINISHED, path)).ravel()
-            known = {key: int(count) for key, count in zip(_keys(stored), counts)}
-    except MetastableError:
-        pass  # no store, or none that can be read
+    with suppress(MetastableError):  # no store, or none that can be read
+        stored, counts = _unfinished(folder)
+        other = _sweep_of(stored)
+        known = dict(zip(keys if other.identity == sweep.identity else index_of(other).keys, counts.tolist()))
     return sum(
         max(sum(count for _, count in entry.early), known.get(keys[number], 0))
         for number, entry in entries.items()
         if entry.done
     )
+
+
+def unfinished_in_store(folder: Path) -> int:
+    """Members that stopped early, by the zarr store alone (0 where it does not tell, or cannot be read)."""
+    try:
+        return int(_unfinished(folder)[1].sum())
+    except StoreError:
+        return 0
+
+
+def _unfinished(folder: Path) -> tuple[Any, np.ndarray]:
+    """The zarr store of a sweep, as it is, and how many members stopped early in each of its tasks."""
+    import xarray as xr
+
+    path = folder / views.NAME
+    try:
+        stored = xr.open_zarr(path, chunks=None)
+        counts = stored[UNFINISHED].values if UNFINISHED in stored else np.zeros(0)
+    except Exception as reason:
+        raise _unreadable(path, reason) from reason
+    return stored, np.nan_to_num(counts).ravel().astype(int)
+
+
+def read_variable(results: Any, name: str, folder: Path) -> Any:
+    """A variable of `open_results(folder)`, read."""
+    try:
+        return results[name].load()
+    except Exception as reason:
+        raise _unreadable(folder / views.NAME, reason) from reason
 
 
 def _open_zarr(path: Path) -> Any:
@@ -89,6 +115,7 @@ def _read_zarr(path: Path) -> Any:
         found = xr.open_zarr(path, chunks=None)
         lost = views.lost_chunk(path)
         if lost is None:
+            found[views.STATUS].load()  # first: who works on the sweep writes it last
             return found.load() if found.nbytes <= AT_ONCE else found
     except Exception as reason:
         # Damaged compressed bytes raise whatever the codec raises.

@@ -108,7 +108,7 @@ def status(folder: str | PathLike[str]) -> Status:
         mean_seconds=mean,
         slowest=tuple((sweep.task(number).where, entries[number].seconds) for number in slowest),
         failures=tuple(_failure(number, sweep.task(number).where, entries[number]) for number in failed),
-        unfinished=unfinished_members(place, index.keys, entries),
+        unfinished=unfinished_members(place, sweep, index.keys, entries),
         damaged=tuple(sorted({path.name for path, _ in contents.damages})),
         versions=tuple(sorted({entries[number].version for number in done})),
         notes=tuple((sweep.task(number).where, entries[number].note) for number in noted[:OFFENDERS]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ class View:
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks."""
-        return itertools.product(*(range(-(-length // size)) for length, size in zip(self.shape, self.block)))
+        return _chunks(self.shape, self.block)
 
     def _region(self, chunk: Chunk) -> tuple[slice, ...]:
         return tuple(
@@ -144,7 +145,8 @@ class View:
             done = bool((blocks[STATUS] == DONE).any())
             for name, block in blocks.items():
                 array: Any = arrays[name]
-                if _equal(array, region, block) and not (done and _lacks(self.path, array, chunk)):
+                kept = done or name == STATUS
+                if _equal(array, region, block) and not (kept and _lacks(self.path, array, chunk)):
                     continue
                 changed += 1
                 try:
@@ -177,7 +179,10 @@ class View:
 
         group = zarr.open_group(self.path, mode="r", zarr_format=2)
         wanted = {axis.name: np.asarray(axis.labels) for axis in self.axes} | self._inner_coordinates(entries)
-        return all(_equal(group[name], (), values) for name, values in wanted.items())
+        return all(
+            _equal(group[name], (), values) and not _lacks(self.path, group[name], ())
+            for name, values in wanted.items()
+        )
 
     def create(self, entries: Mapping[int, Entry]) -> None:
         """Write the whole store beside its place and put it there, instead of one that may be there."""
@@ -263,27 +268,45 @@ def _checked() -> list[Any]:
 
 def _lacks(path: Any, array: Any, chunk: Chunk) -> bool:
     """True where a store on disk has no file for the chunk of tasks `chunk` of an array."""
-    inner = (0,) * (array.ndim - len(chunk))
-    name = ".".join(map(str, (*chunk, *inner))) or "0"
-    return isinstance(path, Path) and not (path / array.basename / name).exists()
+    return isinstance(path, Path) and not (path / array.basename / _file_of(array, chunk)).exists()
+
+
+def _file_of(array: Any, chunk: Chunk) -> str:
+    """Name of the file of a chunk of tasks; all of what a task has lies in it."""
+    return ".".join(map(str, (*chunk, *(0,) * (array.ndim - len(chunk))))) or "0"
 
 
 def lost_chunk(path: Path) -> str | None:
-    """A chunk of finished tasks that is not there any more, which zarr takes for one that was never written; None where all are."""
+    """A chunk that is not there any more, which zarr takes for one that was never written; None where all are.
+
+    Coordinates and the status of tasks always have theirs, results have those of finished tasks. (Stores of earlier versions have no
+    checksums, and lack what is empty.)
+    """
     import zarr
 
     group = zarr.open_group(path, mode="r", zarr_format=2)
-    status: Any = group[STATUS]
-    done = np.asarray(status[...]) == DONE
-    for name, array in group.arrays():
-        if not array.filters or array.shape[: done.ndim] != done.shape:
-            continue  # stores of earlier versions have no chunks without a number, and no checksums
-        block = array.chunks[: done.ndim]
-        for chunk in itertools.product(*(range(-(-length // size)) for length, size in zip(done.shape, block))):
-            region = tuple(slice(i * size, (i + 1) * size) for i, size in zip(chunk, block))
-            if done[region].any() and _lacks(path, array, chunk):
-                return f"chunk {'.'.join(map(str, chunk))} of {name} is missing"
+    arrays: dict[str, Any] = {name: array for name, array in group.arrays() if array.filters}
+    if STATUS not in arrays:
+        return None
+    status = arrays[STATUS]
+    done = np.asarray(status[...]) == DONE  # before files are listed: who works on the sweep writes it last
+    every = list(_chunks(done.shape, status.chunks))
+    held = [chunk for chunk in every if done[_part(chunk, status.chunks)].any()]
+    for name, array in arrays.items():
+        files = set(os.listdir(path / name))
+        coordinate = name in array.attrs["_ARRAY_DIMENSIONS"]
+        wanted = [()] if coordinate else every if name == STATUS else held
+        if any(_file_of(array, chunk) not in files for chunk in wanted):
+            return f"a chunk of {name} is missing"
     return None
+
+
+def _chunks(shape: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Chunk]:
+    return itertools.product(*(range(-(-length // size)) for length, size in zip(shape, block)))
+
+
+def _part(chunk: Chunk, block: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(i * size, (i + 1) * size) for i, size in zip(chunk, block))
 
 
 def _write_array(
@@ -303,6 +326,7 @@ def _write_array(
         fill_value=None,
         filters=_checked(),
         attributes={"_ARRAY_DIMENSIONS": list(dims), **(attributes or {})},
+        config={"write_empty_chunks": True},
     )
     array[...] = values
 

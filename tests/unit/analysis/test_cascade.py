@@ -14,8 +14,8 @@ from metastable.analysis import _probes, cluster_leaders, leaders
 from metastable.analysis._film import by_first_token
 from metastable.analysis._kernels import compiled
 from metastable.analysis.followers import MOST_POINTS, groups_of, parted_by_mass
-from metastable.analysis.points import COPIES, Clusters
-from metastable.errors import InvalidInputError, NumericalRangeError, UnsupportedError
+from metastable.analysis.standing import COPIES, Clusters
+from metastable.errors import InvalidInputError, NumericalRangeError, StoppedEarlyWarning, UnsupportedError
 from metastable.integrate import rodas
 from metastable.integrate.plan import Accuracy, Save
 from metastable.integrate.rodas.forces import lines_of, plain_surroundings
@@ -536,3 +536,38 @@ def test_uncertainties_know_the_pace_and_the_digits_of_times():
     assert late.uncertainty is not None
     wait = late.time - 1e18
     assert (np.abs(np.log10(np.maximum(wait, 1.0) / plain.time)) < 5.0 * late.uncertainty + 1e-4).all()
+
+
+@pytest.mark.parametrize("beta", [85.0, 90.23, 100.0])
+def test_rates_of_blocks_of_very_different_size(beta):
+    """LAPACK's iteration did not converge before one of the last merges, and its error came through."""
+    start = sphere.retract(
+        [
+            [0.95768806, 0.28690946, -0.02272744],
+            [0.49204563, -0.86892772, 0.05343895],
+            [-0.76747445, 0.38070733, 0.51579541],
+            [0.34600971, -0.38098832, -0.85739441],
+            [0.49247995, 0.65563829, 0.57236521],
+            [0.27850649, -0.38029592, -0.88193489],
+            [0.34278851, 0.93664268, 0.0720869],
+            [0.27494964, -0.42004067, -0.86485174],
+        ]
+    )
+    model = ms.Attention(dim=3, beta=beta, mask=ms.Full())
+    tree = ms.predict_merges(start, model)
+    truth = ms.merge_tree(ms.simulate(model, start, until=1e70, method="rodas", progress=False))
+    np.testing.assert_array_equal(tree.parent, truth.parent)
+    assert np.abs(np.log10(tree.time / truth.time)).max() < 0.005
+
+
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Full()])
+def test_a_way_whose_steps_run_out_says_how_far_it_came(mask, monkeypatch):
+    """The tree ended there without a word, as if nothing merged any more."""
+    monkeypatch.setattr("metastable.analysis.standing.MAX_STEPS", 40)
+    start, model = sphere.uniform(8, dim=2, seed=3), ms.Attention(dim=2, beta=30.0, mask=mask)
+    with pytest.warns(StoppedEarlyWarning, match="what merges later is not known"):
+        tree = ms.predict_merges(start, model, radius=0.05)
+    assert tree.until is not None
+    assert (tree.time <= tree.until).all()
+    assert "no further" in repr(tree)
+    assert not tree.complete

@@ -5,7 +5,7 @@ import pytest
 
 import metastable as ms
 from metastable import sphere
-from metastable.analysis.points import Clusters
+from metastable.analysis.standing import Clusters
 
 SURE = 5.0
 """Uncertainties by which a time that is not doubtful may be off; and 1e-4 decades."""

@@ -14,7 +14,7 @@ from metastable.analysis._paths import PathFilm
 from metastable.analysis.clusters import link_bound
 from metastable.analysis.followers import probes, tree_of_groups, unsteady, watch
 from metastable.analysis.merging import tree_of_film
-from metastable.analysis.points import LATEST, Clusters
+from metastable.analysis.standing import LATEST, Clusters
 from metastable.integrate.rodas.forces import plain_surroundings
 
 # ------------------------------------------------------------------------------------------------ reading paths of points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,10 +97,14 @@ class Clusters:
         themselves, are `pulled`."""
         around = self._bilinear, float(self.model.all_heads[0].beta)
         places, error = gathering_places(self.tokens, self.labels, self.token_mass, *around)
+        self.places, self._misplaced = places, error
+        spread = self._spread(places)
+        if self.strength * spread.max(initial=0.0) < GATHERED:
+            return  # others pull all tokens of a cluster alike
         drift, part = outside_pull(self.tokens, self.labels, self.token_mass, places, *around)
         length, most = np.linalg.norm(drift, axis=1), np.zeros(len(places))
         np.maximum.at(most, self.labels, part)
-        self.pulled = (most > HELD) & (self.strength * np.maximum(length, most * self._spread(places)) > GATHERED)
+        self.pulled = (most > HELD) & (self.strength * np.maximum(length, most * spread) > GATHERED)
         self.places, self._misplaced = sphere.retract(places + drift), error + length
 
     def _spread(self, places: FloatArray) -> FloatArray:
@@ -231,8 +236,12 @@ class Clusters:
         )
 
     def read(self, path: Any, resolution: float = RESOLUTION, window: float = WINDOW) -> MergeTree:
-        """The merges of a path, as `merge_tree` reads those of a run."""
+        """The merges of a path, as `merge_tree` reads those of a run; `until` where the path ended before all was known."""
+        from metastable.analysis import leaders
+
         if len(path.begin) == 0:  # nothing moves
             stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
             return tree_of_rest(self.radius, stands)
-        return tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)
+        tree = tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)
+        known = path.code in (leaders.ONE_LEFT, leaders.STILL, leaders.REACHED)
+        return tree if known else replace(tree, until=self.t0 + path.end / self.pace)
