@@ -274,6 +274,82 @@ def test_a_change_right_after_a_link_was_followed_can_be_redone(context, address
     expect(page.locator("#until")).to_have_value("500")
 
 
+def test_a_reload_forgets_nothing_that_can_be_redone(follow):
+    page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
+    until = page.locator("#until")
+    for text in ("500", "400", "300"):
+        enter(page, "#until", text)
+    for text in ("400", "500"):
+        page.click("#undo")
+        expect(until).to_have_value(text)
+    page.reload()
+    expect(until).to_have_value("500")
+    for text in ("400", "300"):
+        page.click("#redo")
+        expect(until).to_have_value(text)
+    expect(page.locator("#redo")).to_be_disabled()
+    page.click("#undo")
+    expect(until).to_have_value("400")
+    enter(page, "#until", "350")  # ends what could be redone
+    page.reload()
+    expect(until).to_have_value("350")
+    expect(page.locator("#undo")).to_be_enabled()
+    expect(page.locator("#redo")).to_be_disabled()
+
+
+FORGETFUL = """
+for (const how of ["pushState", "replaceState"]) {
+    const write = history[how].bind(history);
+    history[how] = (state, ...rest) => write(null, ...rest);
+}
+"""
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_entries_that_the_browser_forgot_are_known_by_their_address(context, address, anew):
+    """Back to them is no address that somebody typed, and ends nothing that could be redone."""
+    context.add_init_script(FORGETFUL)
+    page = context.new_page()
+    page.goto(address + link([CIRCLE], {"until": 1000.0}, playing=False))
+    wait_until_done(page)
+    until, redo = page.locator("#until"), page.locator("#redo")
+    for text in ("500", "400"):
+        enter(page, "#until", text)
+    page.click("#undo")
+    expect(until).to_have_value("500")
+    if anew:
+        page.reload()
+        wait_until_done(page)
+    expect(redo).to_be_enabled()
+    page.go_back()
+    expect(until).to_have_value("1000")
+    expect(page.locator("#undo")).to_be_disabled()
+    for text in ("500", "400"):
+        page.click("#redo")
+        expect(until).to_have_value(text)
+    expect(redo).to_be_disabled()
+
+
+def test_an_address_that_is_typed_is_the_next_entry(follow):
+    """Also one that was on show before: what could be redone is gone, and undo leads back."""
+    page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
+    until, first = page.locator("#until"), page.evaluate("location.hash")
+    for text in ("500", "400"):
+        enter(page, "#until", text)
+    page.click("#undo")
+    expect(until).to_have_value("500")
+    page.evaluate("(hash) => { location.hash = hash; }", link([CIRCLE], {"until": 77.0}, playing=False))
+    expect(until).to_have_value("77")
+    expect(page.locator("#redo")).to_be_disabled()
+    page.evaluate("(hash) => { location.hash = hash; }", first)
+    expect(until).to_have_value("1000")
+    expect(page.locator("#redo")).to_be_disabled()
+    for text in ("77", "500", "1000"):
+        page.click("#undo")
+        expect(until).to_have_value(text)
+    expect(page.locator("#undo")).to_be_disabled()
+
+
 def test_what_is_taken_away_says_the_layer(follow):
     page = follow(link([CIRCLE], {"until": 20.0}, playing=False, story=1))
     page.click("button.step >> nth=5")

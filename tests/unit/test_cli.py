@@ -251,6 +251,7 @@ def test_predict_shows_writes_and_draws_the_merges_of_a_stored_run(tmp_path):
     found = json.loads(call("predict", "run.zarr", *flags, cwd=tmp_path))
     earlier = run.predict_merges(30.0, radius=0.1)
     assert (found["t0"], found["radius"], found["left"], found["balanced"]) == (30.0, 0.1, 1, False)
+    assert found["until"] is None
     assert found["clusters"] == earlier.start_labels.max() + 1
     for name, column in earlier.to_columns().items():
         assert [row[name] for row in found["merges"]] == column.tolist()

@@ -107,6 +107,14 @@ def test_selections_of_joined_ensembles_are_kept_but_not_checked(tmp_path):
         np.testing.assert_array_equal(found.clusters, stats.clusters)
 
 
+def test_joined_ensembles_without_what_is_said_of_members_are_no_traceback(tmp_path):
+    seeds = xr.concat([made(), made(seed=1)], "replica", **DROP)
+    text = seeds.assign(clusters=seeds.clusters.astype(str))
+    for number, stats in enumerate((seeds.drop_vars("accepted"), seeds.drop_vars("status"), text)):
+        ms.save_ensemble(stats, tmp_path / f"{number}.zarr")
+        assert ms.load_ensemble(tmp_path / f"{number}.zarr").attrs["values"] != "as computed"
+
+
 def test_parts_of_different_sizes_are_told_how(tmp_path):
     parts = [made(), made(64.0).isel(member=[0, 1])]
     axis = xr.IndexVariable("beta", [4.0, 64.0])
@@ -153,7 +161,34 @@ def test_lengths_that_each_model_sets_are_not_measured():
     assert set(ms.summarize(stats).data_vars) == {"clusters_mean", "clusters_error", "clusters_quantile"}
 
 
+def test_variables_that_are_called_like_lengths_have_summaries():
+    stats = ms.ensemble(
+        ms.Attention(dim=2, beta=4.0),
+        tokens=5,
+        members=3,
+        times=[0.0, 1.0],
+        seed=0,
+        observe={"cap": ms.observe.mean_cosine(), "cap_radius": ms.observe.mean_cosine()},
+    )
+    found = ms.summarize(stats.assign(mine=2 * stats.cap, mine_radius=3 * stats.cap))
+    assert {"cap_mean", "cap_radius_mean", "mine_mean", "mine_radius_mean"} <= set(found.data_vars)
+
+
 def test_empty_moments_warn_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isnan(ms.summarize(made(64.0, max_steps=1)).clusters_mean.values[-1])
+
+
+def test_pictures_of_ensembles_joined_along_time():
+    """Statuses along time, which are text, were taken for an observable."""
+    joined = xr.concat([made(), made(times=(2.0, 3.0))], "time", **DROP)
+    page = ms.plot_ensemble(joined.assign(note=xr.full_like(joined.clusters, "a", dtype=object)))
+    assert len([ax for ax in page.axes if ax.lines]) == 1
+
+
+@pytest.mark.parametrize("nobody", [{"member": []}, {"time": []}])
+@pytest.mark.parametrize("use", [ms.summarize, ms.plot_ensemble])
+def test_empty_selections_are_refused_by_name(nobody, use):
+    with pytest.raises(InvalidInputError, match="no members, or no times, left"):
+        use(made().isel(nobody))

@@ -131,7 +131,7 @@ def predict_merges(
 
     Returns:
         A `MergeTree` whose `start_labels` are the clusters at t0, with `uncertainty` and `doubtful`; and `until`, where 100,000 steps
-        did not reach the end (`StoppedEarlyWarning`: clusters that turn about each other, under some Q and K). The clusters are those
+        did not reach the end (`StoppedEarlyWarning`: under some Q and K clusters turn, or rest in a balance). The clusters are those
         of `cluster_labels(state, radius)`, but for tokens that part later (see above), which are apart.
 
     Raises:
@@ -160,10 +160,10 @@ def predict_merges(
     assert tree.doubtful is not None
     if tree.until is not None:
         warnings.warn(
-            f"the clusters still move on their way at t = {tree.until:.6g}, after {MAX_STEPS} steps: what merges later is not known "
-            "(the attribute until of the tree)",
+            f"the way of the clusters ended at t = {tree.until:.6g}, after {MAX_STEPS} steps: they turn, or stand in a "
+            "balance of which rounding errors are left; what merges later is not known (the attribute until of the tree)",
             StoppedEarlyWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return replace(tree, doubtful=tree.doubtful | np.isin(tree.child, clusters.leaders[clusters.hidden]))
 

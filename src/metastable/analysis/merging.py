@@ -111,6 +111,8 @@ class MergeTree(_checks.LockedArrays):
         }
         if self.balanced:
             facts["balance"] = "nothing moves any more, but the slightest disturbance would merge those that are left"
+        if self.uncertainty is not None and self.until is not None:
+            facts["end"] = f"steps ran out at t = {self.until:.4g}; what merges later is not known"
         if self.noise > 0:
             facts["noise"] = f"{self.noise:g}: tokens that meet part again, and merges are not for good"
         return _html.table("MergeTree", facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from metastable import stores
 from metastable._words import counted
 from metastable.cli.options import OUTPUT
 from metastable.cli.pictures import check_file, check_picture, write_picture
+from metastable.errors import StoppedEarlyWarning
 
 if TYPE_CHECKING:
     from metastable.analysis import MergeTree
@@ -63,6 +65,7 @@ def predict(
     if table is not None:
         check_file(table, (".csv",), "writing")
     run = runs.load(store)
+    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
     tree = run.predict_merges(at, radius=radius, blur=blur)
     moment = run.end if at is None else at
     if table is not None:
@@ -98,6 +101,7 @@ def _json(tree: MergeTree, moment: float) -> dict[str, Any]:
         "clusters": int(tree.start_labels.max()) + 1,
         "left": int(tree.final_labels.max()) + 1,
         "balanced": tree.balanced,
+        "until": tree.until,
         "merges": _rows(tree),
     }
 
@@ -127,6 +131,7 @@ def _show(tree: MergeTree, moment: float, written: list[Path]) -> None:
                 str(row["clusters"]),
             )
         console.print(shown)
-    console.print("; ".join([f"{counted(left, 'cluster')} left at the end of time", *tree.caveats]), highlight=False)
+    end = "the end of time" if tree.until is None else f"t = {tree.until:.6g}"
+    console.print("; ".join([f"{counted(left, 'cluster')} left at {end}", *tree.caveats]), highlight=False)
     for path in written:
         console.print(f"wrote {path}", highlight=False)

@@ -316,7 +316,7 @@ def _finish(outcome: Any) -> None:
         f"{outcome.done} of {counted(outcome.total, 'task')} done, {outcome.failed} failed, "
         f"{outcome.ran} run now in {duration(outcome.seconds)}"
     )
-    if unfinished := sum(outcome.early.values()) or unfinished_in_store(outcome.folder):
+    if unfinished := max(sum(outcome.early.values()), unfinished_in_store(outcome.folder)):
         typer.echo(f"{counted(unfinished, 'member')} stopped early{_why_early(outcome.early)}", err=True)
     if outcome.done:
         typer.echo(f"results: {outcome.folder / 'results.zarr'} (journal: {outcome.folder / JOURNAL})")

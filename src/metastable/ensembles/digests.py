@@ -176,10 +176,12 @@ def _check_joined(stats: xr.Dataset, known: Any, origin: str) -> str:
         whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
     except (KeyError, TypeError, ValueError):
         return NOT_CHECKED
+    there = all(name in stats.variables for name in WHO)
+    numbers = whole and all(stats[name].dtype.kind in "biuf" for name in names)
     told = isinstance(known, str)
     if told and "time" not in stats[DIGEST].dims:
         whole = whole and sorted(_digests_of_times(stats)) == sorted(known.split())
-    if not whole:
+    if not (whole and there and numbers and "time" in stats.coords):
         return NOT_CHECKED
     if all((_digests(part, names, origin) == part[DIGEST].values).all() for part in _parts(stats, names)):
         return AS_COMPUTED
@@ -187,7 +189,8 @@ def _check_joined(stats: xr.Dataset, known: Any, origin: str) -> str:
         return NOT_CHECKED  # some times of a part may have been left out
     raise InvalidInputError(
         "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
-        f"attributes of the first, so they are not {REFUSED}; {JOIN}"
+        f"attributes of the first, so they are not {REFUSED}; {JOIN}, and parts of which times were left out are saved without the "
+        "attribute 'computed'"
     )
 
 
@@ -211,8 +214,11 @@ def measured(stats: xr.Dataset) -> list[str]:
     """Names of the variables with numbers of members: observables, and what was added to them; not what is said of each member."""
     flat = [str(name) for name, values in stats.data_vars.items() if "member" in values.dims]
     numbers = [name for name in flat if stats[name].dtype.kind in "biuf"]
-    lengths = {f"{name}_{length}" for name in numbers for length in LENGTHS if length not in stats[name].attrs}
-    return [name for name in numbers if name not in (*WHO, DIGEST) and name not in lengths]
+    try:
+        observed = [name for name in json.loads(stats.attrs["observe"]) if name in stats]
+    except (KeyError, TypeError, ValueError):
+        observed = [name for name in numbers if "observable" in stats[name].attrs]
+    return [name for name in numbers if name not in (*WHO, DIGEST, *_lengths(stats, observed))]
 
 
 def _digests_of_times(stats: xr.Dataset) -> list[str]:

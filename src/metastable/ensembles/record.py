@@ -317,6 +317,8 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
         )
+    if 0 in (stats.sizes["member"], stats.sizes.get("time")):
+        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
     stats = said_once(stats)
     attributes = {
         name: value

@@ -26,6 +26,8 @@ QUANTILES = (0.1, 0.9)
 MOST_PANELS = 12
 LENGTHS = {"delta": r"\delta", "radius": "r"}
 """Attributes of an observable that are lengths, and their symbols."""
+SAID_OF_MEMBERS = ("status", "accepted", "rejected", "evaluations", "member_digest")
+"""Variables of an ensemble that are not observables; along time, too, where ensembles of different times were joined."""
 
 
 def plot_ensemble(
@@ -54,6 +56,8 @@ def plot_ensemble(
 
     if not isinstance(stats, xr.Dataset) or not {"member", "time"} <= set(stats.dims):
         raise InvalidInputError("stats must be the dataset that metastable.ensemble returns, with dims member and time")
+    if 0 in (stats.sizes["member"], stats.sizes["time"]):
+        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
     low, high = (_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles", 2))
     if not low < high:
         raise InvalidInputError(
@@ -68,11 +72,16 @@ def plot_ensemble(
 
 def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Names of the observables with dims (member, time), or those asked for; and of those that are left out unasked."""
-    flat = [str(name) for name, values in stats.data_vars.items() if set(values.dims) == {"member", "time"}]
+    numbers = {
+        name: item
+        for name, item in stats.data_vars.items()
+        if item.dtype.kind in "biuf" and name not in SAID_OF_MEMBERS
+    }
+    flat = [str(name) for name, values in numbers.items() if set(values.dims) == {"member", "time"}]
     if observables is None:
         if not flat:
             raise InvalidInputError("no observable has one number for each member and time; name some in observe={...}")
-        measured = [str(name) for name, values in stats.data_vars.items() if {"member", "time"} <= set(values.dims)]
+        measured = [str(name) for name, values in numbers.items() if {"member", "time"} <= set(values.dims)]
         return flat[:MOST_PANELS], [name for name in measured if name not in flat[:MOST_PANELS]]
     if isinstance(observables, str) or not isinstance(observables, Sequence):
         raise InvalidInputError(f"observables must be a list of names, not {observables!r}")

@@ -268,7 +268,11 @@ def _checked() -> list[Any]:
 
 def _lacks(path: Any, array: Any, chunk: Chunk) -> bool:
     """True where a store on disk has no file for the chunk of tasks `chunk` of an array."""
-    return isinstance(path, Path) and not (path / array.basename / _file_of(array, chunk)).exists()
+    return (
+        0 not in array.shape
+        and isinstance(path, Path)
+        and not (path / array.basename / _file_of(array, chunk)).exists()
+    )
 
 
 def _file_of(array: Any, chunk: Chunk) -> str:
@@ -296,7 +300,8 @@ def lost_chunk(path: Path) -> str | None:
         files = set(os.listdir(path / name))
         coordinate = name in array.attrs["_ARRAY_DIMENSIONS"]
         wanted = [()] if coordinate else every if name == STATUS else held
-        if any(_file_of(array, chunk) not in files for chunk in wanted):
+        # (A listing may miss a file that is being replaced.)
+        if any(_file_of(array, chunk) not in files and _lacks(path, array, chunk) for chunk in wanted):
             return f"a chunk of {name} is missing"
     return None
 

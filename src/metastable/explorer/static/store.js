@@ -114,8 +114,38 @@ export function fromPreset(preset) {
 
 let timer = 0;
 let committed = null; // the settings of the present entry
-let place = Number.isInteger(history.state?.place) ? history.state.place : 0, top = place; // of the present entry and of the last one; a reload is at the same one
 const settings = () => JSON.stringify([store.state.panels, store.state.clock]);
+
+// Places count the entries since the page was opened. Beside what an entry itself says of its place, this tab remembers the last place there
+// is and the addresses of the present entry and its neighbours: a reload must not forget what can be redone, and an entry that lost its
+// place on the way through the browser is known by its address. The number of entries tells whether that is still so.
+const MEMORY = `metastable ${location.pathname}`;
+const remembered = recall();
+const addresses = remembered?.addresses ?? {}; // by place
+let entries = history.length;
+const found = whereIs(history.state, remembered?.place ?? null);
+let place = found ?? 0, top = found === null ? 0 : Math.max(found, remembered?.top ?? 0); // of the present entry, of the last one
+
+function recall() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(MEMORY));
+    return kept.entries === history.length ? kept : null;
+  } catch { return null; } // nothing was kept, or a frame without a memory
+}
+function remember() {
+  entries = history.length;
+  addresses[place] = location.hash;
+  if (place === top) delete addresses[place + 1]; // a new entry ends what could be redone
+  const near = Object.fromEntries([place - 1, place, place + 1].map((at) => [at, addresses[at]]));
+  try { sessionStorage.setItem(MEMORY, JSON.stringify({ place, top, entries, addresses: near })); } catch { /* a frame without a memory */ }
+}
+
+// The place of the entry that the page is at, coming from `from`; null for an address that somebody typed.
+function whereIs(state, from) {
+  if (Number.isInteger(state?.place)) return state.place;
+  if (from === null || history.length !== entries) return null;
+  return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? null;
+}
 
 export function saveSoon() {
   clearTimeout(timer);
@@ -127,7 +157,7 @@ export function saveNow() { if (committed === null || committed === settings()) 
 function write(how) {
   clearTimeout(timer);
   if (!store.state.panels.length) return;
-  try { history[how]({ place }, "", encode()); } catch { /* a frame without a history of its own: links are still made */ }
+  try { history[how]({ place }, "", encode()); remember(); } catch { /* a frame without a history of its own: links are still made */ }
 }
 
 // The present entry was not quite what it should be.
@@ -152,7 +182,7 @@ export const redo = () => { if (canRedo()) { saveNow(); history.forward(); } };
 // Back and forward: `restore(state)` for an entry of ours, `follow(hash)` for an address that somebody typed.
 export function watchHistory(restore, follow) {
   window.addEventListener("popstate", (event) => {
-    const { state } = event.state?.place === undefined ? { state: null } : decode(location.hash, []);
+    const at = whereIs(event.state, place), { state } = at === null ? { state: null } : decode(location.hash, []);
     if (!state) {
       // An address that somebody typed: the next entry if it can be read. If not, what is on show stays, and the address says so again.
       committed = null;
@@ -162,9 +192,10 @@ export function watchHistory(restore, follow) {
       saveNow();
       return;
     }
-    place = event.state.place;
+    place = at;
     top = Math.max(top, place);
     committed = JSON.stringify([state.panels, state.clock]);
     restore(state);
+    if (event.state?.place === at) remember(); else saveNow();
   });
 }
