@@ -259,6 +259,22 @@ def test_the_horizon_that_noise_shortened_comes_back(follow):
     expect(until).to_have_value("1000")
 
 
+def test_a_horizon_that_is_shortened_while_a_slider_is_held_amends_no_entry(follow):
+    page = follow(link([CIRCLE], {"until": 1000.0, "log": True}, playing=False))
+    until, slider = page.locator("#until"), page.locator("[name=noise-slider]")
+    slider.evaluate("(node) => { node.value = 300; node.dispatchEvent(new Event('input', { bubbles: true })); }")
+    expect(page.locator("#notice")).to_contain_text("the horizon was shortened")
+    short = until.input_value()
+    assert float(short) < 1000
+    slider.dispatch_event("change")
+    page.click("#undo")
+    expect(until).to_have_value("1000")
+    expect(page.locator("[name=noise]")).to_have_value("0")
+    expect(page.locator("#undo")).to_be_disabled()
+    page.click("#redo")
+    expect(until).to_have_value(short)
+
+
 def test_a_change_right_after_a_link_was_followed_can_be_redone(context, address):
     """Timers come late on a busy machine: the first entry of the history must have its place before anything can change."""
     context.add_init_script(
@@ -303,6 +319,24 @@ for (const how of ["pushState", "replaceState"]) {
     history[how] = (state, ...rest) => write(null, ...rest);
 }
 """
+
+
+def test_undo_knows_where_it_leads(context, address):
+    """Also where the browser has lost all that was written into the entry."""
+    context.add_init_script("globalThis.lose = history.replaceState.bind(history); history.replaceState = () => {};")
+    page = context.new_page()
+    page.goto(address + link([CIRCLE], {"until": 1000.0}, playing=False))
+    wait_until_done(page)
+    page.evaluate("(hash) => lose(null, '', hash)", link([CIRCLE], {"until": 1000.0}, playing=False, at=0.5))
+    until = page.locator("#until")
+    enter(page, "#until", "500")
+    page.click("#undo")
+    expect(until).to_have_value("1000")
+    page.click("#redo")
+    expect(until).to_have_value("500")
+    page.click("#undo")
+    expect(until).to_have_value("1000")
+    expect(page.locator("#undo")).to_be_disabled()
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -23,10 +23,11 @@ export function watch(callback) { store.watchers.push(callback); }
 export function change(what, mutate, details = {}) {
   if (what === "panel" && globalThis.METASTABLE?.player && store.state.panels.length) return; // one recorded run: there is no other
   const { panels, clock } = store.state, before = what === "panel" ? structuredClone({ panels, clock }) : null;
+  const held = committed !== null && committed !== settings(); // by a hand, and not written down yet
   mutate(store.state);
   if (before?.panels.length && !isReadable(store.state)) { Object.assign(store.state, before); what = "view"; } // no link could restore it
   for (const callback of store.watchers) callback(what, details);
-  if (what === "panel" && details.amend) amend();
+  if (what === "panel" && details.amend) { if (!held) amend(); }
   else if (what === "panel" && details.final !== false) commit();
   else saveSoon();
 }
@@ -118,11 +119,12 @@ const settings = () => JSON.stringify([store.state.panels, store.state.clock]);
 
 // Places count the entries since the page was opened. Beside what an entry itself says of its place, this tab remembers the last place there
 // is and the addresses of the present entry and its neighbours: a reload must not forget what can be redone, and an entry that lost its
-// place on the way through the browser is known by its address. The number of entries tells whether that is still so.
+// place on the way through the browser is known by its address, or by where undo and redo lead. The number of entries tells whether that is still so.
 const MEMORY = `metastable ${location.pathname}`;
 const remembered = recall();
 const addresses = remembered?.addresses ?? {}; // by place
 let entries = history.length;
+let heading = null; // the place that undo or redo is on its way to
 const found = whereIs(history.state, remembered?.place ?? null);
 let place = found ?? 0, top = found === null ? 0 : Math.max(found, remembered?.top ?? 0); // of the present entry, of the last one
 
@@ -144,7 +146,7 @@ function remember() {
 function whereIs(state, from) {
   if (Number.isInteger(state?.place)) return state.place;
   if (from === null || history.length !== entries) return null;
-  return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? null;
+  return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? heading;
 }
 
 export function saveSoon() {
@@ -176,13 +178,14 @@ function commit() {
 
 export const canUndo = () => place > 0;
 export const canRedo = () => place < top;
-export const undo = () => { if (canUndo()) { saveNow(); history.back(); } };
-export const redo = () => { if (canRedo()) { saveNow(); history.forward(); } };
+export const undo = () => { if (canUndo()) { saveNow(); heading = place - 1; history.back(); } };
+export const redo = () => { if (canRedo()) { saveNow(); heading = place + 1; history.forward(); } };
 
 // Back and forward: `restore(state)` for an entry of ours, `follow(hash)` for an address that somebody typed.
 export function watchHistory(restore, follow) {
   window.addEventListener("popstate", (event) => {
     const at = whereIs(event.state, place), { state } = at === null ? { state: null } : decode(location.hash, []);
+    heading = null;
     if (!state) {
       // An address that somebody typed: the next entry if it can be read. If not, what is on show stays, and the address says so again.
       committed = null;
