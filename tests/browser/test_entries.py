@@ -339,6 +339,21 @@ def test_undo_knows_where_it_leads(context, address):
     expect(page.locator("#undo")).to_be_disabled()
 
 
+def test_two_clicks_at_once_undo_no_more_than_there_is(follow):
+    page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
+    until = page.locator("#until")
+    enter(page, "#until", "500")
+    page.evaluate("() => { const undo = document.querySelector('#undo'); undo.click(); undo.click(); }")
+    expect(until).to_have_value("1000")
+    enter(page, "#until", "400")
+    enter(page, "#until", "300")
+    page.evaluate("() => { const undo = document.querySelector('#undo'); undo.click(); undo.click(); undo.click(); }")
+    expect(until).to_have_value("1000")
+    page.evaluate("() => { const redo = document.querySelector('#redo'); redo.click(); redo.click(); }")
+    expect(until).to_have_value("300")
+    expect(page.locator("#redo")).to_be_disabled()
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_entries_that_the_browser_forgot_are_known_by_their_address(context, address, anew):
     """Back to them is no address that somebody typed, and ends nothing that could be redone."""

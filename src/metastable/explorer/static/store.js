@@ -145,8 +145,9 @@ function remember() {
 // The place of the entry that the page is at, coming from `from`; null for an address that somebody typed.
 function whereIs(state, from) {
   if (Number.isInteger(state?.place)) return state.place;
+  if (heading !== null) return heading;
   if (from === null || history.length !== entries) return null;
-  return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? heading;
+  return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? null;
 }
 
 export function saveSoon() {
@@ -172,14 +173,15 @@ function commit() {
   const first = committed === null;
   committed = now;
   if (first) { saveNow(); return; } // at once: Back to an entry without its place would be taken for an address that somebody typed
-  place += 1; top = place;
+  place += 1; top = place; heading = null;
   write("pushState");
 }
 
-export const canUndo = () => place > 0;
-export const canRedo = () => place < top;
-export const undo = () => { if (canUndo()) { saveNow(); heading = place - 1; history.back(); } };
-export const redo = () => { if (canRedo()) { saveNow(); heading = place + 1; history.forward(); } };
+const next = () => heading ?? place; // a second click may come before the browser has followed the first
+export const canUndo = () => next() > 0;
+export const canRedo = () => next() < top;
+export const undo = () => { if (canUndo()) { saveNow(); heading = next() - 1; history.back(); } };
+export const redo = () => { if (canRedo()) { saveNow(); heading = next() + 1; history.forward(); } };
 
 // Back and forward: `restore(state)` for an entry of ours, `follow(hash)` for an address that somebody typed.
 export function watchHistory(restore, follow) {
