@@ -8,10 +8,10 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable.errors import InvalidInputError, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, NumericalRangeError, TimeError, UnsupportedError
 from metastable.integrate import rodas, sde
 from metastable.integrate.methods import FIXED_STEP, METHODS
-from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes, short
+from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes, short, size_of_value
 from metastable.kernels import reference, select
 from metastable.model import Attention
 
@@ -40,6 +40,7 @@ def make(
     for item in {id(item): item for item in models}.values():
         reference.check_range(item)
         _check(item, tokens, method, wishes.engine, seed, save.settled)
+        _check_side(item, tokens, method, save, accuracy)
     if method in FIXED_STEP:
         _check_layers(models, save, accuracy, method)
     backend = select.choose(
@@ -149,6 +150,22 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
         raise UnsupportedError("tokens with noise never settle; say how far to go: until=200.0")
     if model.noise > 0 and seed is None:
         raise InvalidInputError("a run with noise needs a seed, so that it can be repeated: seed=0")
+
+
+def _check_side(model: Attention, tokens: int, method: str, save: Save, accuracy: Accuracy) -> None:
+    """Explicit steps err by `atol`: where tokens are nearer than that to a rest that attracts from one side only, they carry them over
+    to the other side, from which they leave for the antipode."""
+    depth = save.until * size_of_value(model)
+    if depth * accuracy.atol <= 1.0 or METHODS[method].steps == "fixed" or method == "rodas" or not rodas.one_sided(model):
+        return
+    if method == "auto" and rodas.horizon_refusal(model, tokens, save.until, save.settled) is None:
+        return
+    latest = 1.0 / (accuracy.atol * size_of_value(model))
+    raise NumericalRangeError(
+        f"until = {save.until:g} is too far for explicit steps: Jordan blocks of V have rests that attract from one side only, tokens "
+        f"come as near to them as 1/t, and from about t = {latest:.3g} on errors of {accuracy.atol:g} (atol) decide on which side "
+        "they are; shorten the horizon, or use softmax under a causal mask and method='rodas'"
+    )
 
 
 def horizon(until: Any, times: Any, method: str) -> Save:

@@ -43,10 +43,11 @@ Row = namedtuple("Row", ["tag", "number", "ranges", "frozen", "own"])
 Shift = namedtuple("Shift", ["bias", "sign", "offset"])
 """What is added to the logit of column j: `sign bias_j + offset`."""
 Vectors = namedtuple(
-    "Vectors", ["start", "place", "query", "spread", "force", "other", "part", "nothing", "spreads", "moment", "block"]
+    "Vectors", ["start", "place", "query", "spread", "force", "terms", "other", "part", "nothing", "spreads", "moment", "block"]
 )
-"""Memory of a row (components,): x_k at the start of the step and at a stage, g or the query, D_k, G_k, the sum over the other rows
-and a part of it, zeros; D_k of each head; (components, components): C_k, and the matrix in braces of J_kk."""
+"""Memory of a row (components,): x_k at the start of the step and at a stage, g or the query, D_k, G_k and the absolute values of its
+terms, the sum over the other rows and a part of it, zeros; D_k of each head; (components, components): C_k, and the matrix in braces of
+J_kk."""
 
 
 def padded_columns(columns: int) -> int:
@@ -256,31 +257,29 @@ def drive(row, model, columns, i, vectors):
 def linearise(row, model, columns, vectors):
     """At the start of the step: G_k to `force`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
 
-    Normalised weights of the heads stay in the columns for the stages of this row. Returns a bound on the sum of the absolute
-    values of all terms of G_k, which is what its rounding errors are relative to (by Cauchy and Schwarz (sum p |Delta|)^2 is
-    at most q trace C; the roots are multiplied, since 1e-170 has no square).
+    Normalised weights of the heads stay in the columns for the stages of this row. `terms` has bounds on the sums of the absolute
+    values of all terms of G_k, which is what its rounding errors are relative to, component by component: near a rest within a Jordan
+    block a component of 1e-20 decides, beside others of one. By Cauchy and Schwarz (sum p |Delta_b|)^2 is at most q C_bb; the roots
+    are multiplied, since 1e-170 has no square.
     """
     place, dim = vectors.start, model.drift.shape[0]
     vectors.force[:] = 0.0
     apply(model.drift, place, vectors.force)
-    terms = 0.0
     for a in range(dim):
+        vectors.terms[a] = 0.0
         for b in range(dim):
             vectors.block[a, b] = model.drift[a, b]
-            terms += abs(vectors.block[a, b] * place[b])
+            vectors.terms[a] += abs(vectors.block[a, b] * place[b])
     for h in range(model.betas.size):
         head, spread = head_of(model, columns, h), vectors.spreads[h]
         others, inverse = attend(row, head, columns.position[0], head.weights, vectors.query, place, spread)
         second_moments(row, head, columns, inverse, vectors)
         apply(head.value, spread, vectors.force)
         add_head(head, others, vectors, spread)
-        trace, size = 0.0, 0.0
-        for a in range(dim):
-            trace += vectors.moment[a, a]
-            for b in range(dim):
-                size = max(size, abs(head.value[a, b]))
-        terms += size * math.sqrt(others) * math.sqrt(trace)
-    return terms
+        for b in range(dim):
+            reach = math.sqrt(others) * math.sqrt(vectors.moment[b, b])
+            for a in range(dim):
+                vectors.terms[a] += abs(head.value[a, b]) * reach
 
 
 @inlined

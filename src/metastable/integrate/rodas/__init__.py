@@ -3,6 +3,7 @@
 from metastable.integrate.rodas.prepare import DENSE_HORIZON as DENSE_HORIZON
 from metastable.integrate.rodas.prepare import dense_tokens as dense_tokens
 from metastable.integrate.rodas.prepare import on_circle as on_circle
+from metastable.integrate.rodas.prepare import one_sided as one_sided
 from metastable.integrate.rodas.solver import JOINED as JOINED
 from metastable.integrate.rodas.solver import LOGIT_SPREAD as LOGIT_SPREAD
 from metastable.integrate.rodas.solver import RESTING as RESTING

@@ -18,8 +18,17 @@ from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.charts import SPIRAL, bases, stage_place, to_chart
 from metastable.integrate.rodas.control import CAP, ERROR, EXTENT, FASTEST, OVERSHOOT
-from metastable.integrate.rodas.sphere_system import SphereSystem, linearise_at, prepare, put_stage, stage_velocity
-from metastable.integrate.rodas.tableau import GAMMA, STAGES, C
+from metastable.integrate.rodas.sphere_system import (
+    CURVED,
+    RELATIVE,
+    ROUNDING,
+    SphereSystem,
+    linearise_at,
+    prepare,
+    put_stage,
+    stage_velocity,
+)
+from metastable.integrate.rodas.tableau import GAMMA, STAGES, A, C
 from metastable.kernels.cpu.memory import Reference, by_reference
 
 EXACT_SIZE = 128
@@ -145,6 +154,17 @@ class DenseSystem:
         self.frames = bases(self.system.charts)[: self.system.first]
         self.positions[0] = self.system.charts.origin[: self.system.first].T
 
+    def _curved(self, matrix: FloatArray, slope: FloatArray) -> FloatArray:
+        """`sphere_system._curved` of the leading rows, all of which the linear prediction moves; `slope` at the last stage."""
+        system, first = self.system, self.system.first
+        origin, velocity = system.charts.origin[:first], system.velocity[:first]
+        y = np.einsum("j,jkb->kb", A[STAGES - 1, : STAGES - 1], system.increments[: STAGES - 1, :first])
+        bend = np.abs(slope - velocity - (matrix @ y.reshape(-1)).reshape(y.shape))
+        place = np.einsum("kab,ka->kb", np.abs(self.frames), np.abs(origin))
+        noise = ROUNDING * (system.rows.terms[:first, None] + (np.abs(matrix) @ place.reshape(-1)).reshape(y.shape))
+        speed = np.where(np.abs(velocity) > noise, np.abs(velocity), 0.0).max(axis=1)
+        return (speed > 0.0) & (np.where(bend > noise, bend, 0.0).max(axis=1) > CURVED * speed)
+
     def attempt(self, h: float) -> None:
         """Try a step: the leading block as a whole, then the rows behind it."""
         system, first = self.system, self.system.first
@@ -164,6 +184,8 @@ class DenseSystem:
         for i in range(STAGES):
             if i > 0:
                 self.stage_slopes(i, slope)
+                if system.defective and i == STAGES - 1:
+                    system.rows.allowed[:first] = np.where(self._curved(matrix, slope), RELATIVE, 0.0)
                 slope += np.einsum("j,jkb->kb", C[i, :i] / h, system.increments[:i, :first])
             solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 JORDAN = 5e-3
 """Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
+GAP = 1e-7
+"""Gap behind the leading eigenvalue, relative to |V|, below which nobody can rely on it: nearly Jordan blocks behave like such for so long."""
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
 
 DENSE_HORIZON = 1e20
 """Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
+JORDAN_HORIZON = 1e10
+"""The same, in units of 1/|V|, where V has Jordan blocks: tokens are at 1/t from a rest that attracts from one side only, and a factorisation
+that mixes them with fast ones carries them over to the other side from some 1e12 on."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ def dense_tokens(model: Attention, tokens: int) -> int:
         latest = tokens - model.mask.matrix(tokens)[:, ::-1].argmax(axis=1)
     looking_ahead = latest > np.arange(1, tokens + 1)
     return int(latest[looking_ahead].max(initial=0))
+
+
+def dense_horizon(model: Attention) -> float:
+    """How far a dense block of this model may be taken."""
+    return min(DENSE_HORIZON, JORDAN_HORIZON / size_of_value(model)) if one_sided(model) else DENSE_HORIZON
 
 
 def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +145,7 @@ class Frame:
 
 def value_sum(model: Attention) -> FloatArray:
     """V_sum, the sum over the heads."""
-    return np.sum([np.eye(model.dim) if head.value is None else head.value for head in model.all_heads], axis=0)
+    return np.sum([head.value_matrix(model.dim) for head in model.all_heads], axis=0)
 
 
 def rotation(model: Attention) -> complex | None:
@@ -158,6 +168,18 @@ def frame_of(model: Attention) -> Frame:
     nullity = int((~drift.any(axis=0)).sum())
     near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
     return Frame(axes, drift, defective=int(near.sum()) > nullity)
+
+
+def one_sided(model: Attention) -> bool:
+    """True for Jordan blocks of the leading eigenvalue of V: their rests attract from one side only, and tokens come as near as 1/t.
+
+    What is nearly such a block is none for tokens that are as near to it as its gap.
+    """
+    frame = frame_of(model)
+    if not frame.defective:
+        return False
+    lower = frame.drift[frame.drift.any(axis=0)][:, frame.drift.any(axis=0)]
+    return bool(np.abs(np.linalg.eigvals(lower)).min() <= GAP * np.linalg.norm(value_sum(model), 2))
 
 
 def own_coordinates(model: Attention) -> Frame:

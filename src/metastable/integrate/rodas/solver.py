@@ -30,9 +30,11 @@ from metastable.integrate.plan import DEFAULT, Accuracy, Save
 from metastable.integrate.rodas import prepare as systems
 from metastable.integrate.rodas.prepare import (
     DENSE_HORIZON,
+    dense_horizon,
     dense_system,
     dense_tokens,
     on_circle,
+    one_sided,
     renewal,
     rotation,
     sphere_system,
@@ -118,10 +120,17 @@ def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
     return f"joins tokens that fall back to one another, but the leading eigenvalue of V is {top.real:.3g}"
 
 
+def _jordan_rule(model: Attention, tokens: int | None) -> str | None:
+    """Points are solved together, which carries them over rests that attract from one side only."""
+    if not one_sided(model):
+        return None
+    return "cannot tell on which side of a rest tokens are that attracts from one side only, as those of the Jordan blocks of V do"
+
+
 JOINED = replace(
     RESTING,
     parts=RESTING.parts | {"heads", "value"},
-    rules=(Rule("contraction", _contraction_rule), Rule("behind", _behind_rule)),
+    rules=(Rule("contraction", _contraction_rule), Rule("jordan", _jordan_rule), Rule("behind", _behind_rule)),
 )
 """Models whose tokens become points with masses: under full attention, and in a prefix, those at one place stay together, whatever V
 is."""
@@ -155,12 +164,12 @@ def horizon_refusal(model: Attention, tokens: int, until: float, settled: bool) 
         check_range(model)
     except NumericalRangeError as error:
         return str(error)
-    if not settled and until > DENSE_HORIZON and dense_tokens(model, tokens):
+    if not settled and dense_tokens(model, tokens) and until > dense_horizon(model):
         obstacle = why_not(model, JOINED, tokens)
         if obstacle is not None:
             return (
                 "a mask with a dense block (and unnormalized weights) has no implicit method beyond "
-                f"t = {DENSE_HORIZON:g}: {obstacle}"
+                f"t = {dense_horizon(model):.4g}: {obstacle}"
             )
     return None
 
@@ -205,17 +214,18 @@ def solve(
     check_range(model)
     goal, prepare = _goal(save, accuracy), systems.prepare
     if dense_tokens(model, len(start)):
+        latest = dense_horizon(model)
         obstacle = why_not(model, RESTING if save.settled else JOINED, len(start))
         if obstacle is None and (save.settled or goal.until > POINTS_FROM):
             from metastable.integrate.rodas.full_attention import prepare
-        elif not save.settled and goal.until > DENSE_HORIZON:
+        elif not save.settled and goal.until > latest:
             raise NumericalRangeError(
                 f"until = {goal.until:g} is beyond what a mask with a dense block (or unnormalized weights) allows, "
-                f"t = {DENSE_HORIZON:g}: rounding errors would decide where clusters go ({obstacle}); "
-                f"use until <= {DENSE_HORIZON:g}, or softmax under a causal mask"
+                f"t = {latest:.4g}: rounding errors would decide where clusters go ({obstacle}); "
+                f"use until <= {latest:.4g}, or softmax under a causal mask"
             )
         else:
-            goal = goal._replace(until=min(goal.until, DENSE_HORIZON))
+            goal = goal._replace(until=min(goal.until, latest))
     from metastable.integrate.rodas.output import Integration
 
     output, begin = np.empty(0) if save.times is None else save.times, 0.0 if resume is None else float(resume.t)

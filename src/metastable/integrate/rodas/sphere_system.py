@@ -51,7 +51,7 @@ BLUR = 1e-9
 
 Rows = namedtuple("Rows", ["own", "rate", "inverse", "terms", "allowed"])
 """For each row (n,): 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
-sum of the absolute values of the terms of its velocity; part of its way that a step may err by."""
+sum of the absolute values of the terms of its velocity (of the component where that is largest); part of its way that a step may err by."""
 Local = namedtuple("Local", ["y", "slope", "factors", "pivots", "rate"])
 """Memory of a row in its chart: the chart point and the right-hand side (m,), LU factors (m, m), their pivots (m,), a rate (1,)."""
 
@@ -88,7 +88,7 @@ RELATIVE = 1e-4
 def _memory(dim: int, heads: int) -> tuple[Vectors, Local]:
     """Memory that the sweep over a row works in."""
     padded, m = padded_dimension(dim), dim - 1
-    lines, squares = [np.zeros(padded) for _ in range(8)], [np.zeros((padded, padded)) for _ in range(2)]
+    lines, squares = [np.zeros(padded) for _ in range(9)], [np.zeros((padded, padded)) for _ in range(2)]
     vectors = Vectors(*[*lines, np.zeros((heads, padded)), *squares])
     return vectors, Local(np.zeros(m), np.zeros(m), np.zeros((m, m)), np.zeros(m, dtype=np.int64), np.zeros(1))
 
@@ -173,27 +173,34 @@ def _curved(system, k):
     A Jordan block of the leading eigenvalue has rests that are stable from one side only: with a the angle to it, da/dt = -a^2.
     An error below the tolerance can carry the token to the other side, and from there it leaves for the antipode. Near such
     a rest velocity and Jacobian vanish together, so that steps are curved however small they are; at a stable rest they
-    are not, and an L-stable step may jump there with any relative error.
+    are not, and an L-stable step may jump there with any relative error. What rounding makes of a component of the velocity, and of
+    the place that it is asked for, has no shape.
     """
-    velocity, block, y, slope = system.velocity[k], system.vectors.block, system.local.y, system.local.slope
+    velocity, vectors, y, slope = system.velocity[k], system.vectors, system.local.y, system.local.slope
+    terms, place = vectors.terms, vectors.part
+    chart.sizes_in_chart(system.charts, k, vectors.start, place)
     speed, bend = 0.0, 0.0
     for b in range(y.size):
-        expected = velocity[b]
+        expected, size = velocity[b], terms[b]
         for c in range(y.size):
-            expected += block[b, c] * y[c]
-        speed = max(speed, abs(velocity[b]))
-        bend = max(bend, abs(slope[b] - expected))
-    return speed > ROUNDING * system.rows.terms[k] and bend > CURVED * speed
+            expected += vectors.block[b, c] * y[c]
+            size += abs(vectors.block[b, c]) * place[c]
+        if abs(velocity[b]) > ROUNDING * size:
+            speed = max(speed, abs(velocity[b]))
+        if abs(slope[b] - expected) > ROUNDING * size:
+            bend = max(bend, abs(slope[b] - expected))
+    return speed > 0.0 and bend > CURVED * speed
 
 
 @inlined
 def linearise_at(system, k):
-    """`linearise` for row k."""
+    """`linearise` for row k; `terms` are those of its velocity in its chart."""
     vectors = system.vectors
     for a in range(system.charts.origin.shape[1]):
         vectors.start[a] = system.charts.origin[k, a]
         vectors.place[a] = vectors.start[a]
-    system.rows.terms[k] = linearise(_row_of(system, k), system.model, system.columns, vectors)
+    linearise(_row_of(system, k), system.model, system.columns, vectors)
+    system.rows.terms[k] = chart.sizes_in_chart(system.charts, k, vectors.terms, vectors.terms)
 
 
 @inlined
