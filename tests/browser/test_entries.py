@@ -313,6 +313,7 @@ def test_a_reload_forgets_nothing_that_can_be_redone(follow):
     expect(page.locator("#redo")).to_be_disabled()
 
 
+KEYLESS = "Object.defineProperty(globalThis, 'navigation', { value: undefined });"
 FORGETFUL = """
 for (const how of ["pushState", "replaceState"]) {
     const write = history[how].bind(history);
@@ -321,9 +322,13 @@ for (const how of ["pushState", "replaceState"]) {
 """
 
 
-def test_undo_knows_where_it_leads(context, address):
+@pytest.mark.parametrize("keys", [True, False])
+def test_undo_knows_where_it_leads(context, address, keys):
     """Also where the browser has lost all that was written into the entry."""
-    context.add_init_script("globalThis.lose = history.replaceState.bind(history); history.replaceState = () => {};")
+    context.add_init_script(
+        ("" if keys else KEYLESS)
+        + "globalThis.lose = history.replaceState.bind(history); history.replaceState = () => {};"
+    )
     page = context.new_page()
     page.goto(address + link([CIRCLE], {"until": 1000.0}, playing=False))
     wait_until_done(page)
@@ -354,10 +359,11 @@ def test_two_clicks_at_once_undo_no_more_than_there_is(follow):
     expect(page.locator("#redo")).to_be_disabled()
 
 
+@pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("anew", [False, True])
-def test_entries_that_the_browser_forgot_are_known_by_their_address(context, address, anew):
+def test_entries_that_the_browser_forgot_are_known_by_their_key_or_address(context, address, anew, keys):
     """Back to them is no address that somebody typed, and ends nothing that could be redone."""
-    context.add_init_script(FORGETFUL)
+    context.add_init_script(FORGETFUL if keys else FORGETFUL + KEYLESS)
     page = context.new_page()
     page.goto(address + link([CIRCLE], {"until": 1000.0}, playing=False))
     wait_until_done(page)
@@ -394,6 +400,23 @@ def test_an_address_that_is_typed_is_the_next_entry(follow):
     expect(until).to_have_value("1000")
     expect(page.locator("#redo")).to_be_disabled()
     for text in ("77", "500", "1000"):
+        page.click("#undo")
+        expect(until).to_have_value(text)
+    expect(page.locator("#undo")).to_be_disabled()
+
+
+def test_an_address_that_is_typed_where_one_step_could_be_redone_is_the_next_entry(follow):
+    """The browser drops one entry and adds one, whose address is that of a neighbour."""
+    page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
+    until, first = page.locator("#until"), page.evaluate("location.hash")
+    for text in ("500", "400"):
+        enter(page, "#until", text)
+    page.click("#undo")
+    expect(until).to_have_value("500")
+    page.evaluate("(hash) => { location.hash = hash; }", first)
+    expect(until).to_have_value("1000")
+    expect(page.locator("#redo")).to_be_disabled()
+    for text in ("500", "1000"):
         page.click("#undo")
         expect(until).to_have_value(text)
     expect(page.locator("#undo")).to_be_disabled()

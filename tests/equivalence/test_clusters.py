@@ -126,7 +126,7 @@ def test_the_goal_of_two_hundred_tokens():
         assert tree.count(t) == ms.cluster_labels(run.at(t), tree.radius).max() + 1
 
 
-@pytest.mark.parametrize(("beta", "angle"), [(4.0, 1.0), (40.0, 2.5), (150.0, 3.0)])
+@pytest.mark.parametrize(("beta", "angle"), [(4.0, 1.0), (40.0, 2.5), (150.0, 3.0), (300.0, 1.9)])
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("method", ["rodas", "auto"])
 def test_two_tokens_collapse_at_the_exact_time(beta, angle, dim, method):

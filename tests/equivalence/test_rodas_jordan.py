@@ -48,7 +48,8 @@ def test_tokens_of_one_side_stay_there_under_full_attention(mask, seed):
     run = ms.simulate(model, ms.sphere.from_angle(angles), times=10.0 ** np.arange(0.0, 9.6, 0.5))
     assert run.status == "success"
     angle = np.arctan2(run.states[..., 1], run.states[..., 0])
-    assert (angle > 0.0).all() and (angle < np.pi).all()
+    assert (angle > 0.0).all()
+    assert (angle < np.pi).all()
     # A cluster is one token: from then on it goes like 1/t, to the tolerance that curved steps have.
     assert abs(angle[-1].max() * run.times[-1] - 1.0) < 0.2
 

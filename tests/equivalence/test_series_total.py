@@ -144,6 +144,16 @@ def test_permutations_and_the_centre_of_mass():
     assert abs(spin.sum()) <= 1e-12 * np.abs(spin).sum()
 
 
+@pytest.mark.parametrize("dim", [2, 3])
+def test_masses_may_differ_by_more_than_their_ratio_can_hold(dim):
+    """The least over the mean was zero, and divided by."""
+    x = ms.sphere.uniform(3, dim=dim, seed=0)
+    model = ms.Attention(dim=dim, beta=4.0, mask=ms.Full(), masses=[1e200, 1.0, 1e-200])
+    run = ms.simulate(model, x, until=100.0, progress=False)
+    assert run.status == "success"
+    np.testing.assert_allclose(run.final, np.broadcast_to(x[0], x.shape), atol=1e-6)
+
+
 def test_first_rows_are_left_alone():
     x, model = sphere.uniform(60, dim=2, seed=1), Attention(dim=2, beta=9.0, mask=Full())
     part = np.full_like(x, 7.0)

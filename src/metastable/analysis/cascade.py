@@ -44,9 +44,11 @@ from metastable.model import Attention, Causal, Rule, Support, why_not
 from metastable.model.values import scalar_multiple
 
 COUNTING = 1e-5
-"""Error of a step of the leaders, radians, where only the number of clusters is asked for: as `standing.TOLERANCE`."""
-DISTURBED = 3e-6
-"""As `standing.TOLERANCE` in disturbed cascades, whose places are uncertain by `standing.SMALLEST_BLUR` at least."""
+"""Error of a step of the leaders, radians, where only the number of clusters is asked for."""
+DISTURBED = 3.0
+"""Errors of steps in disturbed cascades, over `Clusters.tolerance`: their places are uncertain by `standing.SMALLEST_BLUR` at least."""
+SMALLEST_RADIUS = 1e-8
+"""Below it the last part of a fall is made of the errors of its steps."""
 LONGEST_COUNT = 1e250
 """Horizon up to which forces that leave double precision have moved nothing."""
 ROUGH = 1e-5
@@ -124,7 +126,7 @@ def predict_merges(
         state: unit tokens (n, d) at time t0, late enough for clusters to have formed: `run.at(100.0)`.
         model: causal or full softmax attention with one head, V a positive multiple of I, any Q and K, `PostLN()`.
         t0: the time of the state.
-        radius: as in `merge_tree`: tokens closer than this are one cluster, and clusters whose leaders come closer
+        radius: as in `merge_tree`, at least 1e-8: tokens closer than this are one cluster, and clusters whose leaders come closer
             have merged.
         blur: radians by which the place of each cluster is uncertain. None: how far tokens that are not on their
             leaders yet may still pull it, and at least 1e-5, the errors of a simulation with the default tolerances.
@@ -153,7 +155,7 @@ def predict_merges(
         raise UnsupportedError(f"{reason}; simulate it: {_instead(model, len(tokens))}")
     _check_range(model)
     t0 = _checks.number(t0, "t0", 0.0)
-    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, strict=True)
+    radius = cluster_radius(model) if radius is None else _checks.number(radius, "radius", SMALLEST_RADIUS)
     blur = None if blur is None else _checks.number(blur, "blur", 0.0, 1.0)
     clusters = Clusters(tokens, model, t0, radius)
     tree = _predicted(clusters, blur)
@@ -185,11 +187,14 @@ def _predicted(clusters: Clusters, blur: float | None) -> MergeTree:
         unsure |= holding(tree, wavering(points, way, last_ones(carried.groups)))
     # Until they part they are one cluster, which no tree of merges can say: whoever reads it must know.
     torn = touches(tree, clusters.labels) | elsewhere(tree, alone)
-    if not torn.any() and len(tree) == len(alone):
+    # (Under full attention those that are carried along may part in a disturbed cascade only.)
+    if clusters.causal and not torn.any() and len(tree) == len(alone):
         return _disturbed_leaders(clusters, tree, alone, unsure, blur, carried.close)
     few = Clusters(tokens, model, t0, radius, carried.few)
     places = [few.places, *few.disturbed(blur)]
-    base, *copies = (few.read(few.group_path(start, carried.back, DISTURBED), ROUGH) for start in places)
+    base, *copies = (
+        few.read(few.group_path(start, carried.back, DISTURBED * few.tolerance), ROUGH) for start in places
+    )
     return with_doubts(tree, base, copies, t0, few.encounter, torn | unsure)
 
 
@@ -210,7 +215,10 @@ def _disturbed_leaders(
     """The tree with its doubts, from disturbed cascades of leaders `alone`: also of what is `unsure` (m,), and of those clusters that
     tokens which are `close` to leaving leave there."""
     disturbed = clusters.disturbed(blur) if len(clusters.leaders) > 1 else []
-    ways = [clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED) for places in disturbed]
+    ways = [
+        clusters.path(places, ARRIVED * clusters.radius, tolerance=DISTURBED * clusters.tolerance)
+        for places in disturbed
+    ]
     copies = [clusters.read(way, ROUGH) for way in ways]
     if close is not None:
         for way in ways:

@@ -42,9 +42,12 @@ def with_doubts(
     wait = np.maximum(tree.time - t0, encounter)
     # Times are known as exactly as numbers of their size: late states leave few digits for a wait.
     either = np.hypot(encounter, np.spacing(tree.time)) / (math.log(10.0) * wait)
-    parts = square / max(1, len(copies)), either**2, (LEFT_OVER * change) ** 2
-    uncertainty = np.sqrt(np.nansum(parts, axis=0))
-    balanced = any(copy.final_labels.max() < tree.final_labels.max() for copy in copies)
+    parts = np.stack([np.sqrt(square / max(1, len(copies))), either, LEFT_OVER * change])
+    uncertainty = np.hypot.reduce(
+        np.nan_to_num(parts), axis=0
+    )  # squares of the times themselves leave double precision
+    # (A copy whose steps ran out, too, is only ahead.)
+    balanced = any(copy.until is None and copy.final_labels.max() < tree.final_labels.max() for copy in copies)
     return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
 
 
@@ -97,14 +100,15 @@ def holding(tree: MergeTree, until: dict[int, float]) -> NDArray[np.bool_]:
 
 def unseen(tree: MergeTree, other: MergeTree) -> NDArray[np.bool_]:
     """Which merges (m,) of a tree are of clusters that tokens leave or join in the other one, and not in this one, until they are back
-    with the leader of their cluster."""
+    with the leader of their cluster (by the clocks of both: the other one may be early)."""
     home, there = cluster_leaders(tree.start_labels), set(cluster_leaders(tree.start_labels).tolist())
-    goes = _merges(other)
+    goes, known = _merges(other), _merges(tree)
     until: dict[int, float] = {}
     for child in goes.keys() - there:
         leader = int(home[tree.start_labels[child]])
         way, ways = _way(child, goes), dict(_way(leader, goes))
-        back = next((max(t, ways[place]) for place, t in way if place in ways), math.inf)
+        meeting, back = next(((place, max(t, ways[place])) for place, t in way if place in ways), (child, math.inf))
+        back = max(back, dict(_way(leader, known)).get(meeting, 0.0))
         _doubt(until, [(leader, 0.0), *way], back)
     return holding(tree, until)
 

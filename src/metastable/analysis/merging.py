@@ -224,6 +224,7 @@ def merge_tree(
             the first saved time after them.
         radius: geodesic distance > 0 below which tokens are linked. None: half of beta^(-1/2), the width of the attraction
             (`metastable.analysis.cluster_radius`); the tree says which it was. A run of several models with different beta needs one.
+            What is smaller than the errors of the run by far (1e-10 at the default tolerances) measures these.
         window: relative length of the windows, at least 1e-12. Separations of half of it do not count if nobody else parts at that
             time, and those of up to one and a half may not: a checkpoint is the begin or the middle of its window.
         resolution: bisection stops at this fraction of a step, 1e-15 to 1.

@@ -28,6 +28,9 @@ LATEST = 1e306
 """The end of time: what has not merged by then never does, as far as double precision tells."""
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
+MEETING = 1e-8
+"""The same under full attention, where an error of a fall is one of the place at which two clusters meet, and not only of its time: later
+waits are longer or shorter by exp(beta) of it."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 GATHERED = 1e-3
@@ -162,7 +165,12 @@ class Clusters:
         )  # weights err by as much as their logits
         return self.speeds <= BALANCE * self.pace * parts.sum(axis=1)
 
-    def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float = TOLERANCE) -> Any:
+    @property
+    def tolerance(self) -> float:
+        """Error of a step, radians."""
+        return TOLERANCE if self.causal else MEETING
+
+    def group_path(self, places: FloatArray, together: float = LATEST, tolerance: float | None = None) -> Any:
         """The way of groups at these places, which may part after they have met; from the time `together` on they stay so."""
         from metastable.analysis import _paths, leaders
 
@@ -210,7 +218,7 @@ class Clusters:
         *,
         begin: float = 0.0,
         beta: float | None = None,
-        tolerance: float = TOLERANCE,
+        tolerance: float | None = None,
         gathered: float = 0.0,
         before: Any = None,
     ) -> Any:
@@ -229,7 +237,7 @@ class Clusters:
             surroundings,
             begin=begin,
             until=until,
-            tolerance=tolerance,
+            tolerance=self.tolerance if tolerance is None else tolerance,
             max_steps=MAX_STEPS,
             gathered=gathered,
             before=before,

@@ -156,7 +156,12 @@ def _check_side(model: Attention, tokens: int, method: str, save: Save, accuracy
     """Explicit steps err by `atol`: where tokens are nearer than that to a rest that attracts from one side only, they carry them over
     to the other side, from which they leave for the antipode."""
     depth = save.until * size_of_value(model)
-    if depth * accuracy.atol <= 1.0 or METHODS[method].steps == "fixed" or method == "rodas" or not rodas.one_sided(model):
+    if (
+        depth * accuracy.atol <= 1.0
+        or METHODS[method].steps == "fixed"
+        or method == "rodas"
+        or not rodas.one_sided(model)
+    ):
         return
     if method == "auto" and rodas.horizon_refusal(model, tokens, save.until, save.settled) is None:
         return

@@ -43,7 +43,8 @@ Row = namedtuple("Row", ["tag", "number", "ranges", "frozen", "own"])
 Shift = namedtuple("Shift", ["bias", "sign", "offset"])
 """What is added to the logit of column j: `sign bias_j + offset`."""
 Vectors = namedtuple(
-    "Vectors", ["start", "place", "query", "spread", "force", "terms", "other", "part", "nothing", "spreads", "moment", "block"]
+    "Vectors",
+    ["start", "place", "query", "spread", "force", "terms", "other", "part", "nothing", "spreads", "moment", "block"],
 )
 """Memory of a row (components,): x_k at the start of the step and at a stage, g or the query, D_k, G_k and the absolute values of its
 terms, the sum over the other rows and a part of it, zeros; D_k of each head; (components, components): C_k, and the matrix in braces of

@@ -406,9 +406,11 @@ def test_refuses_what_does_not_stand_still(changes, words):
 def test_refuses_nonsense():
     model = ms.Attention(dim=2, beta=9.0)
     with pytest.raises(InvalidInputError, match="nothing is metastable yet"):
-        ms.predict_merges(sphere.uniform(500, dim=2, seed=0), model, radius=1e-9)
+        ms.predict_merges(sphere.uniform(500, dim=2, seed=0), model, radius=1e-7)
     with pytest.raises(InvalidInputError, match="t0"):
         ms.predict_merges(on_circle([0.0]), model, t0=-1.0)
+    with pytest.raises(InvalidInputError, match="radius must be at least 1e-08"):
+        ms.predict_merges(on_circle([0.0, 1.0]), model, radius=1e-10)
     with pytest.raises(NumericalRangeError, match="leave double precision"):
         ms.predict_merges(on_circle([0.0, 1.0]), ms.Attention(dim=2, beta=400.0))
     with pytest.raises(InvalidInputError, match="dim"):
@@ -571,3 +573,29 @@ def test_a_way_whose_steps_run_out_says_how_far_it_came(mask, monkeypatch):
     assert (tree.time <= tree.until).all()
     assert "no further" in repr(tree)
     assert not tree.complete
+    assert not tree.balanced  # clusters are left because steps ran out
+
+
+def test_late_states_give_numbers_and_no_warnings():
+    """Squares of times left double precision."""
+    tree = ms.predict_merges(sphere.from_angle(np.array([0.0, 1.0, 2.5])), ms.Attention(dim=2, beta=4.0), t0=1e300)
+    assert tree.uncertainty is not None
+    assert np.isfinite(tree.uncertainty).all()
+    assert (tree.uncertainty > 200.0).all()  # nothing is known of a wait of 250 then
+
+
+@pytest.mark.parametrize("seed", [900062, 900020, 2100420])
+def test_places_of_meetings_are_known_under_full_attention_at_large_beta(seed):
+    """What a loose solution of a fall did to the place where two clusters met came out of later waits as up to 13 uncertainties."""
+    generator = np.random.default_rng(seed)
+    dim, beta = int(generator.choice([2, 3, 5])), float(generator.choice([60, 100, 150, 200, 300, 345]))
+    tokens, t0 = int(generator.integers(2, 12)), float(generator.choice([5, 20, 50, 100.0, 1000]))
+    model = ms.Attention(dim=dim, beta=beta, mask=ms.Full())
+    state = ms.simulate(model, sphere.uniform(tokens, dim=dim, seed=seed), until=t0, progress=False).final
+    tree = ms.predict_merges(state, model)
+    truth = ms.merge_tree(ms.simulate(model, state, until=1e299, rtol=1e-8, atol=1e-8, progress=False))
+    assert tree.uncertainty is not None
+    assert len(tree) > 1
+    np.testing.assert_array_equal(tree.child, truth.child)
+    np.testing.assert_array_equal(tree.parent, truth.parent)
+    assert (np.abs(np.log10(tree.time / truth.time)) < 2.0 * tree.uncertainty).all()

@@ -166,6 +166,32 @@ def test_merges_of_clusters_that_others_pull_before_they_have_gathered(model, an
         assert tree.doubtful.any()
 
 
+def test_a_cluster_that_parts_in_disturbed_cascades_only_is_doubtful():
+    """It parts in the simulation, too. Only leaders were disturbed, and a copy that is early ended the doubt before the merge."""
+    start = sphere.retract(
+        [
+            [-0.3199, -0.9127, 0.2543],
+            [-0.6652, 0.5975, -0.4478],
+            [-0.4328, -0.8783, 0.2032],
+            [-0.6613, 0.5674, -0.4906],
+            [-0.419, -0.7449, 0.5192],
+            [-0.4524, -0.7616, 0.464],
+            [-0.6245, 0.5483, -0.5562],
+            [-0.7097, 0.4879, -0.5082],
+            [-0.3372, -0.8319, 0.4407],
+            [-0.2654, -0.8903, 0.37],
+            [-0.6696, 0.5422, -0.5076],
+        ]
+    )
+    query = np.array([[0.788, -0.155, -0.309], [0.151, 0.391, -0.303], [-0.828, 0.461, 1.179]])
+    model = ms.Attention(dim=3, beta=11.33, query=query, key=np.eye(3), mask=ms.Full())
+    tree = ms.predict_merges(start, model, radius=0.16)
+    truth = ms.merge_tree(ms.simulate(model, start, until=1e3, method="tsit5", progress=False), radius=0.16)
+    assert len(truth) > len(tree)
+    assert tree.doubtful is not None
+    assert tree.doubtful.all()
+
+
 def test_more_tokens_than_can_be_carried_along_are_doubtful():
     """Five clusters of sixty tokens that are still wide, near one another."""
     generator = np.random.default_rng(1)

@@ -118,11 +118,12 @@ let committed = null; // the settings of the present entry
 const settings = () => JSON.stringify([store.state.panels, store.state.clock]);
 
 // Places count the entries since the page was opened. Beside what an entry itself says of its place, this tab remembers the last place there
-// is and the addresses of the present entry and its neighbours: a reload must not forget what can be redone, and an entry that lost its
-// place on the way through the browser is known by its address, or by where undo and redo lead. The number of entries tells whether that is still so.
+// is and, of the present entry and its neighbours, the browser's keys and the addresses: a reload must not forget what can be redone, and an
+// entry that lost its place on the way through the browser is known by its key. Browsers that give none leave where undo and redo lead, and
+// the address while the number of entries is the same.
 const MEMORY = `metastable ${location.pathname}`;
 const remembered = recall();
-const addresses = remembered?.addresses ?? {}; // by place
+const addresses = remembered?.addresses ?? {}, keys = remembered?.keys ?? {}; // by place
 let entries = history.length;
 let heading = null; // the place that undo or redo is on its way to
 const found = whereIs(history.state, remembered?.place ?? null);
@@ -137,14 +138,21 @@ function recall() {
 function remember() {
   entries = history.length;
   addresses[place] = location.hash;
-  if (place === top) delete addresses[place + 1]; // a new entry ends what could be redone
-  const near = Object.fromEntries([place - 1, place, place + 1].map((at) => [at, addresses[at]]));
-  try { sessionStorage.setItem(MEMORY, JSON.stringify({ place, top, entries, addresses: near })); } catch { /* a frame without a memory */ }
+  keys[place] = keyNow();
+  if (place === top) { delete addresses[place + 1]; delete keys[place + 1]; } // a new entry ends what could be redone
+  const near = (of) => Object.fromEntries([place - 1, place, place + 1].map((at) => [at, of[at]]));
+  try { sessionStorage.setItem(MEMORY, JSON.stringify({ place, top, entries, addresses: near(addresses), keys: near(keys) })); } catch { /* a frame without a memory */ }
 }
+function keyNow() { return globalThis.navigation?.currentEntry?.key; }
 
 // The place of the entry that the page is at, coming from `from`; null for an address that somebody typed.
 function whereIs(state, from) {
   if (Number.isInteger(state?.place)) return state.place;
+  const key = keyNow();
+  if (key) {
+    const at = Object.keys(keys).find((other) => keys[other] === key);
+    return at === undefined ? null : Number(at);
+  }
   if (heading !== null) return heading;
   if (from === null || history.length !== entries) return null;
   return [from, from - 1, from + 1].find((at) => addresses[at] === location.hash) ?? null;

@@ -132,13 +132,13 @@ def hidden(field: Field, places: FloatArray, sizes: FloatArray, leading: int) ->
     """True when no force can be told from the rounding of what it is the sum of: gaps, and weights with errors as large as logits.
 
     The `leading` points see each other, the others all before them. (For one head with V = I, the models that are asked whether they
-    rest.)
+    rest. Forces of 1e-170 have no squares.)
     """
     for k, x in enumerate(places):
         seen = max(k + 1, leading)
         p, gaps, mean = field.attention(k, places[:seen], sizes[:seen], 0)
         doubt = 1.0 + field.betas[0] * np.abs(gaps @ (field.forms[0].T @ x))
-        if np.linalg.norm(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
+        if np.hypot.reduce(mean - (x @ mean) * x) > NOISE * float(p @ (doubt * np.linalg.norm(gaps, axis=1))):
             return False
     return True
 

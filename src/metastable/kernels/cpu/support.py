@@ -144,7 +144,8 @@ def total_error(model: Attention, tokens: int) -> tuple[float, float]:
     alone, everybody = math.exp(min(LOG_MAX, abs(head.beta) * below)), math.exp(min(LOG_MAX, 2.0 * logit_scale(head)))
     alone *= frozen_share(model, tokens)
     if model.mask.sees_self(tokens):
-        alone /= float(masses.min())
+        least = float(masses.min())  # 0 where masses differ by more than double precision holds
+        alone = alone / least if least > 0.0 else math.inf
     else:
         alone, everybody = math.inf, everybody * tokens / max(EPSILON, float(tokens - masses.max()))
     return min(alone, everybody), EPSILON * min(tokens * alone, everybody)
