@@ -183,7 +183,7 @@ def _stopped(stats: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _gaps(name: str, values: np.ndarray, early: np.ndarray) -> list[str]:
     """What an observable lacks, in words, beside what `early` members (members,) do: `values` (members, m)."""
-    label, size = name.replace("_", " "), len(values)
+    label, size = style.plain(name.replace("_", " ")), len(values)
     valued, infinite = (~np.isnan(values)).any(axis=1), int(np.isinf(values).any(axis=1).sum())
     words = [] if (valued | early).all() else [f"{label}: {valued.sum()} of {counted(size, 'member')} have values"]
     if infinite:

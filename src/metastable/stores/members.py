@@ -134,12 +134,13 @@ def parts_of_times(stats: xr.Dataset) -> list[list[int]]:
     digests = stats[DIGEST].transpose("time", ...).values.astype(float)
     parts: list[tuple[np.ndarray, list[int]]] = []
     for place, row in enumerate(digests.reshape(len(digests), -1)):
-        places = [place]
-        same = [part for part in parts if (part[0] == row).any()]  # (NaN, where it is masked, equals nothing)
-        for known, there in same:
-            row = np.where(np.isnan(row), known, row)
-            places += there
-        parts = [part for part in parts if part[1][0] not in places] + [(row, places)]
+        places, others = [place], []
+        for part in parts:
+            if (part[0] == row).any():  # (NaN, where it is masked, equals nothing)
+                row, places = np.where(np.isnan(row), part[0], row), part[1] + places
+            else:
+                others.append(part)
+        parts = [*others, (row, places)]
     return [sorted(places) for _, places in parts]
 
 
