@@ -1,5 +1,6 @@
 """Ensembles that were joined along something else than members, and summaries of what was selected of them."""
 
+import json
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import xarray as xr
 
 import metastable as ms
+from metastable.ensembles import digests
 from metastable.errors import InvalidInputError, StoppedEarlyWarning
 
 DROP = {"combine_attrs": "drop_conflicts"}
@@ -57,7 +59,7 @@ def test_what_parts_share_is_said_once(tmp_path):
 def test_parts_of_another_model_are_refused_under_the_attributes_of_the_first(tmp_path, axis):
     later = (2.0, 3.0) if axis == "time" else (0.0, 1.0)
     one, other = made(), made(16.0, later)
-    with pytest.raises(InvalidInputError, match="not all of its parts are whole and as computed"):
+    with pytest.raises(InvalidInputError, match="3 members of stats were computed with another model"):
         stored(xr.concat([one, other], axis), tmp_path)
     assert not (tmp_path / "stats.zarr").exists()
     found = stored(xr.concat([one, other], axis, **DROP), tmp_path)
@@ -95,7 +97,6 @@ def test_selections_of_joined_ensembles_are_kept_but_not_checked(tmp_path):
     seeds = xr.concat([made(), made(seed=1)], "replica", **DROP)
     chosen = (
         times.isel(time=slice(0, 3)),
-        times.isel(time=[3, 2, 1, 0]),
         times.drop_vars("x"),
         seeds.isel(time=[1]),
         seeds.drop_vars("x"),
@@ -109,10 +110,47 @@ def test_selections_of_joined_ensembles_are_kept_but_not_checked(tmp_path):
 
 def test_joined_ensembles_without_what_is_said_of_members_are_no_traceback(tmp_path):
     seeds = xr.concat([made(), made(seed=1)], "replica", **DROP)
-    text = seeds.assign(clusters=seeds.clusters.astype(str))
-    for number, stats in enumerate((seeds.drop_vars("accepted"), seeds.drop_vars("status"), text)):
+    for number, stats in enumerate((seeds.drop_vars("accepted"), seeds.drop_vars("status"))):
         ms.save_ensemble(stats, tmp_path / f"{number}.zarr")
         assert ms.load_ensemble(tmp_path / f"{number}.zarr").attrs["values"] != "as computed"
+    with pytest.raises(InvalidInputError, match="not all of its parts are whole and as computed"):
+        stored(seeds.assign(clusters=seeds.clusters.astype(str)), tmp_path)
+
+
+def late(**more):
+    return made(times=(2.0, 3.0), **more)
+
+
+EDITED_TIMES = {
+    "of one part": lambda how: xr.concat([made(), late().assign_coords(time=[102.0, 103.0])], "time", **how),
+    "of all": lambda how: xr.concat([made(), late()], "time", **how).assign_coords(time=[0.0, 10.0, 20.0, 30.0]),
+    "of replicas": lambda how: xr.concat([made(), made(seed=1)], "replica", **how).assign_coords(time=[5.0, 6.0]),
+    "overridden": lambda how: xr.concat([made(), late(seed=1)], "replica", join="override", **how),
+    "overridden members": lambda how: xr.concat([made(), late(seed=1)], "member", join="override", **how),
+}
+SELECTED = ("of one part", "of all", "overridden members")
+"""Where attributes that differ were dropped, nothing tells these from parts of which times were left out."""
+
+
+@pytest.mark.parametrize("edited", EDITED_TIMES)
+def test_times_of_joined_ensembles_that_were_changed_are_not_as_computed(tmp_path, edited):
+    """Digests knew no times: values at t = 2 were stored as those at t = 102, or at t = 0, "as computed"."""
+    wrong = r"whole and as computed|not (what was|those that were) computed any more"
+    with pytest.raises(InvalidInputError, match=wrong):
+        stored(EDITED_TIMES[edited]({}), tmp_path)
+    stats = EDITED_TIMES[edited](DROP)
+    if edited in SELECTED:
+        assert "not checked" in stored(stats, tmp_path).attrs["values"]
+    else:
+        with pytest.raises(InvalidInputError, match=wrong):
+            stored(stats, tmp_path)
+
+
+def test_parts_may_have_any_order_of_times(tmp_path):
+    joined = xr.concat([late(), made()], "time", **DROP)
+    assert stored(joined, tmp_path).attrs["values"] == "as computed"
+    ms.save_ensemble(joined.sortby("time"), tmp_path / "sorted.zarr")
+    assert ms.load_ensemble(tmp_path / "sorted.zarr").attrs["values"] == "as computed"
 
 
 def test_parts_of_different_sizes_are_told_how(tmp_path):
@@ -128,7 +166,137 @@ def test_two_seeds_along_time_are_no_traceback(tmp_path):
     assert stored(joined, tmp_path).attrs["seed"] == [0, 1]
 
 
+def drawn(seed):
+    return ms.ensemble(
+        lambda generator: ms.Attention(dim=2, beta=float(generator.uniform(4.0, 9.0))),
+        tokens=5,
+        members=3,
+        times=[0.0, 1.0],
+        seed=seed,
+        engine="reference",
+        observe={"clusters": ms.observe.clusters()},
+    )
+
+
+def test_lengths_of_drawn_models_are_said_once_where_something_holds(tmp_path):
+    """`where` spread `clusters_radius` over times: a ValueError of NumPy, and a panel of its own."""
+    one, joined = drawn(0), xr.concat([drawn(0), drawn(1)], "replica")
+    for number, stats in enumerate((one, joined)):
+        ms.save_ensemble(stats.where(stats.clusters > 0), tmp_path / f"{number}.zarr")
+        found = ms.load_ensemble(tmp_path / f"{number}.zarr")
+        assert found.attrs["values"] == "as computed"
+        assert "time" not in found.clusters_radius.dims
+    with pytest.raises(InvalidInputError, match="not all of its parts"):
+        stored(joined.where(joined.time > 0), tmp_path)
+    assert [ax.get_title(loc="left") for ax in ms.plot_ensemble(one.where(one.clusters > 0)).axes] == ["clusters"]
+
+
+def test_one_masked_moment_of_a_part_that_stopped_is_no_missing_member(tmp_path):
+    """`where` masks the status with the values, and the member was "not in all of the ensembles that were joined"."""
+    early = made(64.0, times=(2.0, 3.0), max_steps=1)
+    joined = xr.concat([made(64.0), early], "time", **DROP)
+    hole = (joined.member == 1) & (joined.time == 3)
+    masked = joined.where(~hole)
+    known = joined.status.transpose("time", "member").values
+    assert ms.summarize(masked).attrs["status"] == "incomplete"
+    found = stored(masked, tmp_path)
+    np.testing.assert_array_equal(found.status.transpose("time", "member"), known)
+    assert found.clusters.sel(member=1, time=3).isnull()
+    assert "not checked" in found.attrs["values"]
+    nobody = joined.where(joined.time < 3)
+    ms.summarize(nobody)
+    with pytest.raises(InvalidInputError, match=r"how all members went.*dropna\('time', how='all'\)"):
+        ms.save_ensemble(nobody, tmp_path / "nobody.zarr")
+    ms.save_ensemble(nobody.dropna("time", how="all"), tmp_path / "nobody.zarr")
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**63, 2**64, 2**127])
+def test_seeds_of_any_size_are_joined(tmp_path, seed):
+    """From 2**63 on they are text, and text beside numbers was a TypeError."""
+    joined = xr.concat([made(seed=7), made(seed=seed)], "member")
+    seeds = sorted([7, seed])
+    assert ms.summarize(joined).attrs["seed"] == seeds
+    found = stored(joined, tmp_path)
+    assert found.attrs["seed"] == seeds
+    assert found.attrs["values"] == "as computed"
+    assert [int(item) for item in found.member_seed.values] == [7] * 3 + [seed] * 3
+    ms.save_ensemble(xr.concat([found, made(seed=8)], "member"), tmp_path / "again.zarr")
+    assert ms.load_ensemble(tmp_path / "again.zarr").attrs["values"] == "as computed"
+    assert ms.plot_ensemble(found)._suptitle.get_text().startswith("6 members")
+    other = joined.assign_coords(member_seed=("member", [str(2**65)] * 3 + ["5"] * 3))
+    with pytest.raises(InvalidInputError, match="6 members of stats"):
+        ms.save_ensemble(other, tmp_path / "other.zarr")
+
+
+@pytest.mark.parametrize("use", [ms.summarize, ms.plot_ensemble])
+def test_members_of_two_models_have_no_summary_or_picture_under_one(use):
+    """The attributes are those of the first: "40 members, beta = 4", of which 20 had 64."""
+    with_one_model = "another model, or otherwise, than the attributes of stats say.*combine_attrs='drop_conflicts'"
+    for seed in (0, 1):
+        joined = xr.concat([made(), made(64.0, seed=seed)], "member")
+        for stats in (joined, joined.isel(time=[1]), joined.where(joined.clusters > 0), joined.drop_vars("x")):
+            with pytest.raises(InvalidInputError, match=with_one_model):
+                use(stats)
+    use(xr.concat([made(), made(64.0, seed=1)], "member", **DROP))
+    use(xr.concat([made(), made(seed=1)], "member"))
+
+
+def earlier(stats):
+    """The ensemble as earlier versions made it: without times and origin in its digests."""
+    known = json.loads(stats.attrs["computed"])
+    del known["timed"]
+    names = ["clusters", "x"]
+    old = digests._digests(stats, names, known["origin"], timed=False)
+    return stats.assign(member_digest=("member", old)).assign_attrs(computed=json.dumps(known, sort_keys=True))
+
+
+def test_ensembles_of_earlier_versions(tmp_path):
+    plain = xr.Dataset(
+        {
+            "a": (("member", "time"), np.arange(6.0).reshape(3, 2)),
+            "x": (("member", "time", "c"), np.arange(12.0).reshape(3, 2, 2)),
+            "status": ("member", ["success", "failed", "success"]),
+            "accepted": ("member", [1, 2, 3]),
+            "rejected": ("member", [0, 0, 1]),
+            "evaluations": ("member", [7, 8, 9]),
+        },
+        coords={"member": [0, 1, 2], "time": [0.0, 1.0], "member_seed": ("member", [str(2**63)] * 3)},
+    )
+    wanted = [8995119798446074, 5783819302036424, 5183872479400107]  # by version 0.2.0 of November 2026
+    assert digests._digests(plain, ["a", "x"], "00ff", timed=False).tolist() == wanted
+    old, turned = earlier(made()), earlier(made()).isel(time=[1, 0])
+    joined = xr.concat([old, earlier(late())], "time", **DROP)
+    for number, (stats, known) in enumerate(((old, True), (turned, True), (joined, False))):
+        ms.save_ensemble(stats, tmp_path / f"{number}.zarr")
+        found = ms.load_ensemble(tmp_path / f"{number}.zarr")
+        assert (found.attrs["values"] == "as computed") == known
+        ms.summarize(found)
+        ms.plot_ensemble(found)
+    for stats in (old.assign(clusters=2 * old.clusters), old.assign_coords(time=[0.0, 2.0])):
+        with pytest.raises(InvalidInputError, match=r"not (what was|those that were) computed any more"):
+            ms.save_ensemble(stats, tmp_path / "edited.zarr")
+
+
+def test_a_store_that_another_reader_opened_is_told_how(tmp_path):
+    """It was told that 'kind' is the store's own, and to put its attribute under another name."""
+    ms.save_ensemble(made(), tmp_path / "stats.zarr")
+    told = pytest.raises(InvalidInputError, match=r"open it with metastable\.load_ensemble")
+    with xr.open_zarr(tmp_path / "stats.zarr", consolidated=False) as found, told:
+        ms.save_ensemble(found, tmp_path / "again.zarr")
+
+
 # ------------------------------------------------------------------------------------------------------------ summaries
+
+
+def test_infinite_members_have_no_error_and_warn_of_nothing():
+    stats = made()
+    far = stats.clusters.where((stats.member != 1) | (stats.time == 0), np.inf)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ms.summarize(stats.assign(far=far))
+    assert np.isinf(found.far_mean[1])
+    assert np.isnan(found.far_error[1])
+    np.testing.assert_array_equal(found.far_quantile[:, 0], found.clusters_quantile[:, 0])
 
 
 def test_one_moment_has_a_summary():
@@ -178,13 +346,6 @@ def test_empty_moments_warn_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isnan(ms.summarize(made(64.0, max_steps=1)).clusters_mean.values[-1])
-
-
-def test_pictures_of_ensembles_joined_along_time():
-    """Statuses along time, which are text, were taken for an observable."""
-    joined = xr.concat([made(), made(times=(2.0, 3.0))], "time", **DROP)
-    page = ms.plot_ensemble(joined.assign(note=xr.full_like(joined.clusters, "a", dtype=object)))
-    assert len([ax for ax in page.axes if ax.lines]) == 1
 
 
 @pytest.mark.parametrize("nobody", [{"member": []}, {"time": []}])

@@ -16,32 +16,27 @@ import numpy as np
 
 from metastable._words import counted
 from metastable.errors import InvalidInputError
-from metastable.stores import seal
+from metastable.stores import members, seal
+from metastable.stores.members import DIGEST, DIGEST_BITS, LENGTHS, WHO
 
 if TYPE_CHECKING:
     import xarray as xr
 
-DIGEST = "member_digest"
-"""Variable of an ensemble: the digest of what was measured of each member. (As a coordinate it would go along with every observable,
-and arrays of two ensembles would not fit into one dataset.)"""
 TIMES = "time_digests"
 """Attribute: a digest of each of its times, as text."""
 VALUES = "values"
 """Attribute that says of the numbers of an ensemble one of the following."""
 AS_COMPUTED = "as computed"
-NOT_CHECKED = "a selection of times or observables, joined, or without the attribute 'computed': not checked against what was computed"
+NOT_CHECKED = (
+    "a selection of times or observables, joined, of an earlier version, or without the attribute 'computed': not checked against what "
+    "was computed"
+)
 
-COUNTERS = ("accepted", "rejected", "evaluations")
-WHO = ("member", "member_seed", "status", *COUNTERS)
-"""What is said of each member beside its values: which one it is, and how it went. Part of its digest."""
-LENGTHS = ("delta", "radius")
-"""Lengths of observables: attributes of an observable, or, where the model of each member sets them, variables (`clusters_radius`)."""
 CURRENT = ("members", "seed", "status", "failure")
 """Attributes that depend on who the members are, which `save_ensemble` brings up to date."""
 DRAWN = ("model", "method", "engine", "interaction")
 """Attributes that, where each member has a model of its own, depend on the seed: on the first model, or on all of them."""
 
-JOIN = "ensembles that differ in more than the seed are joined with combine_attrs='drop_conflicts'"
 REFUSED = "saved as an ensemble; add yours under another name, stats.assign(mine=...), or keep what you changed with stats.to_zarr"
 
 CHUNK = 2**20
@@ -58,6 +53,7 @@ def sealed(stats: xr.Dataset, observables: Iterable[str]) -> xr.Dataset:
         "interrupted": stats.attrs["status"] == "interrupted",
         "failure": seal.digest_of(stats.attrs["failure"]) if "failure" in stats.attrs else None,
     }
+    known["timed"] = True
     known["origin"] = _origin(stats.attrs["model"], known["attributes"], known["observables"])
     found = stats.assign({DIGEST: ("member", _digests(stats, names, known["origin"]))})
     told = {
@@ -76,22 +72,13 @@ def _origin(model: str, attributes: dict[str, str], observables: dict[str, dict[
     return seal.digest_of([shared, observables, told["by"] if drawn else None])
 
 
-def _sealed_with(stats: xr.Dataset) -> dict[str, Any] | None:
-    """What `sealed` has put down; None where it is not there any more."""
-    try:
-        known = json.loads(stats.attrs[seal.SEAL])
-        return {name: known[name] for name in ("attributes", "observables", "interrupted", "failure", "origin")}
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def check_attributes(stats: xr.Dataset) -> None:
     """Refuse attributes that say something else than when the ensemble was computed: its model, how it went, the radius of clusters.
 
     Ensembles that were joined with combine_attrs='drop_conflicts' and differ in them have none that could be checked (nor do their
     values count as checked then, see `check`).
     """
-    known = _sealed_with(stats)
+    known = members.sealed_with(stats)
     if known is None:
         return
     attributes, observables, interrupted, failure = (
@@ -112,7 +99,7 @@ def check_attributes(stats: xr.Dataset) -> None:
     if changed:
         raise InvalidInputError(
             f"stats does not say any more what it said when it was computed ({', '.join(changed)}), so it is not {REFUSED}; "
-            f"{JOIN}"
+            f"{members.JOIN}"
         )
 
 
@@ -125,13 +112,30 @@ def check(stats: xr.Dataset) -> str:
     """What can be said of the numbers of an ensemble (`VALUES`); refuses those that are not as they were computed.
 
     The digest of a member is that of all its observables at all times, and of the attributes that it was computed with: where some
-    were left out, nothing can be said.
+    were left out, nothing can be said. Of ensembles that were joined along something else than members, every part is asked.
     """
-    made, known, found = _sealed_with(stats), stats.attrs.get(TIMES), stats.get(DIGEST)
-    if found is not None and {"member"} < {*found.dims}:
-        return NOT_CHECKED if made is None else _check_joined(stats, known, made["origin"])
-    if not isinstance(known, str) or "time" not in stats.coords:
+    made, names = members.sealed_with(stats), members.observed(stats)
+    dims = {*stats[DIGEST].dims} if DIGEST in stats else set()
+    selected = _selected_times(stats, dims)
+    if made is None or "member" not in dims or not _whole(stats, names):
         return NOT_CHECKED
+    changed = np.zeros(stats.sizes["member"], dtype=bool)
+    for part in _parts(stats):
+        changed |= _changed(part, names, made)
+    if not changed.any():
+        # Digests of earlier versions do not know their times: those of one ensemble stand in its attributes.
+        return AS_COMPUTED if made["timed"] or (dims == {"member"} and not selected) else NOT_CHECKED
+    if selected:
+        return NOT_CHECKED
+    raise InvalidInputError(_edited(stats["member"].values[changed].tolist(), joined=dims != {"member"}))
+
+
+def _selected_times(stats: xr.Dataset, dims: set[Any]) -> bool:
+    """True where times may have been left out since digests, which have `dims`, were made; refuses times that were never computed."""
+    known = stats.attrs.get(TIMES)
+    if "time" in dims or not isinstance(known, str) or "time" not in stats.coords:
+        # Those of parts that were joined along times differ, and are not there, or are those of the first.
+        return not isinstance(known, str) and ("time" in dims or dims == {"member"})
     known, times = known.split(), _digests_of_times(stats)
     # Ensembles that were joined along times have more of them than the first part says.
     if len(times) <= len(known) and not {*times} <= {*known}:
@@ -139,62 +143,16 @@ def check(stats: xr.Dataset) -> str:
             f"the times of stats are not those that were computed any more, so they are not {REFUSED}; ensembles of other times "
             "are joined with combine_attrs='drop_conflicts'"
         )
-    try:
-        names = list(json.loads(stats.attrs["observe"]))
-        whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
-    except (KeyError, TypeError, ValueError):
-        return NOT_CHECKED
-    said = all(name in stats.variables and stats[name].dims == ("member",) for name in (*WHO, *_lengths(stats, names)))
-    if (
-        made is None
-        or not (whole and said)
-        or found is None
-        or found.dims != ("member",)
-        or sorted(times) != sorted(known)
-    ):
-        return NOT_CHECKED
-    stats = stats.isel(time=[times.index(item) for item in known])
-    numbers = all(stats[name].dtype.kind in "biuf" for name in names)
-    changed = _digests(stats, names, made["origin"]) != found.values if numbers else slice(None)
-    wrong = stats["member"].values[changed].tolist()
-    if wrong:
-        shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
-        raise InvalidInputError(
-            f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, or the number "
-            "(member), seed, status or steps are not, or they were computed with another model, or otherwise, than the attributes of "
-            f"stats say, so they are not {REFUSED}; number members by a coordinate of your own, stats.assign_coords(place=('member', "
-            f"...)); {JOIN}"
-        )
-    return AS_COMPUTED
+    return sorted(times) != sorted(known)
 
 
-def _check_joined(stats: xr.Dataset, known: Any, origin: str) -> str:
-    """`check` of ensembles that were joined along something else than members, under the attributes of the first, with the digests of
-    its times, `known` (not there where those of the parts differ and were dropped)."""
-    try:
-        names = list(json.loads(stats.attrs["observe"]))
-        whole = all({"member", "time"} <= {*stats[name].dims} for name in names)
-    except (KeyError, TypeError, ValueError):
-        return NOT_CHECKED
-    there = all(name in stats.variables for name in WHO)
-    numbers = whole and all(stats[name].dtype.kind in "biuf" for name in names)
-    told = isinstance(known, str)
-    if told and "time" not in stats[DIGEST].dims:
-        whole = whole and sorted(_digests_of_times(stats)) == sorted(known.split())
-    if not (whole and there and numbers and "time" in stats.coords):
-        return NOT_CHECKED
-    if all((_digests(part, names, origin) == part[DIGEST].values).all() for part in _parts(stats, names)):
-        return AS_COMPUTED
-    if not told and "time" in stats[DIGEST].dims:
-        return NOT_CHECKED  # some times of a part may have been left out
-    raise InvalidInputError(
-        "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
-        f"attributes of the first, so they are not {REFUSED}; {JOIN}, and parts of which times were left out are saved without the "
-        "attribute 'computed'"
-    )
+def _whole(stats: xr.Dataset, names: list[str]) -> bool:
+    """True where all that digests are made of is there: observables `names` along times, and what is said of members."""
+    there = all(name in stats.variables and {"member", "time"} <= {*stats[name].dims} for name in names)
+    return bool(names) and there and "time" in stats.coords and all(name in stats.variables for name in WHO)
 
 
-def _parts(stats: xr.Dataset, names: list[str]) -> Iterator[xr.Dataset]:
+def _parts(stats: xr.Dataset) -> Iterator[xr.Dataset]:
     """The ensembles that were joined: slices of which each member has one digest."""
     inner = [dim for dim in stats[DIGEST].dims if dim not in ("member", "time")]
     for place in np.ndindex(*(stats.sizes[dim] for dim in inner)):
@@ -202,23 +160,35 @@ def _parts(stats: xr.Dataset, names: list[str]) -> Iterator[xr.Dataset]:
         if "time" not in part[DIGEST].dims:
             yield part
             continue
-        rows = part[DIGEST].transpose("time", "member").values
-        _, which = np.unique(rows, axis=0, return_inverse=True)
-        for number in range(which.max() + 1):
-            piece = part.isel(time=np.flatnonzero(which.ravel() == number))
-            once = [name for name in (*WHO, DIGEST, *_lengths(piece, names)) if "time" in piece[name].dims]
-            yield piece.assign({name: piece[name].isel(time=0, drop=True) for name in once})
+        for places in members.parts_of_times(part):
+            piece = part.isel(time=places)
+            yield members.gathered(piece, (*WHO, DIGEST, *members.lengths(piece)))
 
 
-def measured(stats: xr.Dataset) -> list[str]:
-    """Names of the variables with numbers of members: observables, and what was added to them; not what is said of each member."""
-    flat = [str(name) for name, values in stats.data_vars.items() if "member" in values.dims]
-    numbers = [name for name in flat if stats[name].dtype.kind in "biuf"]
-    try:
-        observed = [name for name in json.loads(stats.attrs["observe"]) if name in stats]
-    except (KeyError, TypeError, ValueError):
-        observed = [name for name in numbers if "observable" in stats[name].attrs]
-    return [name for name in numbers if name not in (*WHO, DIGEST, *_lengths(stats, observed))]
+def _changed(part: xr.Dataset, names: list[str], made: dict[str, Any]) -> np.ndarray:
+    """Which members of one ensemble (members,) are not those that their digests were made of."""
+    once = (*WHO, DIGEST, *members.lengths(part))
+    numbers = all(part[name].dtype.kind in "biuf" for name in names)
+    if not numbers or any(part[name].dims != ("member",) for name in once):
+        return np.full(part.sizes["member"], True)
+    return _digests(part, names, made["origin"], made["timed"]) != part[DIGEST].values
+
+
+def _edited(wrong: list[Any], joined: bool) -> str:
+    """Why members are refused whose digests are of something else."""
+    if joined:
+        return (
+            "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
+            f"attributes of the first, so they are not {REFUSED}; {members.JOIN}, and parts of which times were left out are saved "
+            "without the attribute 'computed'"
+        )
+    shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
+    return (
+        f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, or the number "
+        "(member), seed, status or steps are not, or they were computed with another model, or otherwise, than the attributes of "
+        f"stats say, so they are not {REFUSED}; number members by a coordinate of your own, stats.assign_coords(place=('member', "
+        f"...)); {members.JOIN}"
+    )
 
 
 def _digests_of_times(stats: xr.Dataset) -> list[str]:
@@ -227,47 +197,53 @@ def _digests_of_times(stats: xr.Dataset) -> list[str]:
     return [f"{_hash(item):016x}"[:12] for item in known]
 
 
-def _digests(stats: xr.Dataset, observables: Iterable[str], origin: str) -> np.ndarray:
+def _digests(stats: xr.Dataset, observables: list[str], origin: str, timed: bool = True) -> np.ndarray:
     """One number for each member (members,), the sum over all its values, and over what is said of it (`WHO`), of their bits mixed with
-    the place where they stand; and of the `origin`, so that members of another model are strangers to its attributes.
+    the place where they stand (observable, time, and the rest); and above it the `origin`, so that members of another model are
+    strangers to its attributes.
 
-    53 bits of it: xarray makes floating-point numbers of whole ones on many ways (`where`), and they survive that.
+    53 bits of it: xarray makes floating-point numbers of whole ones on many ways (`where`), and they survive that. (Those of earlier
+    versions, which are not `timed`, have the number of a time for its place, and the origin in the sum.)
     """
-    members = stats.sizes["member"]
-    total = np.full(members, _hash(origin.encode()), dtype=np.uint64)
-    if members == 0:  # interrupted before the first one was finished
+    size = stats.sizes["member"]
+    total = np.full(size, _hash(origin.encode()), dtype=np.uint64)
+    if size == 0:  # interrupted before the first one was finished
         return total.astype(np.int64)
-    names = list(observables)
-    for name in (*WHO, *_lengths(stats, names)):
+    for name in (*WHO, *members.lengths(stats)):
         total += _mixed(_bits(stats[name].values) ^ _mixed(np.array([_hash(name.encode())], dtype=np.uint64)))
-    for name in names:
+    times = stats["time"].values
+    clock = _mixed(_bits(times)) if timed else GOLDEN * np.argsort(np.argsort(times)).astype(np.uint64)
+    for name in observables:
         values = stats[name]
         inner = sorted(str(dim) for dim in values.dims if dim not in ("member", "time"))
-        array: Any = values.transpose("member", "time", *inner).values.reshape(members, -1)
-        places = np.uint64(_hash(name.encode())) + GOLDEN * np.arange(1, array.shape[1] + 1, dtype=np.uint64)
+        array: Any = values.transpose("member", "time", *inner).values.reshape(size, -1)
+        cells = array.shape[1] // len(clock)
+        places = np.uint64(cells) * clock[:, None] + GOLDEN * np.arange(1, cells + 1, dtype=np.uint64)
+        places = _mixed(np.uint64(_hash(name.encode())) + places.ravel())
         rows = max(1, CHUNK // max(1, array.shape[1]))
-        for first in range(0, members, rows):
+        for first in range(0, size, rows):
             bits = np.ascontiguousarray(array[first : first + rows], dtype=np.float64).view(np.uint64)
-            total[first : first + rows] += _mixed(bits ^ _mixed(places)).sum(axis=1, dtype=np.uint64)
-    return (total >> np.uint64(11)).astype(np.int64)
-
-
-def _lengths(stats: xr.Dataset, observables: list[str]) -> list[str]:
-    """Variables with the lengths that the model of each member has set: of observables that do not say one length for all.
-
-    (An observable may have such a name itself where no model sets that length.)
-    """
-    pairs = [(name, length) for name in observables for length in LENGTHS if length not in stats[name].attrs]
-    named = [f"{name}_{length}" for name, length in pairs]
-    return [name for name in named if name in stats and name not in observables]
+            total[first : first + rows] += _mixed(bits ^ places).sum(axis=1, dtype=np.uint64)
+    if not timed:
+        return (total >> np.uint64(11)).astype(np.int64)
+    return (members.origin_bits(origin) << DIGEST_BITS) + (total >> np.uint64(64 - DIGEST_BITS)).astype(np.int64)
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """64 bits for each number, or for each text; the same ones for 3 and 3.0, which xarray makes of it."""
+    """64 bits for each number, or for each text; the same ones for 3 and 3.0, which xarray makes of it, and for "3", which becomes of
+    a seed that is joined with a larger one."""
     if values.dtype.kind in "biuf":
         return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
-    known = {text: _hash(text.encode()) for text in {str(value) for value in values.tolist()}}
-    return np.array([known[str(value)] for value in values.tolist()], dtype=np.uint64)
+    known = {value: _bits_of(value) for value in {*values.tolist()}}
+    return np.array([known[value] for value in values.tolist()], dtype=np.uint64)
+
+
+def _bits_of(value: Any) -> int:
+    text = str(value)
+    small = text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) < 2**63
+    if small or isinstance(value, float):
+        return int(np.float64(text).view(np.uint64))
+    return _hash(text.encode())
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:

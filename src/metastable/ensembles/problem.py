@@ -14,12 +14,12 @@ from metastable import _checks, sphere
 from metastable._checks import FloatArray
 from metastable.analysis import _balls
 from metastable.analysis.observe_own import name_of, required_arguments, required_names, takes_seed
-from metastable.ensembles.digests import DIGEST
 from metastable.errors import InvalidInputError, ModelError, OwnFunctionError, own_function
 from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.tableau import TABLEAUS
 from metastable.model import Attention
+from metastable.stores.members import DIGEST, WHO
 
 if TYPE_CHECKING:
     from metastable.analysis.observe import Observable
@@ -250,7 +250,7 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
         if not isinstance(name, str) or not name.strip(". ") or {"/", "\\"} & {*name}:
             raise InvalidInputError(f"observe: {name!r} cannot be the name of a result; use letters, digits and _")
         item: Any = known.as_observable(observable, f"observe[{name!r}]", name)
-        if name in ("status", "accepted", "rejected", "evaluations", "member", "member_seed", DIGEST, "time"):
+        if name in (*WHO, DIGEST, "time"):
             raise InvalidInputError(f"observe: the name {name!r} is taken by the dataset itself; choose another")
         # With one model for all, its lengths are filled in (and shown by the dataset); else member by member.
         checked[name] = item if model is None else known.for_model(item, model)

@@ -12,13 +12,12 @@ import numpy as np
 
 from metastable import _checks
 from metastable._checks import FloatArray
-from metastable._words import counted
 from metastable.ensembles import digests
 from metastable.ensembles.problem import Problem, names_of_lengths
-from metastable.errors import InvalidInputError, ObservableError, RepeatedMembersWarning
+from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
-from metastable.stores import seal
+from metastable.stores import members, seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,9 +28,6 @@ GIVE_UP = 32
 
 EXACT = 2**53
 """Up to here floating-point numbers hold whole ones exactly."""
-
-ONCE = ("status", *digests.COUNTERS, digests.DIGEST)
-"""Variables that say one thing of each member."""
 
 MEMBER_QUANTILE = "member_quantile"
 """The dim of quantiles over members where an observable has a dim `quantile` of its own."""
@@ -186,7 +182,7 @@ class Record:
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
         variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
-        for column, name in enumerate(digests.COUNTERS):
+        for column, name in enumerate(members.COUNTERS):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(
             variables,
@@ -217,37 +213,17 @@ class Record:
         return digests.sealed(found, problem.observables)
 
 
-def said_once(stats: xr.Dataset) -> xr.Dataset:
-    """The ensemble with what is said once of each member so again: `stats.where(...)` spreads it over times and lengths.
-
-    Where ensembles were joined along something else than members (`xarray.concat(parts, "beta")`), what differs between them stays.
-    """
-    spread = {name: stats[name].variable for name in ONCE if name in stats and {"member"} < {*stats[name].dims}}
-    return stats.assign({name: _once(variable) for name, variable in spread.items()})
-
-
-def _once(variable: xr.Variable) -> xr.Variable:
-    """A variable without the dims along which it says one thing, or nothing."""
-    if variable.size == 0:
-        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
-    for dim in [dim for dim in variable.dims if dim != "member"]:
-        there = variable.notnull()
-        one = variable.isel({dim: there.argmax(dim)})
-        if ((variable == one) | ~there).all():
-            variable = one.transpose(*(kept for kept in variable.dims if kept != dim))
-    return variable
-
-
 def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     """The attributes, with those that depend on who the members are as these members have them.
 
-    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN. Refuses several models under the
-    name of one, and warns of members that are there more than once.
+    Refuses members that are not there: an outer join (`xarray.merge`, `reindex`) fills them with NaN.
     """
     gone, joined = np.zeros(stats.sizes["member"], dtype=bool), False
     for name in ("member_seed", "status"):
         if name in stats.variables and "member" in stats[name].dims:
             missing = stats[name].isnull()
+            if name == "status" and "time" in missing.dims:
+                missing = missing.all("time")  # `where` masks it with values, at some times (coordinates it does not)
             gone |= missing.any([dim for dim in missing.dims if dim != "member"]).values
             joined |= missing.ndim > 1
     if gone.any() and joined:
@@ -260,13 +236,13 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
             f"{gone.sum()} of the {gone.size} members of stats are empty, as an outer join leaves them; join ensembles with "
             "xarray.concat(ensembles, dim='member'), or leave the empty members out: stats.dropna('member', how='all')"
         )
-    _check_repeated(stats)
     attributes = {**stats.attrs, "members": stats.sizes["member"]}
     if "member_seed" in stats.coords:
-        seeds = sorted({int(seed) for seed in np.unique(stats["member_seed"].values)})
+        seeds = sorted({*members.seeds(stats)})
         attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
     if "status" in stats and "member" in stats["status"].dims:
-        statuses = set(stats["status"].values.ravel().tolist())
+        status = stats["status"].values
+        statuses = {*status[stats["status"].notnull().values].tolist()}
         if attributes.get("status") != "interrupted":
             attributes["status"] = "success" if statuses <= {"success"} else "incomplete"
         if "failed" not in statuses:
@@ -274,35 +250,14 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
     return attributes
 
 
-def _check_repeated(stats: xr.Dataset) -> None:
-    """One seed, number and model make one member: two of them are the same, or of two models, of which `attrs` names the first."""
-    told = [stats[name] for name in ("member", "member_seed", digests.DIGEST) if name in stats.variables]
-    if "model" not in stats.attrs or len(told) < 3 or any(variable.dims != ("member",) for variable in told):
-        return
-    names = list(zip(stats["member_seed"].values.tolist(), stats["member"].values.tolist()))
-    repeated = len(names) - len(set(names))
-    if len(set(zip(names, stats[digests.DIGEST].values.tolist()))) > len(set(names)):
-        raise InvalidInputError(
-            "stats holds members of the same seed and number with other values: ensembles of several models (or starts, times, "
-            "observables) were joined under the attributes of the first; join them with xarray.concat(ensembles, 'member', "
-            "combine_attrs='drop_conflicts')"
-        )
-    if repeated:
-        warnings.warn(
-            f"{repeated} of the {counted(len(names), 'member')} of stats are there already (same seed, same number): they say nothing "
-            "new, and errors of means come out too small; join ensembles of different seeds",
-            RepeatedMembersWarning,
-            stacklevel=4,
-        )
-
-
 def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.Dataset:
     """Mean, standard error and quantiles over the members, NaN left out.
 
     Each observable `NAME`, and each variable of yours that has numbers for members (True and False are 1 and 0), becomes `NAME_mean`,
-    `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an
-    observable has a dim of that name already, as `cosine_quantiles` does). The attributes `members`, `seed`, `status` and `failure`
-    are those of the members that are there (see `save_ensemble`).
+    `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an observable has a dim of that name already, as
+    `cosine_quantiles` does). Where members are infinite the mean is, too (NaN for both signs), and the error is NaN, as are quantiles
+    that those members take part in. The attributes `members`, `seed`, `status` and `failure` are those of the members that are there
+    (see `save_ensemble`); members that were computed otherwise than the other attributes say (another model) are refused.
     """
     import xarray as xr
 
@@ -317,9 +272,9 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
         )
-    if 0 in (stats.sizes["member"], stats.sizes.get("time")):
-        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
-    stats = said_once(stats)
+    members.require_some(stats)
+    stats = members.said_once(stats)
+    members.check_joined(stats)
     attributes = {
         name: value
         for name, value in current_attributes(stats).items()
@@ -327,10 +282,11 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     }
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
-    for name in digests.measured(stats):
+    for name in members.measured(stats):
         values = stats[name].astype(float, copy=False)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|Degrees of freedom)", RuntimeWarning)
+            quiet = "(All-NaN|Mean of empty|Degrees of freedom|invalid value)"  # nobody there, and infinity - infinity
+            warnings.filterwarnings("ignore", quiet, RuntimeWarning)
             result[f"{name}_mean"] = values.mean("member")
             result[f"{name}_error"] = values.std("member", ddof=1) / np.sqrt(values.count("member"))
             # xarray has one name for the new dim, which must be free.

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from metastable import _checks, dataset
 from metastable.ensembles import digests
-from metastable.ensembles.record import current_attributes, said_once
+from metastable.ensembles.record import current_attributes
 from metastable.errors import InvalidInputError, StoreError
+from metastable.stores import members
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,18 +43,34 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
         raise InvalidInputError(
             f"stats must be the dataset that metastable.ensemble returns, not {type(stats).__name__}; any other dataset has to_zarr"
         )
+    if stats.attrs.get("kind") == KIND and ORDER in stats.attrs:
+        raise InvalidInputError(
+            "stats is a store as another reader opens it, with what metastable adds to one; open it with metastable.load_ensemble(path)"
+        )
     for name in OWN:
         if name in stats.attrs:
             raise InvalidInputError(f"the attribute {name!r} is one of the store's own; put yours under another name")
-    told = said_once(stats)
+    told = members.said_once(stats)
     digests.check_attributes(told)
-    told.attrs = {
-        **current_attributes(told),
-        digests.VALUES: digests.check(told),
-        "kind": KIND,
-        ORDER: list(told.data_vars),
-    }
+    attributes = current_attributes(told)
+    members.check_joined(told)
+    values = digests.check(told)
+    told = _storable(told)
+    told.attrs = {**attributes, digests.VALUES: values, "kind": KIND, ORDER: list(told.data_vars)}
     dataset.save(told, _checks.path(path), _checks.flag(overwrite, "overwrite"))
+
+
+def _storable(stats: xr.Dataset) -> xr.Dataset:
+    """The ensemble with seeds that are all numbers or all text; refuses one that does not say how each member went."""
+    if "status" in stats and stats["status"].isnull().any():
+        raise InvalidInputError(
+            "stats does not say how all members went: nothing of them is left at some times (after stats.where(...), or an outer "
+            "join). Leave those times out, stats.dropna('time', how='all'), or those members, stats.dropna('member'), or keep what "
+            "there is with stats.to_zarr"
+        )
+    if "member_seed" in stats.coords and stats["member_seed"].dtype == object:
+        return stats.assign_coords(member_seed=stats["member_seed"].astype(str))
+    return stats
 
 
 def load_ensemble(path: str | os.PathLike[str]) -> xr.Dataset:

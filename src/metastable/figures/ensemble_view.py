@@ -17,6 +17,7 @@ from metastable.figures.curves import draw_band
 from metastable.figures.moments import LOG_SPAN
 from metastable.figures.titles import PER_INCH, broken, words_of
 from metastable.model import Attention
+from metastable.stores import members
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,8 +27,6 @@ QUANTILES = (0.1, 0.9)
 MOST_PANELS = 12
 LENGTHS = {"delta": r"\delta", "radius": "r"}
 """Attributes of an observable that are lengths, and their symbols."""
-SAID_OF_MEMBERS = ("status", "accepted", "rejected", "evaluations", "member_digest")
-"""Variables of an ensemble that are not observables; along time, too, where ensembles of different times were joined."""
 
 
 def plot_ensemble(
@@ -41,8 +40,10 @@ def plot_ensemble(
     """One panel for each observable of `metastable.ensemble(...)`: the mean over members, and a band between two
     quantiles of them.
 
-    The figure says what the band is, over how many members it goes, and how many stopped early; which model moved them (as
-    `draw_run` does); and above each panel the lengths that its observable was measured with.
+    The figure says what the band is, over how many members it goes, and how many stopped early or have no (finite) values of an
+    observable; which model moved them (as `draw_run` does); and above each panel the lengths that its observable was measured with.
+    Where members are infinite there is no mean to draw. Ensembles of several models under the attributes of one are refused, as
+    `save_ensemble` does.
 
     Args:
         stats: what `metastable.ensemble` returned (or `load_ensemble`).
@@ -56,8 +57,7 @@ def plot_ensemble(
 
     if not isinstance(stats, xr.Dataset) or not {"member", "time"} <= set(stats.dims):
         raise InvalidInputError("stats must be the dataset that metastable.ensemble returns, with dims member and time")
-    if 0 in (stats.sizes["member"], stats.sizes["time"]):
-        raise InvalidInputError("stats has no members, or no times, left: select some that are there")
+    members.require_some(stats)
     low, high = (_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles", 2))
     if not low < high:
         raise InvalidInputError(
@@ -65,24 +65,21 @@ def plot_ensemble(
         )
     if log is not None:
         _checks.flag(log, "log")
-    names, left_out = _drawable(stats, observables)
+    stats = members.said_once(stats)
+    members.check_joined(stats)
+    names, others = _drawable(stats, observables)
     with style.theme(theme):
-        return _page(stats, names, left_out, (low, high), log)
+        return _page(stats, names, others, (low, high), log)
 
 
 def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Names of the observables with dims (member, time), or those asked for; and of those that are left out unasked."""
-    numbers = {
-        name: item
-        for name, item in stats.data_vars.items()
-        if item.dtype.kind in "biuf" and name not in SAID_OF_MEMBERS
-    }
-    flat = [str(name) for name, values in numbers.items() if set(values.dims) == {"member", "time"}]
+    numbers = [name for name in members.measured(stats) if {"member", "time"} <= {*stats[name].dims}]
+    flat = [name for name in numbers if stats[name].ndim == 2]
+    if not flat:
+        raise InvalidInputError(f"no observable has one number for each member and time; {_way_out(stats, numbers)}")
     if observables is None:
-        if not flat:
-            raise InvalidInputError("no observable has one number for each member and time; name some in observe={...}")
-        measured = [str(name) for name, values in numbers.items() if {"member", "time"} <= set(values.dims)]
-        return flat[:MOST_PANELS], [name for name in measured if name not in flat[:MOST_PANELS]]
+        return flat[:MOST_PANELS], [name for name in numbers if name not in flat[:MOST_PANELS]]
     if isinstance(observables, str) or not isinstance(observables, Sequence):
         raise InvalidInputError(f"observables must be a list of names, not {observables!r}")
     for name in observables:
@@ -93,6 +90,16 @@ def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[lis
     return list(observables), []
 
 
+def _way_out(stats: xr.Dataset, names: list[str]) -> str:
+    """What to do where the observables `names` have further dims, or there is none."""
+    further = [sorted(str(dim) for dim in stats[name].dims if dim not in ("member", "time")) for name in names]
+    shared = [dim for dim in (further[0] if further else []) if all(dim in dims for dims in further)]
+    if not shared:
+        return "name some in observe={...}"
+    chosen = ", ".join(f"{dim}=0" for dim in shared)
+    return f"all go along {' and '.join(shared)}, too: select one first, stats.isel({chosen}), or name others in observe={{...}}"
+
+
 def _geometric(times: FloatArray) -> bool:
     """True for three times and more above zero, each the same multiple of the one before it."""
     positive = times[times > 0]
@@ -101,19 +108,22 @@ def _geometric(times: FloatArray) -> bool:
 
 
 def _page(
-    stats: xr.Dataset, names: list[str], left_out: list[str], edges: tuple[float, float], log: bool | None
+    stats: xr.Dataset, names: list[str], others: list[str], edges: tuple[float, float], log: bool | None
 ) -> Figure:
     times = np.asarray(stats["time"].values, dtype=float)
-    logged = bool(times[-1] > LOG_SPAN) or _geometric(times) if log is None else log
-    shown = times > 0 if logged else np.full(times.shape, True)
+    order = np.argsort(times, kind="stable")  # parts that were joined along time may have any
+    logged = bool(times.max() > LOG_SPAN) or _geometric(times[order]) if log is None else log
+    shown = order[times[order] > 0] if logged else order
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     page, grid = style.figure(3.4 * columns + 0.4, 2.5 * rows + 0.5, rows, columns, managed=True, squeeze=False)
-    members = stats.sizes["member"]
+    early, failed = _stopped(stats)
+    gaps: list[str] = []
     label = f"{100 * edges[0]:g} % to {100 * edges[1]:g} % of members"
     for ax, name in zip(grid.flat, names):
         values = np.asarray(stats[name].transpose("member", "time").values, dtype=float)[:, shown]
         _draw(ax, times[shown], values, edges)
+        gaps += _gaps(name, values, early)
         if logged:
             style.log_time_axis(ax, float(times[shown][0]), float(times[shown][-1]))
         ax.set_xlabel("depth $t$")
@@ -125,19 +135,21 @@ def _page(
     if len(handles) > 1:
         handles[1].set_label(label)
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
-    words = _heading(stats, members)
-    if left_out:
-        words += [f"not drawn: {left_out[0]}", *left_out[1:]]
+    stopped = left_out(int(early.sum()), int(failed.sum()))
+    words = [counted(len(early), "member"), *_model(stats), *([stopped] if stopped else []), *gaps]
+    if others:
+        words += [f"not drawn: {others[0]}", *others[1:]]
     page.suptitle(broken(words, max(24, int(PER_INCH * page.get_figwidth()))), x=0.01, ha="left", fontsize="medium")
     return page
 
 
 def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, float]) -> None:
-    """Mean and band of `values` (members, m); members that stopped are left out from there on."""
+    """Mean and band of `values` (members, m); members that stopped are left out from there on, and times with infinite ones."""
     import warnings
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        values = np.where(np.isinf(values).any(axis=0), np.nan, values)
         mean = np.nanmean(values, axis=0)
         low, high = np.nanquantile(values, edges, axis=0)
     if len(values) > 1:
@@ -145,6 +157,10 @@ def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, fl
         ax.fill_between([], [], [], color=style.MEASURED, alpha=0.16, label="band")
     else:
         draw_band(ax, times, mean, label="the one member")
+    ax.update_datalim([(time, 0.0) for time in times], updatey=False)  # the same times in all panels
+    ax.autoscale_view()
+    if np.isnan(mean).all():
+        ax.set_yticks([])
 
 
 def _lengths(values: xr.DataArray) -> str:
@@ -154,14 +170,25 @@ def _lengths(values: xr.DataArray) -> str:
     )
 
 
-def _heading(stats: xr.Dataset, members: int) -> list[str]:
-    """Members, tokens, what moved them, and how many stopped early or failed."""
-    parts = [counted(members, "member"), *_model(stats)]
-    if "status" in stats:
-        status = stats["status"].values
-        said = left_out(int((status != "success").sum()), int((status == "failed").sum()))
-        parts += [said] if said else []
-    return parts
+def _stopped(stats: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Which members (members,) stopped early, in any of the ensembles that were joined, and which of them failed in all."""
+    if "status" not in stats or "member" not in stats["status"].dims:
+        nobody = np.zeros(stats.sizes["member"], dtype=bool)
+        return nobody, nobody
+    status = stats["status"].transpose("member", ...).values.reshape(stats.sizes["member"], -1)
+    known = stats["status"].notnull().transpose("member", ...).values.reshape(status.shape)
+    early = ((status != "success") & known).any(axis=1)
+    return early, early & ((status == "failed") | ~known).all(axis=1)
+
+
+def _gaps(name: str, values: np.ndarray, early: np.ndarray) -> list[str]:
+    """What an observable lacks, in words, beside what `early` members (members,) do: `values` (members, m)."""
+    label, size = style.plain(name.replace("_", " ")), len(values)
+    valued, infinite = (~np.isnan(values)).any(axis=1), int(np.isinf(values).any(axis=1).sum())
+    words = [] if (valued | early).all() else [f"{label}: {valued.sum()} of {counted(size, 'member')} have values"]
+    if infinite:
+        words.append(f"{label}: infinite for {infinite} of {counted(size, 'member')} (no mean there)")
+    return words
 
 
 def _model(stats: xr.Dataset) -> list[str]:

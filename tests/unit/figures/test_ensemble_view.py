@@ -1,0 +1,112 @@
+"""Pictures of ensembles that were joined, masked, or have values for some members only."""
+
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import metastable as ms
+from metastable.errors import InvalidInputError, RepeatedMembersWarning, StoppedEarlyWarning
+
+DROP = {"combine_attrs": "drop_conflicts"}
+
+
+def made(times=(0.0, 1.0), seed=0, beta=64.0, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoppedEarlyWarning)
+        observe = {"clusters": ms.observe.clusters(radius=0.1), "x": ms.observe.state()}
+        return ms.ensemble(
+            ms.Attention(dim=2, beta=beta),
+            tokens=5,
+            members=3,
+            times=list(times),
+            seed=seed,
+            engine="reference",
+            observe=observe,
+            **options,
+        )
+
+
+def heading(page):
+    return " ".join(page._suptitle.get_text().split())
+
+
+def lines(ax):
+    return [(line.get_xdata(), line.get_ydata()) for line in ax.lines]
+
+
+def test_pictures_of_ensembles_joined_along_time():
+    """Statuses along time, which are text, were taken for an observable."""
+    joined = xr.concat([made(), made(times=(2.0, 3.0))], "time", **DROP)
+    page = ms.plot_ensemble(joined.assign(note=xr.full_like(joined.clusters, "a", dtype=object)))
+    assert len([ax for ax in page.axes if ax.lines]) == 1
+
+
+def test_members_that_stopped_are_counted_once(tmp_path):
+    """Along time every cell was: "3 members, 6 members stopped early"."""
+    early = made((2.0, 3.0), max_steps=1)
+    joined = xr.concat([made(), early], "time", **DROP)
+    ms.save_ensemble(joined, tmp_path / "joined.zarr")
+    some = joined.where((joined.member != 1) | (joined.time != 3))
+    for stats in (joined, ms.load_ensemble(tmp_path / "joined.zarr"), some):
+        assert "3 members stopped early" in heading(ms.plot_ensemble(stats))
+    nobody = heading(ms.plot_ensemble(early.where(early.clusters > 0)))
+    assert "stopped early" not in nobody
+    assert "clusters: 0 of 3 members have values" in nobody
+
+
+def test_parts_along_time_are_drawn_in_the_order_of_times():
+    """A part that begins earlier, but was joined later, gave zigzags."""
+    first, later = made((0.0, 1.0)), made((2.0, 3.0)).assign_coords(time=[2.0, 2000.0])
+    joined = xr.concat([later, first], "time", **DROP)
+    for log, count in ((False, 4), (None, 3)):
+        ax = ms.plot_ensemble(joined, log=log).axes[0]
+        assert ax.get_xscale() == ("log" if log is None else "linear")
+        for x, _ in lines(ax):
+            assert len(x) == count
+            assert (np.diff(x) > 0).all()
+        x, y = lines(ax)[-1]
+        np.testing.assert_allclose(y, joined.clusters.mean("member").sel(time=x))
+
+
+def test_observables_without_values_or_without_a_finite_mean_say_so():
+    stats = made((0.0, 1.0, 2.0))
+    some = stats.clusters.where(stats.member > 0)
+    far = stats.clusters.where((stats.member != 1) | (stats.time < 2), np.inf)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = ms.plot_ensemble(stats.assign(some=some, far=far, lost=xr.full_like(far, np.inf)))
+        page.canvas.draw()
+    words = heading(page)
+    assert "some: 2 of 3 members have values" in words
+    assert "far: infinite for 1 of 3 members (no mean there)" in words
+    assert "lost: infinite for 3 of 3 members" in words
+    assert "clusters" not in words
+    panels = {ax.get_title(loc="left").split(",")[0]: ax for ax in page.axes}
+    for _, y in lines(panels["far"]):
+        np.testing.assert_array_equal(np.isnan(y), [False, False, True])
+    assert len({panels[name].get_xlim() for name in ("some", "far", "lost")}) == 1
+
+
+def test_members_that_stopped_are_not_said_to_lack_values():
+    early = made((2.0, 3.0), max_steps=1)
+    assert np.isnan(early.clusters).all()
+    assert "have values" not in heading(ms.plot_ensemble(early))
+
+
+def test_ensembles_joined_along_another_dim_are_told_to_select():
+    joined = xr.concat([made(beta=4.0), made()], xr.IndexVariable("beta", [4.0, 64.0]), **DROP)
+    for names in (None, ["clusters"]):
+        with pytest.raises(InvalidInputError, match=r"all go along beta, too: select one first, stats\.isel\(beta=0\)"):
+            ms.plot_ensemble(joined, names)
+    ms.plot_ensemble(joined.isel(beta=0))
+    with pytest.raises(InvalidInputError, match=r"name some in observe"):
+        ms.plot_ensemble(made().drop_vars(["clusters", "x"]))
+
+
+def test_members_that_are_drawn_twice_are_told():
+    stats = made()
+    with pytest.warns(RepeatedMembersWarning, match="3 of the 6 members") as told:
+        ms.plot_ensemble(xr.concat([stats, stats], "member"))
+    assert told[0].filename == __file__
