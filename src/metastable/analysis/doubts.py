@@ -30,7 +30,7 @@ def with_doubts(
     encounter: float,
     torn: NDArray[np.bool_],
 ) -> MergeTree:
-    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed `copies` of the tree `base`, where fewer points are carried
+    """The tree with `uncertainty`, `doubtful`, `balanced` and `t0`: from disturbed `copies` of the tree `base`, where fewer points are carried
     along; from what the others change; from merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter) | torn
     change = _decades(tree, base, t0, encounter)
@@ -45,7 +45,7 @@ def with_doubts(
     parts = square / max(1, len(copies)), either**2, (LEFT_OVER * change) ** 2
     uncertainty = np.sqrt(np.nansum(parts, axis=0))
     balanced = any(copy.final_labels.max() < tree.final_labels.max() for copy in copies)
-    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced, t0=t0)
 
 
 def _decades(tree: MergeTree, other: MergeTree, t0: float, encounter: float) -> NDArray[np.float64]:
