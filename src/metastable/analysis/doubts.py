@@ -30,8 +30,8 @@ def with_doubts(
     encounter: float,
     torn: NDArray[np.bool_],
 ) -> MergeTree:
-    """The tree with `uncertainty`, `doubtful`, `balanced` and `t0`: from disturbed `copies` of the tree `base`, where fewer points are carried
-    along; from what the others change; from merges at once, and those (m,) that are `torn`."""
+    """The tree with `uncertainty`, `doubtful`, `balanced`, `t0`: from disturbed `copies` of the tree `base`, where fewer points are
+    carried along; from what the others change; from merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter) | torn
     change = _decades(tree, base, t0, encounter)
     for copy in copies:

@@ -200,7 +200,9 @@ def plot(
     x: Annotated[str | None, typer.Option(help="Horizontal axis.")] = None,
     y: Annotated[str | None, typer.Option(help="Vertical axis (of a map).")] = None,
     kind: Annotated[str | None, typer.Option(help="map, curves or auto.")] = None,
-    at: Annotated[list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest). Repeatable.")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest one that is there). Repeatable.")
+    ] = None,
     log: Annotated[bool | None, typer.Option("--log/--linear", help="Logarithmic values.")] = None,
 ) -> None:
     r"""Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.

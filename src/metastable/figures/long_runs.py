@@ -118,9 +118,9 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
 
     Args:
         tree: a `MergeTree`, of a run or predicted. Where it is predicted, bars show the uncertainty of each time (a
-            factor 10^(+-uncertainty) of the wait since `tree.t0`), and merges whose parent is in doubt are marked by a question
-            mark. The title says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the model of
-            the run changes.
+            factor 10^(+-uncertainty) of the wait since `tree.t0`), and merges whose parent is in doubt are marked by a question mark.
+            The title says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the
+            model of the run changes.
         since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
         theme: "screen" or "print".
     """
