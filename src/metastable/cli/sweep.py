@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from metastable.sweep import Estimate
 
 DEFAULT = "run"
-PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
-"""Keys of the table [plot] of a sweep file."""
 SHORT = 10.0
 """Seconds of work below which starting workers takes longer than they save."""
 
@@ -218,9 +216,7 @@ def plot(
 
     described = read_description(folder)
     dataset = open_results(folder)
-    unknown = [key for key in described.plot if key not in PLOT_KEYS]
-    if unknown:
-        raise InvalidInputError(f"[plot] has no key {unknown[0]!r}; its keys are: {', '.join(PLOT_KEYS)}")
+    described.check_plot()
     given = {"variable": variable, "x": x, "y": y, "kind": kind, "log": log, "at": _pairs(at) if at else None}
     settings = plot_settings(described.plot, {name: value for name, value in given.items() if value is not None})
     names = [str(name) for name in dataset.data_vars if name != "task_status"]

@@ -47,8 +47,8 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
 
     over = [dim for dim in REPLICATES if dim in array.dims and dim not in keep]
     with warnings.catch_warnings():
-        # Grid points that are not done are NaN throughout, which is what they should stay.
-        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        # Grid points that are not done are NaN throughout, which is what they should stay, and so is what infinite values leave open.
+        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|invalid value)", RuntimeWarning)
         if "statistic" in array.dims:
             mean, low, high = (array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90"))
             if over:

@@ -179,6 +179,30 @@ def test_statistics_instead_of_members(tmp_path):
         assert here.sel(statistic=name).values == pytest.approx(np.quantile(values, level, axis=0))
 
 
+@pytest.mark.filterwarnings("error")
+def test_statistics_count_infinite_members():
+    """They were dropped without a word: mean 1, spread 0, and one member fewer in the count."""
+    inf, nan = np.inf, np.nan
+    rows = {
+        (1.0, 1.0, inf, 1.0, 1.0, nan): (inf, nan, 1.0, 1.0, inf, 5.0),
+        (-inf, 1.0, 2.0, nan, nan, nan): (-inf, nan, -inf, 1.0, 1.8, 3.0),
+        (-inf, inf, nan, nan, nan, nan): (nan, nan, nan, nan, nan, 2.0),
+        (inf, inf, inf, nan, nan, nan): (inf, nan, inf, inf, inf, 3.0),
+        (inf, nan, nan, nan, nan, nan): (inf, nan, inf, inf, inf, 1.0),
+    }
+    found = tasks.statistics(np.array(list(rows)), 1)
+    np.testing.assert_allclose(found, list(rows.values()))
+
+
+@pytest.mark.filterwarnings("error")
+def test_statistics_of_finite_members_are_those_of_numpy():
+    values = np.random.default_rng(0).standard_normal((7, 23))
+    found = tasks.statistics(values, 1)
+    np.testing.assert_allclose(found[:, 0], values.mean(1), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(found[:, 1], values.std(1, ddof=1), rtol=1e-13)
+    np.testing.assert_allclose(found[:, 2:5].T, np.quantile(values, [0.1, 0.5, 0.9], axis=1), rtol=1e-13, atol=1e-15)
+
+
 def test_statistics_leave_out_failed_members():
     values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])
     found = tasks.statistics(values, 0)
