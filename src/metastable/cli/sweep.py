@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from metastable._words import counted
 from metastable.cli.pictures import check_picture
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
     from metastable.sweep import Estimate
@@ -277,8 +277,8 @@ def _size(count: float) -> str:
 
 def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate | None:
     """Tasks, time and size, before anything runs; None without an estimate."""
-    from metastable.sweep import estimate
     from metastable.sweep.cluster import cpus
+    from metastable.sweep.estimate import estimate_apart
 
     axes = " x ".join(f"{len(axis)} {axis.name}" for axis in described.axes) or "one point"
     _say(
@@ -286,7 +286,16 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
     )
     if calibrate <= 0:
         return None
-    found = estimate(described, seconds=calibrate)
+    try:
+        found = estimate_apart(described, calibrate)
+    except SweepError as reason:
+        raise SweepError(f"{reason}; to run the sweep all the same, without trials: --calibrate 0") from reason
+    if found is None:
+        _say(
+            "no estimate: a trial ended its process (out of memory, or a crash); on workers a task that does so is recorded as failed "
+            "and spares the others"
+        )
+        return None
     for line in found.failures:
         _say(line)
     hands = max(1, cpus() if workers is None else workers)

@@ -6,6 +6,8 @@ import os
 import shutil
 import time
 import warnings
+from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -420,6 +422,37 @@ def test_estimate():
     per_member = 3 + 1
     assert found.bytes == pytest.approx(2 * 12 * 8 * (400 * (per_member + 1) + 3), rel=0.01)
     assert found.wall_seconds(4) == pytest.approx(found.seconds / 4)
+
+
+def test_long_trials_run_once():
+    """The first one ran once more, for the time that compilation had taken."""
+    members = []
+
+    def counted(task):
+        members.append(task.members)
+        return toy.execute(task)
+
+    sweeps.estimate(small_sweep(members=400), counted, seconds=0.0)
+    assert members == [1]
+
+
+def test_compilation_is_no_part_of_an_estimate(monkeypatch):
+    """By a clock of our own: a trial of one second, in which something is compiled for a hundred more."""
+    from numba.core import event
+
+    now = [0.0]
+    estimating = import_module("metastable.sweep.estimate")
+    monkeypatch.setattr(estimating, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(event, "timer", lambda: now[0])
+
+    def compiled(task):
+        with event.trigger_event("numba:compile"):
+            now[0] += 100.0
+        now[0] += 1.0
+        return toy.execute(task)
+
+    found = sweeps.estimate(small_sweep(members=400), compiled, seconds=0.5)
+    assert (found.sampled, found.dearest, found.seconds) == (1, 400.0, 12 * 400.0)
 
 
 def test_no_time_stands_still(finished):
