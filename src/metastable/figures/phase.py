@@ -236,6 +236,31 @@ def phase_figure(
         )
     page, grid = _page(reduced, plan, len(panels))
     name = label or str(array.name or "value").replace("_", " ")
+    mesh = _draw_panels(grid, reduced, plan, panels, name, log, contours)
+    if plan.y is None:
+        _legend(page, grid[0, 0], plan, reduced)
+    if mesh is not None:
+        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
+    told = [_title(title, chosen, at or {}), *_left_out(array.attrs)] + (
+        [_not_logarithmic(reduced, plan)] if log else []
+    )
+    most = int(PER_INCH * page.get_figwidth())
+    heading = "\n".join(filled(part, most) for part in told if part)
+    if heading:
+        page.suptitle(heading, fontsize="medium")
+    return page
+
+
+def _draw_panels(
+    grid: Any,
+    reduced: Reduced,
+    plan: Arrangement,
+    panels: Sequence[Mapping[str, int]],
+    name: str,
+    log: bool,
+    contours: Sequence[float],
+) -> Any:
+    """Draw the panels at their places in `grid`; returns the mesh of one of the maps, for a colour bar (None for curves)."""
     limits = _limits(np.asarray(reduced.mean.values, dtype=float))
     mesh: Any = None
     for place, ax in enumerate(grid.flat):
@@ -254,18 +279,7 @@ def phase_figure(
         _labels(ax, plan, name, place, columns, rows, len(panels))
         lines = filled(_names(part.mean, plan.panels), TITLE_CHARACTERS // max(2, columns))
         style.panel(ax, chr(ord("a") + place) if len(panels) > 1 else "", lines)
-    if plan.y is None:
-        _legend(page, grid[0, 0], plan, reduced)
-    if mesh is not None:
-        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
-    told = [_title(title, chosen, at or {}), *_left_out(array.attrs)] + (
-        [_not_logarithmic(reduced, plan)] if log else []
-    )
-    most = int(PER_INCH * page.get_figwidth())
-    heading = "\n".join(filled(part, most) for part in told if part)
-    if heading:
-        page.suptitle(heading, fontsize="medium")
-    return page
+    return mesh
 
 
 def _page(reduced: Reduced, plan: Arrangement, total: int) -> tuple[Figure, Any]:

@@ -30,9 +30,9 @@ Execute = Callable[["Task"], "xr.Dataset"]
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
 UNFINISHED = "unfinished"
+"""The variable that counts the members of a task that stopped early."""
 EARLY = "early"
 """Attribute of a result with how many members stopped early, by status, as JSON."""
-"""The variable that counts the members of a task that stopped early."""
 
 
 def canonical(value: Any) -> str:
