@@ -51,6 +51,8 @@ MOST_TICKS = 7
 """Values of an axis that get a tick each; more are left to the usual ticks."""
 LEGEND_WIDTH = 1.1
 """Inches beside the panels for the legend of curves."""
+HEADING_LINE = 0.19
+"""Inches of a line of the heading."""
 TITLE_CHARACTERS = 75
 """Titles of panels side by side, in all."""
 BESIDE = 0.5
@@ -244,10 +246,12 @@ def phase_figure(
     told = [_title(title, chosen, at or {}), *_left_out(array.attrs)] + (
         [_not_logarithmic(reduced, plan)] if log else []
     )
-    most = int(PER_INCH * page.get_figwidth())
+    # The legend of curves stands at the right end.
+    most = int(PER_INCH * (page.get_figwidth() - (LEGEND_WIDTH if plan.y is None else 0.0)))
     heading = "\n".join(filled(part, most) for part in told if part)
     if heading:
-        page.suptitle(heading, fontsize="medium")
+        page.set_figheight(page.get_figheight() + HEADING_LINE * heading.count("\n"))  # panels stay as high as they are
+        page.suptitle(heading, x=0.01, ha="left", fontsize="medium")
     return page
 
 

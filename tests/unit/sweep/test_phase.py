@@ -403,6 +403,9 @@ def test_long_headings_and_titles_are_broken_between_words(results):
     page = phase.phase_figure(results, title=" ".join(["a sweep with many words"] * 10))
     page.canvas.draw()
     assert page._suptitle.get_window_extent().width < page.bbox.width
+    page = phase.phase_figure(results, x="beta", kind="curves", at={"time": 1.0}, title=" ".join(["many words"] * 10))
+    page.canvas.draw()
+    assert not page._suptitle.get_window_extent().overlaps(page.legends[0].get_window_extent())
     kinds = [f"long_{name}(tau=1.0)" for name in "abc"]
     panels = xr.concat([results.sel(mask="full")] * 3, dim=xr.DataArray(kinds, dims="norm", name="norm"))
     page = phase.phase_figure(panels)
