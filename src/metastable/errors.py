@@ -123,6 +123,10 @@ class RepeatedMembersWarning(UserWarning):
     """An ensemble in which members are there more than once, as if they were others."""
 
 
+class UnreadJournalWarning(UserWarning):
+    """Results of a sweep of which the journal cannot be read: what only the journal knows is missing."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for a missing optional dependency, with the command that installs it."""
     return MissingExtraError(

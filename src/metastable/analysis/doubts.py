@@ -30,8 +30,8 @@ def with_doubts(
     encounter: float,
     torn: NDArray[np.bool_],
 ) -> MergeTree:
-    """The tree with `uncertainty`, `doubtful`, `balanced`: from disturbed `copies` of the tree `base`, where fewer points are carried
-    along; from what the others change; from merges at once, and those (m,) that are `torn`."""
+    """The tree with `uncertainty`, `doubtful`, `balanced`, `t0`: from disturbed `copies` of the tree `base`, where fewer points are
+    carried along; from what the others change; from merges at once, and those (m,) that are `torn`."""
     square, doubtful = np.zeros(len(tree)), at_once(tree, encounter) | torn
     change = _decades(tree, base, t0, encounter)
     for copy in copies:
@@ -43,12 +43,11 @@ def with_doubts(
     # Times are known as exactly as numbers of their size: late states leave few digits for a wait.
     either = np.hypot(encounter, np.spacing(tree.time)) / (math.log(10.0) * wait)
     parts = np.stack([np.sqrt(square / max(1, len(copies))), either, LEFT_OVER * change])
-    uncertainty = np.hypot.reduce(
-        np.nan_to_num(parts), axis=0
-    )  # squares of the times themselves leave double precision
+    # (Squares of these leave double precision.)
+    uncertainty = np.hypot.reduce(np.nan_to_num(parts), axis=0)
     # (A copy whose steps ran out, too, is only ahead.)
     balanced = any(copy.until is None and copy.final_labels.max() < tree.final_labels.max() for copy in copies)
-    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced, t0=t0)
 
 
 def _decades(tree: MergeTree, other: MergeTree, t0: float, encounter: float) -> NDArray[np.float64]:

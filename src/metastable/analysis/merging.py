@@ -59,6 +59,7 @@ class MergeTree(_checks.LockedArrays):
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
     joints : the depths inside the run at which its model becomes another (a `Schedule`, layers with weights of their own).
+    t0 : the moment that a predicted tree starts from, since which waits count; 0 for trees of runs.
     """
 
     radius: float
@@ -77,6 +78,7 @@ class MergeTree(_checks.LockedArrays):
     noise: float = 0.0
     balanced: bool = False
     joints: tuple[float, ...] = ()
+    t0: float = 0.0
 
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""

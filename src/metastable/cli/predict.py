@@ -65,8 +65,9 @@ def predict(
     if table is not None:
         check_file(table, (".csv",), "writing")
     run = runs.load(store)
-    warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
-    tree = run.predict_merges(at, radius=radius, blur=blur)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
+        tree = run.predict_merges(at, radius=radius, blur=blur)
     moment = run.end if at is None else at
     if table is not None:
         with stores.new_file(table, durable=False) as partial:

@@ -14,14 +14,12 @@ from typer.core import TyperGroup
 
 from metastable._words import counted
 from metastable.cli.pictures import check_picture
-from metastable.errors import InvalidInputError
+from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
     from metastable.sweep import Estimate
 
 DEFAULT = "run"
-PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
-"""Keys of the table [plot] of a sweep file."""
 SHORT = 10.0
 """Seconds of work below which starting workers takes longer than they save."""
 
@@ -200,7 +198,9 @@ def plot(
     x: Annotated[str | None, typer.Option(help="Horizontal axis.")] = None,
     y: Annotated[str | None, typer.Option(help="Vertical axis (of a map).")] = None,
     kind: Annotated[str | None, typer.Option(help="map, curves or auto.")] = None,
-    at: Annotated[list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest). Repeatable.")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option(help="Fix an axis: AXIS=VALUE (the nearest one that is there). Repeatable.")
+    ] = None,
     log: Annotated[bool | None, typer.Option("--log/--linear", help="Logarithmic values.")] = None,
 ) -> None:
     r"""Draw a phase diagram: heat maps over two axes, curves with bands over one, small multiples beyond.
@@ -216,9 +216,7 @@ def plot(
 
     described = read_description(folder)
     dataset = open_results(folder)
-    unknown = [key for key in described.plot if key not in PLOT_KEYS]
-    if unknown:
-        raise InvalidInputError(f"[plot] has no key {unknown[0]!r}; its keys are: {', '.join(PLOT_KEYS)}")
+    described.check_plot()
     given = {"variable": variable, "x": x, "y": y, "kind": kind, "log": log, "at": _pairs(at) if at else None}
     settings = plot_settings(described.plot, {name: value for name, value in given.items() if value is not None})
     names = [str(name) for name in dataset.data_vars if name != "task_status"]
@@ -279,8 +277,8 @@ def _size(count: float) -> str:
 
 def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate | None:
     """Tasks, time and size, before anything runs; None without an estimate."""
-    from metastable.sweep import estimate
     from metastable.sweep.cluster import cpus
+    from metastable.sweep.estimate import estimate_apart
 
     axes = " x ".join(f"{len(axis)} {axis.name}" for axis in described.axes) or "one point"
     _say(
@@ -288,7 +286,16 @@ def _announce(described: Any, calibrate: float, workers: int | None) -> Estimate
     )
     if calibrate <= 0:
         return None
-    found = estimate(described, seconds=calibrate)
+    try:
+        found = estimate_apart(described, calibrate)
+    except SweepError as reason:
+        raise SweepError(f"{reason}; to run the sweep all the same, without trials: --calibrate 0") from reason
+    if found is None:
+        _say(
+            "no estimate: a trial ended its process (out of memory, or a crash); on workers a task that does so is recorded as failed "
+            "and spares the others"
+        )
+        return None
     for line in found.failures:
         _say(line)
     hands = max(1, cpus() if workers is None else workers)

@@ -10,12 +10,15 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import InvalidInputError
+from metastable.figures.cells import cell_edges, is_log
 from metastable.figures.curves import BAND_MEANING
 
 if TYPE_CHECKING:
     import xarray as xr
 
 MOST_CURVES = 10
+MOST_NAMED = 12
+"""Values of an axis that a message names."""
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
@@ -37,18 +40,22 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
     """Mean and quantiles over members, also of several draws of random matrices; where an observable has one value for each token, of
     their mean over tokens.
 
-    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others. NaN is left out.
-    `keep`: dims that stay.
+    With the dim `statistic` (a sweep that kept statistics) they are those over members, averaged over the others: means by how many
+    members are left in them. NaN is left out. `keep`: dims that stay.
     """
     import warnings
 
     over = [dim for dim in REPLICATES if dim in array.dims and dim not in keep]
     with warnings.catch_warnings():
-        # Grid points that are not done are NaN throughout, which is what they should stay.
-        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty)", RuntimeWarning)
+        # Grid points that are not done are NaN throughout, which is what they should stay, and so is what infinite values leave open.
+        warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|invalid value)", RuntimeWarning)
         if "statistic" in array.dims:
-            pick = [array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90")]
-            mean, low, high = (item.mean(over) if over else item for item in pick)
+            mean, low, high = (array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90"))
+            if over:
+                left = array.sel(statistic="count", drop=True).fillna(0.0)
+                total = left.sum(over)
+                mean = (mean.where(left > 0, 0.0) * left).sum(over, skipna=False) / total.where(total > 0)
+                low, high = low.mean(over), high.mean(over)
             return Reduced(mean, low, high, _band(BAND_MEANING, over))
         inner = [dim for dim in over if dim == "token"]
         spread = [dim for dim in over if dim not in inner]
@@ -72,8 +79,18 @@ def numbered(reduced: Reduced) -> Reduced:
     return replace(reduced, **{name: getattr(reduced, name).assign_coords(bare) for name in PARTS})
 
 
+def in_order(array: xr.DataArray) -> xr.DataArray:
+    """`array` with the numbers along each axis rising: cells and curves are made of neighbours. Names stay in their order."""
+    mixed = [
+        str(dim)
+        for dim in array.dims
+        if dim in array.coords and not _is_named(array, str(dim)) and (np.diff(array[dim].values) <= 0).any()
+    ]
+    return array.sortby(mixed) if mixed else array
+
+
 def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
-    """`array` at one place on some axes: the nearest number, or the label."""
+    """`array` at one place on some axes: the label, or the nearest number; what is in the cell of none is refused."""
     for dim, value in at.items():
         if dim not in array.dims:
             raise InvalidInputError(
@@ -81,15 +98,29 @@ def select(array: xr.DataArray, at: Mapping[str, Any]) -> xr.DataArray:
             )
         if dim not in array.coords:  # numbered
             array = array.assign_coords({dim: np.arange(array.sizes[dim])})
-        try:
-            if array[dim].dtype.kind in "UOS":
-                array = array.sel({dim: str(value)})
-            else:
-                array = array.sel({dim: float(value)}, method="nearest")
-        except (KeyError, ValueError):
-            known = ", ".join(str(item) for item in array[dim].values.tolist()[:12])
-            raise InvalidInputError(f"{dim} has no value {value!r}; it has {known}") from None
+        known = array[dim].values
+        place = _place_of(known.tolist(), str(value)) if _is_named(array, dim) else _place_of_number(known, value)
+        if place is None:
+            shown = [str(item) for item in known.tolist()]
+            shown = shown if len(shown) <= MOST_NAMED else [*shown[: MOST_NAMED - 2], "...", shown[-1]]
+            raise InvalidInputError(f"{dim} has no value {value!r}; it has {', '.join(shown)}")
+        array = array.isel({dim: place})
     return array
+
+
+def _place_of(names: list[Any], name: str) -> int | None:
+    found = [str(item) for item in names]
+    return found.index(name) if name in found else None
+
+
+def _place_of_number(numbers: np.ndarray, value: Any) -> int | None:
+    """Where the nearest of some numbers is; None for what is no number, or outside of all their cells."""
+    try:
+        asked = float(value)
+    except (TypeError, ValueError):
+        return None
+    edges = cell_edges(np.unique(numbers), is_log(numbers))
+    return int(np.argmin(np.abs(numbers - asked))) if edges[0] <= asked <= edges[-1] else None
 
 
 def _is_named(array: xr.DataArray, dim: str) -> bool:

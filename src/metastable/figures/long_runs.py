@@ -118,9 +118,9 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
 
     Args:
         tree: a `MergeTree`, of a run or predicted. Where it is predicted, bars show the uncertainty of each time (a
-            factor 10^(+-uncertainty)), and merges whose parent is in doubt are marked by a question mark. The title
-            says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the model of
-            the run changes.
+            factor 10^(+-uncertainty) of the wait since `tree.t0`), and merges whose parent is in doubt are marked by a question mark.
+            The title says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the
+            model of the run changes.
         since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
         theme: "screen" or "print".
     """
@@ -172,7 +172,8 @@ def _room_behind(last: float, begin: float, end: float) -> float:
 
 
 def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:
-    """Bars of +-uncertainty decades at the merges, a question mark where the parent is in doubt."""
+    """Bars of +-uncertainty decades of the wait at the merges, a question mark where the parent is in doubt."""
+    t0 = getattr(tree, "t0", 0.0)
     heights = {int(text.get_text()): place for place, text in zip(ax.get_yticks(), ax.get_yticklabels())}
     for time, child, off, doubtful in zip(tree.time, tree.child, tree.uncertainty, tree.doubtful):
         place = heights.get(int(child))
@@ -181,7 +182,7 @@ def _draw_uncertainty(ax: Axes, tree: Any, since: float) -> None:
         if doubtful:
             ax.annotate("?", (time, place), xytext=(3, 0), textcoords="offset points", va="center", color=style.RED)
         else:
-            span = [time * 10.0**-off, time * 10.0**off]
+            span = [t0 + (time - t0) * 10.0**-off, t0 + (time - t0) * 10.0**off]
             ax.plot(span, [place, place], color=style.INK, linewidth=1.0, marker="|", markersize=3, zorder=5)
 
 

@@ -6,7 +6,6 @@ dims are the axes of a grid (and `member` or `statistic`, over which it takes th
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,16 @@ from metastable.figures.arrangement import (
     Arrangement,
     Reduced,
     arrange,
+    in_order,
     numbered,
     panels_of,
     reduce_members,
     select,
     with_values,
 )
+from metastable.figures.cells import cell_edges, is_log
 from metastable.figures.curves import BAND, draw_band
+from metastable.figures.titles import PER_INCH, filled
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,41 +47,22 @@ LABELS = {
 SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "noise": r"$\sigma$"}
 """How well-known axes are called in titles of panels."""
 MOST_PANELS = 24
-DECADES_FOR_LOG = 0.75
-"""Span of an axis from which on it may be logarithmic: 25, 50, 100, 200 are."""
 MOST_TICKS = 7
 """Values of an axis that get a tick each; more are left to the usual ticks."""
 LEGEND_WIDTH = 1.1
 """Inches beside the panels for the legend of curves."""
+HEADING_LINE = 0.19
+"""Inches of a line of the heading."""
 TITLE_CHARACTERS = 75
 """Titles of panels side by side, in all."""
+BESIDE = 0.5
+"""Over so much of the room of a name its curves are spread, side by side."""
 STOPPED_EARLY = "unfinished"
 """Attribute of a variable of `metastable.sweep.open_results`: members that stopped early or failed, in the whole sweep."""
 FAILED = "failed"
 """The same: those of them that could not be drawn or measured."""
 TASKS, DONE_TASKS, FAILED_TASKS = "tasks", "done_tasks", "failed_tasks"
 """The same, of a sweep with tasks that have no result: how many tasks there are, how many are done, how many failed."""
-
-
-def is_log(values: Any) -> bool:
-    """True when positive values span more than a decade and are spaced more evenly in the logarithm."""
-    array = np.sort(np.asarray(values, dtype=float))
-    if array.size < 3 or array[0] <= 0 or np.log10(array[-1] / array[0]) < DECADES_FOR_LOG:
-        return False
-    steps, ratios = np.diff(array), np.diff(np.log(array))
-    return bool(ratios.std() / ratios.mean() < steps.std() / steps.mean())
-
-
-def cell_edges(centers: Any, log: bool = False) -> FloatArray:
-    """Edges (m + 1,) of cells around `centers` (m,): halfway between neighbours (in the logarithm, for `log`)."""
-    array = np.log(np.asarray(centers, dtype=float)) if log else np.asarray(centers, dtype=float)
-    if array.size == 1:
-        half = 0.5
-        edges = np.array([array[0] - half, array[0] + half])
-    else:
-        middle = 0.5 * (array[1:] + array[:-1])
-        edges = np.concatenate([[2 * array[0] - middle[0]], middle, [2 * array[-1] - middle[-1]]])
-    return np.exp(edges) if log else edges
 
 
 def draw_phase(
@@ -94,8 +77,8 @@ def draw_phase(
 ) -> Any:
     """A heat map of `values` (len(y), len(x)); cells without a value are left grey. Returns the mesh, for a colour bar.
 
-    Numbers on x and y are placed to scale, logarithmic where they are spaced so; names become equal cells. `contours`: levels
-    that are drawn as lines.
+    Numbers on x and y rise or fall and are placed to scale, logarithmic where they are spaced so; names become equal cells.
+    `color_log`: colours by the logarithm, where all that is shown is above 0. `contours`: levels that are drawn as lines.
     """
     from matplotlib.colors import LogNorm, Normalize
 
@@ -127,7 +110,7 @@ def _limits(array: FloatArray) -> tuple[float, float]:
 def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
     """Centers and edges of cells along an axis, with its scale and ticks set."""
     array = np.asarray(values)
-    if array.dtype.kind in "UOS":
+    if _is_named(values):
         centers = np.arange(len(array), dtype=float)
         names = [str(value) for value in array]
         (ax.set_xticks if axis == "x" else ax.set_yticks)(centers, names)
@@ -145,6 +128,11 @@ def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
     return centers, cell_edges(centers, log)
 
 
+def _is_named(values: Any) -> bool:
+    """True for an axis of names, which have no places between them."""
+    return np.asarray(values).dtype.kind in "UOS"
+
+
 def draw_family(
     ax: Axes,
     x: Any,
@@ -155,7 +143,8 @@ def draw_family(
     labels: Sequence[Any] | None = None,
     marker: str | None = "o",
 ) -> None:
-    """Curves `mean` (curves, len(x)) over `x` with bands from `low` to `high`, one colour per curve.
+    """Curves `mean` (curves, len(x)) over `x`, which rises or falls, with bands from `low` to `high`, one colour per curve; over names
+    there is nothing between them, and points with bars stand side by side.
 
     Many ordered curves (labels that are numbers, more than four) run through the sequence colours, few or named ones through the
     categorical palette.
@@ -171,10 +160,25 @@ def draw_family(
         color = colors[row % len(colors)]
         band = (None, None) if low is None else (np.atleast_2d(low)[row], np.atleast_2d(high)[row])
         shown = name if isinstance(name, str) else f"{name:.4g}"
+        if _is_named(x):
+            aside = BESIDE * ((row + 0.5) / len(names) - 0.5)
+            _draw_bars(ax, places + aside, rows[row], *band, color=color, label=shown, marker=marker or "o")
+            continue
         draw_band(ax, places, rows[row], *band, color=color, label=shown or None)
         if marker is not None and len(places) <= 30:
             ax.plot(places, rows[row], marker, color=color, markersize=2.6, zorder=4)
+    if _is_named(x):
+        ax.set_xlim(-0.5, len(places) - 0.5)
     style.grid(ax, "y")
+
+
+def _draw_bars(
+    ax: Axes, places: FloatArray, middle: Any, low: Any, high: Any, *, color: Any, label: str, marker: str
+) -> None:
+    """Points at `places` with bars from `low` to `high` (which need not hold the point between them)."""
+    if low is not None:
+        ax.vlines(places, low, high, color=color, linewidth=1.0, zorder=3)
+    ax.plot(places, middle, marker, color=color, markersize=3.6, label=label or None, zorder=4)
 
 
 # ------------------------------------------------------------------------------------------------- whole figures
@@ -199,22 +203,24 @@ def phase_figure(
         array: a variable of `metastable.sweep.open_results`.
         x, y: axes of the picture; by default the last long numeric axis, and the first for a map.
         kind: "map" (heat maps), "curves" (mean with the 0.1 and 0.9 quantiles over members), or "auto".
-        at: axis -> value for axes that should not be shown.
+        at: axis -> value for axes that should not be shown: a label, or a number, of which the nearest on the axis is taken (the
+            heading says which) unless it lies outside the cells of all of them.
         label: name of the quantity (default: the name of the array).
         title: title of the figure.
-        log: logarithmic colours (map) or values (curves).
+        log: logarithmic colours (map) or values (curves); where some values are not above 0 the heading says what becomes of them.
         contours: levels drawn as lines on a map.
 
-    Axes that are left become panels, but for `draw`, the replicate number: like members, draws are averaged. Members that stopped
-    early are left out of means and bands from there on, and the heading says how many did. Of a sweep that is not finished panels and
-    curves are drawn as far as there are results, and the heading says how many of its tasks are done.
+    Numbers of an axis are in order, whatever their order in the array; names stay as they are. Axes that are left become panels, but
+    for `draw`, the replicate number: like members, draws are averaged. Members that stopped early are left out of means and bands from
+    there on, and the heading says how many did. Of a sweep that is not finished panels and curves are drawn as far as there are
+    results, and the heading says how many of its tasks are done.
     """
     for name in (x, y):
         if name is not None and name in (at or {}):
             raise InvalidInputError(
                 f"{name!r} is an axis of the picture and fixed by at={{...}}, too; leave one of them out"
             )
-    chosen = select(array, at or {})
+    chosen = select(in_order(array), at or {})
     # An axis of one point has nothing to show, unless it was asked for.
     aside = {*REPLICATES, "statistic"} - {x, y}
     axes = [dim for dim in chosen.dims if dim not in aside]
@@ -232,6 +238,33 @@ def phase_figure(
         )
     page, grid = _page(reduced, plan, len(panels))
     name = label or str(array.name or "value").replace("_", " ")
+    mesh = _draw_panels(grid, reduced, plan, panels, name, log, contours)
+    if plan.y is None:
+        _legend(page, grid[0, 0], plan, reduced)
+    if mesh is not None:
+        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
+    told = [_title(title, chosen, at or {}), *_left_out(array.attrs)] + (
+        [_not_logarithmic(reduced, plan)] if log else []
+    )
+    # The legend of curves stands at the right end.
+    most = int(PER_INCH * (page.get_figwidth() - (LEGEND_WIDTH if plan.y is None else 0.0)))
+    heading = "\n".join(filled(part, most) for part in told if part)
+    if heading:
+        page.set_figheight(page.get_figheight() + HEADING_LINE * heading.count("\n"))  # panels stay as high as they are
+        page.suptitle(heading, x=0.01, ha="left", fontsize="medium")
+    return page
+
+
+def _draw_panels(
+    grid: Any,
+    reduced: Reduced,
+    plan: Arrangement,
+    panels: Sequence[Mapping[str, int]],
+    name: str,
+    log: bool,
+    contours: Sequence[float],
+) -> Any:
+    """Draw the panels at their places in `grid`; returns the mesh of one of the maps, for a colour bar (None for curves)."""
     limits = _limits(np.asarray(reduced.mean.values, dtype=float))
     mesh: Any = None
     for place, ax in enumerate(grid.flat):
@@ -248,17 +281,9 @@ def phase_figure(
             _curves(ax, part, plan, log)
         rows, columns = grid.shape
         _labels(ax, plan, name, place, columns, rows, len(panels))
-        lines = textwrap.fill(_names(part.mean, plan.panels), TITLE_CHARACTERS // max(2, columns))
+        lines = filled(_names(part.mean, plan.panels), TITLE_CHARACTERS // max(2, columns))
         style.panel(ax, chr(ord("a") + place) if len(panels) > 1 else "", lines)
-    if plan.y is None:
-        _legend(page, grid[0, 0], plan, reduced.band if _has_band(reduced) else None)
-    if mesh is not None:
-        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
-    heading = ": ".join(part for part in (title, _names(chosen, at or {})) if part)
-    heading = "\n".join(part for part in (heading, *_left_out(array.attrs)) if part)
-    if heading:
-        page.suptitle(heading, fontsize="medium")
-    return page
+    return mesh
 
 
 def _page(reduced: Reduced, plan: Arrangement, total: int) -> tuple[Figure, Any]:
@@ -276,6 +301,26 @@ def _page(reduced: Reduced, plan: Arrangement, total: int) -> tuple[Figure, Any]
 def _names(array: xr.DataArray, dims: Iterable[str]) -> str:
     """Where an array is on axes that it has one value of."""
     return ", ".join(f"{SYMBOLS.get(dim, dim)} = {_short(array[dim].values.item())}" for dim in dims)
+
+
+def _title(title: str, chosen: xr.DataArray, at: Mapping[str, Any]) -> str:
+    """The title with where the array is on the axes that are fixed, and what was asked for where that is something else."""
+    places = []
+    for dim, asked in at.items():
+        words = _names(chosen, [dim])
+        taken = chosen[dim].values.item()
+        elsewhere = not isinstance(taken, str) and f"{float(asked):.4g}" != f"{taken:.4g}"
+        places.append(f"{words} (nearest to {float(asked):.4g})" if elsewhere else words)
+    return ": ".join(part for part in (title, ", ".join(places)) if part)
+
+
+def _not_logarithmic(reduced: Reduced, plan: Arrangement) -> str:
+    """What becomes of values that have no logarithm, in words; "" where all have one."""
+    if not bool((reduced.mean <= 0).any()):
+        return ""
+    if plan.y is not None:
+        return "colours are linear, not logarithmic: some values are not above 0"
+    return "values that are not above 0 have no place on the logarithmic axis"
 
 
 def _missing_tasks(attributes: Mapping[str, Any]) -> str:
@@ -302,13 +347,16 @@ def _has_band(reduced: Reduced) -> bool:
     return bool(np.nanmax(np.abs(reduced.high.values - reduced.low.values), initial=0.0) > 0)
 
 
-def _legend(page: Figure, ax: Axes, plan: Arrangement, band: str | None) -> None:
-    """What the colours are, beside the panels, never on the data; and what the bands are (None: there are none)."""
+def _legend(page: Figure, ax: Axes, plan: Arrangement, reduced: Reduced) -> None:
+    """What the colours are, beside the panels, never on the data; and what the bands are, where there are some."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles, _ = ax.get_legend_handles_labels()
-    if band is not None:
-        handles.append(Patch(facecolor=style.MUTED, alpha=BAND, edgecolor=style.MUTED, label=band))
+    if _has_band(reduced) and _is_named(reduced.mean[plan.x].values):
+        handles.append(Line2D([], [], linestyle="", marker="|", markersize=8, color=style.MUTED, label=reduced.band))
+    elif _has_band(reduced):
+        handles.append(Patch(facecolor=style.MUTED, alpha=BAND, edgecolor=style.MUTED, label=reduced.band))
     if not handles:
         return
     title = None if plan.series is None else LABELS.get(plan.series, plan.series)

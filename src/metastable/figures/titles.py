@@ -139,6 +139,13 @@ def _value(head: Any, dim: int) -> str:
     return "own $V$"
 
 
+def filled(text: str, most: int) -> str:
+    """A text in lines of at most so many letters: broken between words, but not around "=", nor inside of formulas."""
+    whole = re.sub(r" = |(?<!\\)\$[^$]*\$", lambda part: part[0].replace(" ", "\xa0"), text)
+    lines = textwrap.wrap(whole, most, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\xa0", " ")
+
+
 def broken(words: Sequence[str], most: int) -> str:
     """The words with commas between them, in lines of at most so many letters (as they look)."""
     lines: list[list[str]] = [[]]

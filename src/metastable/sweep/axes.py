@@ -11,7 +11,7 @@ import numpy as np
 
 from metastable import _checks
 from metastable.errors import SweepError
-from metastable.sweep import families
+from metastable.sweep import families, own
 
 RESERVED = ("time", "member", "statistic", "token", "coord", "quantile", "head", "task_status")
 """Names of dims of the results, which no axis may take."""
@@ -99,7 +99,7 @@ def _range(table: dict[str, Any], where: str) -> tuple[Any, ...]:
     if kinds[0] == "log_range":
         if first <= 0 or "step" in table:
             raise SweepError(f"{where}: log_range needs positive ends and a count")
-        values = np.geomspace(first, last, _count(table, where))
+        values = np.geomspace(first, last, _count(table, where, first, last))
     elif "step" in table:
         step = _checks.number(table["step"], f"{where}.step", 0.0, strict=True, error=SweepError)
         # Half a step of slack, so that 0..1 in steps of 0.1 has eleven values whatever the rounding.
@@ -108,7 +108,7 @@ def _range(table: dict[str, Any], where: str) -> tuple[Any, ...]:
         whole = all(isinstance(number, int) for number in (*ends, table["step"]))
         return tuple(int(v) for v in values) if whole or table.get("integer") else tuple(tidy(float(v)) for v in values)
     else:
-        values = np.linspace(first, last, _count(table, where))
+        values = np.linspace(first, last, _count(table, where, first, last))
     if table.get("integer"):
         return tuple(dict.fromkeys(round(v) for v in values.tolist()))
     return tuple(tidy(v) for v in values.tolist())
@@ -119,8 +119,13 @@ def tidy(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def _count(table: Mapping[str, Any], where: str) -> int:
-    return _checks.count(table["count"], f"{where}.count", 1, LONGEST, error=SweepError)
+def _count(table: Mapping[str, Any], where: str, first: float, last: float) -> int:
+    count = _checks.count(table["count"], f"{where}.count", 1, LONGEST, error=SweepError)
+    if count == 1 and first != last and not own.reads_stored():
+        raise SweepError(
+            f"{where}: count = 1 would leave {last:g} out of a range from {first:g} to {last:g}; say count = 2 or more, or [{first:g}]"
+        )
+    return count
 
 
 def _labels(name: str, values: Sequence[Any]) -> tuple[Any, ...]:

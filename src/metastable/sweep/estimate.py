@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from metastable import _checks
-from metastable.errors import SweepError
+from metastable.errors import MetastableError, SweepError
 from metastable.sweep.specification import Sweep
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
 
@@ -68,6 +71,38 @@ def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: floa
     return Estimate(sweep.size, len(costs), mean * sweep.size, min(costs), max(costs), int(total), tuple(failures))
 
 
+def estimate_apart(sweep: Sweep, seconds: float = SECONDS) -> Estimate | None:
+    """`estimate` in a process of its own, so that a trial that ends its process ends no other; None where one did."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, json.dumps(sweep.to_dict()), seconds))
+    process.start()
+    sender.close()  # the process has its own end: when that is closed, too, there is nothing to wait for
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        return None
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.join()
+        receiver.close()
+    if isinstance(answer, MetastableError):
+        raise answer
+    return answer
+
+
+def _answer(sender: Any, text: str, seconds: float) -> None:
+    """What the process of `estimate_apart` does: send the estimate, or why there is none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked hears Ctrl-C, and ends this process
+    try:
+        answer: Any = estimate(Sweep.from_dict(json.loads(text)), seconds=seconds)
+    except MetastableError as reason:
+        answer = reason
+    sender.send(answer)
+
+
 def _sample(size: int) -> Iterator[int]:
     """Tasks to try: the two ends, then ever finer in between (the golden ratio fills a range evenly, whatever its length)."""
     golden = 0.618033988749895
@@ -86,9 +121,6 @@ def _measure(task: Task, function: Execute, patience: float) -> tuple[float, flo
             # One member may fail where most do not: a task fails when all of them do.
             few = min(task.members, MEMBERS)
             spent, result = _timed(task, function, few)
-        if spent >= patience:
-            # Once more: compilation is paid once, not once per task.
-            spent, result = _timed(task, function, few)
         if spent < patience:
             few = min(task.members, MEMBERS)
             spent, result = _timed(task, function, few)
@@ -102,6 +134,11 @@ def _measure(task: Task, function: Execute, patience: float) -> tuple[float, flo
 
 
 def _timed(task: Task, function: Execute, members: int) -> tuple[float, Any]:
+    """Seconds and result of a trial; compilation is not counted, because it is paid once, not once per task."""
+    from numba.core import event
+
+    compiling: list[float] = []
     begin = time.monotonic()
-    result = function(replace(task, members=members, threads=1))
-    return time.monotonic() - begin, result
+    with event.install_timer("numba:compile", compiling.append):
+        result = function(replace(task, members=members, threads=1))
+    return time.monotonic() - begin - sum(compiling), result

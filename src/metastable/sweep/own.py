@@ -34,12 +34,18 @@ _stored: ContextVar[bool] = ContextVar("stored", default=False)
 
 @contextmanager
 def as_stored() -> Iterator[None]:
-    """While the description of a stored sweep is read: its functions were there when it was made; to look at results needs none."""
+    """While the description of a stored sweep is read: its functions were there when it was made; to look at results needs none, and
+    what earlier versions took for a sweep can be looked at."""
     token = _stored.set(True)
     try:
         yield
     finally:
         _stored.reset(token)
+
+
+def reads_stored() -> bool:
+    """True while the description of a stored sweep is read."""
+    return _stored.get()
 
 
 def load(path: str, what: str) -> Any:
@@ -117,7 +123,7 @@ def check_arguments(where: str, table: Mapping[str, Any]) -> None:
 
     arguments = {name: value for name, value in table.items() if name != "kind"}
     if is_path(table["kind"]):
-        if _stored.get():
+        if reads_stored():
             return
         found = load(table["kind"], f"{where}: the observable")
         if isinstance(found, type):
@@ -165,7 +171,7 @@ def _parameters(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_start(described: str | Mapping[str, Any]) -> None:
     """Refuse a start that cannot be made."""
-    if not _stored.get():
+    if not reads_stored():
         start(described)
 
 

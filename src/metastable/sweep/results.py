@@ -1,4 +1,8 @@
-"""The results of a sweep as its readers open them. Nothing here writes into the folder of a sweep."""
+"""The results of a sweep as its readers open them.
+
+Nothing here writes into the folder of a sweep, but that `find` ends what a writer began who died while it put a new `results.zarr` in
+the place of an old one.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from metastable import _checks
-from metastable.errors import MetastableError, StoreError
+from metastable.errors import MetastableError, StoreError, UnreadJournalWarning
 from metastable.stores import find, locks, steadily
 from metastable.sweep import journal, own
+from metastable.sweep import table as tables
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
@@ -37,7 +42,8 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     What a process that was killed had finished is there as well: a zarr store that lacks tasks of the journal is left as it is, and the
     dataset is made of the journal, all of it in memory (the next run brings the store itself up to date). While somebody works on the
     sweep the store follows a few seconds behind, and is what you get. Where the journal cannot be read the store is what you get, too,
-    with a warning. A damaged store is refused; results of more than 256 MB are read, and checked, as they are used.
+    with an `UnreadJournalWarning`, and without `failed`. A damaged store is refused; results of more than 256 MB are read, and checked,
+    as they are used.
     """
     place = _checks.path(folder, "folder")
     path = find(place / views.NAME)
@@ -46,17 +52,31 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     if found is None:
         raise StoreError(f"{folder} has no result yet: none of its {read_description(place).size} tasks is finished")
     early = _stopped_early(found, path)
-    status = _values(found, views.STATUS, path)
+    status = _values(found, tables.STATUS, path)
     told: dict[str, int] = {}
-    if not (status == views.DONE).all():
-        done, failed = (int((status == state).sum()) for state in (views.DONE, views.FAILED))
+    if not (status == tables.DONE).all():
+        done, failed = (int((status == state).sum()) for state in (tables.DONE, tables.FAILED))
         told |= {"tasks": status.size, "done_tasks": done, "failed_tasks": failed}
     if early:
-        counts = journal.early_members(journal.read(place / JOURNAL).entries.values())
-        told |= {UNFINISHED: early} | ({FAILED: min(early, counts[FAILED])} if FAILED in counts else {})
+        told |= {UNFINISHED: early} | _failed_members(place, found, early)
     for variable in found.data_vars.values():
         variable.attrs |= told
     return found
+
+
+def _failed_members(folder: Path, found: Any, early: int) -> dict[str, int]:
+    """How many of the members that stopped `early` in the tasks of `found` could not be drawn or measured, by the journal."""
+    try:
+        entries = _entries(folder, _sweep_of(found))
+    except (MetastableError, OSError) as reason:
+        warnings.warn(
+            f"how many members could not be drawn or measured is not known: the journal of {folder} cannot be read ({reason})",
+            UnreadJournalWarning,
+            stacklevel=3,
+        )
+        return {}
+    counts = journal.early_members(entries.values())
+    return {FAILED: min(early, counts[FAILED])} if FAILED in counts else {}
 
 
 def unfinished_members(folder: Path, sweep: Sweep, keys: list[str], entries: Mapping[int, Entry]) -> int:
@@ -115,7 +135,7 @@ def _read_zarr(path: Path) -> Any:
         found = xr.open_zarr(path, chunks=None)
         lost = views.lost_chunk(path)
         if lost is None:
-            found[views.STATUS].load()  # first: who works on the sweep writes it last
+            found[tables.STATUS].load()  # first: who works on the sweep writes it last
             return found.load() if found.nbytes <= AT_ONCE else found
     except Exception as reason:
         # Damaged compressed bytes raise whatever the codec raises.
@@ -146,11 +166,6 @@ def _sweep_of(stored: Any) -> Sweep:
         return Sweep.from_toml(stored.attrs.get("sweep"))
 
 
-def _keys(stored: Any) -> list[str]:
-    """Keys of the tasks of a zarr store, in its order."""
-    return index_of(_sweep_of(stored)).keys
-
-
 def _newest(folder: Path, stored: Any | None) -> Any | None:
     """All that is safe in the folder of a sweep, of which its zarr store is `stored` (None: there is none): the same where the journal
     has no more or cannot be read; otherwise a dataset in memory, made of the journal; None where nothing is done.
@@ -158,41 +173,63 @@ def _newest(folder: Path, stored: Any | None) -> Any | None:
     A writer that was killed leaves tasks in the journal which the zarr store does not have yet, or a zarr store of the grid before.
     Nothing is written: whoever reads may have no right to, or only a part of the folder.
     """
-    if stored is not None and not (folder / DESCRIPTION).exists():
+    if stored is None:
+        return _of_the_journal(folder)
+    if not (folder / DESCRIPTION).exists():
         return stored
-    status = None if stored is None else _values(stored, views.STATUS, folder / views.NAME).ravel()
+    status = _values(stored, tables.STATUS, folder / views.NAME).ravel()
     try:
         sweep = read_description(folder)
-        same = stored is not None and _sweep_of(stored).identity == sweep.identity
-        if same and ((status == views.DONE).all() or locks.holder(folder) is not None):
+        same = _sweep_of(stored).identity == sweep.identity
+        if same and ((status == tables.DONE).all() or locks.holder(folder) is not None):
             return stored
-        index = index_of(sweep)
-        entries = index.select(journal.read(folder / JOURNAL).entries)
-        now = _status_by_key(index.keys, entries)
-        held = {} if status is None else dict(zip(_keys(stored), status.tolist()))
-        fresh = [key for key, state in now.items() if held.get(key) not in (views.DONE, state)]
-        if same and not fresh:
-            return stored
-        lost = sum(
-            state == views.DONE and key in index.numbers and now.get(key) != state for key, state in held.items()
-        )
-        if lost:
-            raise StoreError(f"{lost} tasks of the store cannot be read in the journal any more")
-        if views.DONE in now.values():
-            return views.in_memory(sweep.axes, attributes_of(sweep), entries)
-        return stored if same else None
+        entries = _entries(folder, sweep)
+        return _in_memory(sweep, entries) if _lacks_tasks(stored, status, sweep, entries) else stored
     except (MetastableError, OSError) as reason:
-        if stored is None and isinstance(reason, MetastableError):
-            raise
-        if stored is None:  # a writer that has just begun sets damaged segments aside
-            raise StoreError(f"the journal of {folder} cannot be read now ({reason}); try again") from reason
         warnings.warn(
             f"{folder / views.NAME} is opened as it is, and may lack tasks of the journal ({reason}); run the sweep again for those",
+            UnreadJournalWarning,
             stacklevel=3,
         )
         return stored
 
 
+def _of_the_journal(folder: Path) -> Any | None:
+    """The results of a sweep by its journal alone; None where nothing is done."""
+    try:
+        sweep = read_description(folder)
+        return _in_memory(sweep, _entries(folder, sweep))
+    except MetastableError:
+        raise
+    except OSError as reason:  # a writer that has just begun sets damaged segments aside
+        raise StoreError(f"the journal of {folder} cannot be read now ({reason}); try again") from reason
+
+
+def _entries(folder: Path, sweep: Sweep) -> dict[int, Entry]:
+    """What the journal of a folder has of the tasks of a sweep, by their number."""
+    return index_of(sweep).select(journal.read(folder / JOURNAL).entries)
+
+
+def _in_memory(sweep: Sweep, entries: Mapping[int, Entry]) -> Any | None:
+    """The results of a sweep, made of its journal; None where nothing is done."""
+    done = any(entry.done for entry in entries.values())
+    return tables.in_memory(sweep.axes, attributes_of(sweep), entries) if done else None
+
+
+def _lacks_tasks(stored: Any, status: np.ndarray, sweep: Sweep, entries: Mapping[int, Entry]) -> bool:
+    """True where a zarr store, with this `status` of its tasks, is of another grid than the sweep, or has less than its journal. Raises
+    where the journal has lost something that the store has."""
+    other, index = _sweep_of(stored), index_of(sweep)
+    now = _status_by_key(index.keys, entries)
+    held = dict(zip(index_of(other).keys, status.tolist()))
+    if other.identity == sweep.identity and all(held.get(key) in (tables.DONE, state) for key, state in now.items()):
+        return False
+    lost = sum(state == tables.DONE and key in index.numbers and now.get(key) != state for key, state in held.items())
+    if lost:
+        raise StoreError(f"{lost} tasks of the store cannot be read in the journal any more")
+    return True
+
+
 def _status_by_key(keys: list[str], entries: Mapping[int, Entry]) -> dict[str, int]:
     """What the journal says of the tasks of a sweep."""
-    return {keys[number]: views.DONE if entry.done else views.FAILED for number, entry in entries.items()}
+    return {keys[number]: tables.DONE if entry.done else tables.FAILED for number, entry in entries.items()}

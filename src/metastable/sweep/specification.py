@@ -31,6 +31,8 @@ TAKEN = ("status", "accepted", "rejected", "evaluations", tasks.UNFINISHED)
 """Names of results that every ensemble has; observables need other names."""
 STARTS = ("independent", "shared")
 KEEPS = ("members", "statistics")
+PLOT_KEYS = ("variable", "x", "y", "kind", "at", "label", "log", "contours")
+"""Keys of the table [plot]."""
 MOST_TASKS = 10_000_000
 
 
@@ -165,7 +167,11 @@ class Sweep:
         return (self.task(number) for number in range(self.size))
 
     def check(self) -> None:
-        """Build every model and every observable, and ask the engines whether they can do them; raises at the first no."""
+        """Build every model and every observable, and ask the engines whether they can do them; raises at the first no.
+
+        The keys of `plot` are looked at, too (`check_plot`).
+        """
+        self.check_plot()
         seen: set[str] = set()
         for task in self.tasks():
             content = canonical([task.model, task.tokens, task.observe])
@@ -182,6 +188,12 @@ class Sweep:
             except MetastableError as reason:
                 raise SweepError(f"at {task.where}: {reason}") from reason
         self.check_labels()
+
+    def check_plot(self) -> None:
+        """Refuse keys of `plot` that `metastable sweep plot` does not know."""
+        unknown = [key for key in self.plot if key not in PLOT_KEYS]
+        if unknown:
+            raise SweepError(f"[plot] has no key {unknown[0]!r}; its keys are: {', '.join(PLOT_KEYS)}")
 
     def check_labels(self) -> None:
         """Refuse observables whose levels or cells change along the grid: results have one coordinate for all points."""

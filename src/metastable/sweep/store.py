@@ -25,6 +25,7 @@ from metastable.sweep import journal, own
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
+from metastable.sweep.table import layout_of
 from metastable.sweep.view import View
 
 DESCRIPTION = "sweep.toml"
@@ -181,8 +182,8 @@ class Store:
         if not self._dirty:
             return
         begin = time.monotonic()
-        fresh = views.layout_of(self.entries[number] for number in self._dirty)
-        if self.view is None or not self.view.layout.covers(fresh):
+        fresh = layout_of(self.entries[number] for number in self._dirty)
+        if self.view is None or not self.view.table.layout.covers(fresh):
             self._open_view(lambda line: None)
         else:
             self.view.refresh(sorted({self.view.chunk_of(number) for number in self._dirty}), self.entries)

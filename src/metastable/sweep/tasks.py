@@ -30,9 +30,9 @@ Execute = Callable[["Task"], "xr.Dataset"]
 ENSEMBLE_TASK = "metastable.sweep.tasks:run_ensemble"
 """The task function of `metastable sweep`."""
 UNFINISHED = "unfinished"
+"""The variable that counts the members of a task that stopped early."""
 EARLY = "early"
 """Attribute of a result with how many members stopped early, by status, as JSON."""
-"""The variable that counts the members of a task that stopped early."""
 
 
 def canonical(value: Any) -> str:
@@ -217,26 +217,33 @@ def variables(dataset: xr.Dataset, keep: str) -> list[Variable]:
 
 
 def statistics(values: np.ndarray, axis: int) -> np.ndarray:
-    """`STATISTICS` along `axis`, leaving out members that are NaN (NaN where nobody is left, 0 for the count)."""
+    """`STATISTICS` along `axis`, leaving out members that are NaN (NaN where nobody is left, 0 for the count).
+
+    Infinite members count: means and quantiles are infinite where they make them so, and NaN where they say nothing, as the spread is.
+    """
     moved = np.moveaxis(values, axis, -1)
-    present = np.isfinite(moved)
+    present = ~np.isnan(moved)
     count = present.sum(axis=-1)
     some = np.maximum(count, 1)
-    mean = np.where(present, moved, 0.0).sum(axis=-1) / some
-    spread = np.where(present, (moved - mean[..., None]) ** 2, 0.0).sum(axis=-1) / np.maximum(count - 1, 1)
-    ordered = np.sort(np.where(present, moved, np.inf), axis=-1)
-    quantiles = [_quantile(ordered, count, level) for level in (0.1, 0.5, 0.9)]
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity, and beyond double precision
+        mean = np.where(present, moved, 0.0).sum(axis=-1) / some
+        spread = np.where(present, (moved - mean[..., None]) ** 2, 0.0).sum(axis=-1) / np.maximum(count - 1, 1)
+        ordered = np.sort(np.where(present, moved, np.inf), axis=-1)
+        quantiles = [_quantile(ordered, count, level) for level in (0.1, 0.5, 0.9)]
     gone = count == 0
     rows = [np.where(gone, np.nan, row) for row in (mean, np.where(count > 1, np.sqrt(spread), np.nan), *quantiles)]
     return np.moveaxis(np.stack([*rows, count.astype(np.float64)], axis=-1), -1, axis)
 
 
 def _quantile(ordered: np.ndarray, count: np.ndarray, level: float) -> np.ndarray:
-    """Linear interpolation between order statistics of the first `count` entries (NumPy's default definition)."""
+    """Linear interpolation between order statistics of the first `count` entries (NumPy's default definition); where one of the two is
+    infinite it is the quantile, but for places at the other one."""
     place = level * np.maximum(count - 1, 0)
     low = np.floor(place).astype(int)
     high = np.minimum(low + 1, np.maximum(count - 1, 0))
     # Where nobody is present the entries are infinite; the caller replaces the result by NaN.
     ends = [np.take_along_axis(ordered, place_of[..., None], axis=-1)[..., 0] for place_of in (low, high)]
     below, above = (np.where(count > 0, end, 0.0) for end in ends)
-    return below + (place - low) * (above - below)
+    part = place - low
+    weighted = np.where(np.isfinite(above - below), below + part * (above - below), (1 - part) * below + part * above)
+    return np.where((part == 0) | (below == above), below, weighted)

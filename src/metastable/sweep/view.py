@@ -18,15 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from metastable.errors import StoreError
 from metastable.stores import folders, storage_error
 from metastable.stores.files import PARTIAL
 from metastable.sweep.axes import Axis
 from metastable.sweep.journal import Entry
+from metastable.sweep.table import DONE, MEANINGS, STATUS, WAITING, Layout, Table, layout_of
 
 NAME = "results.zarr"
-STATUS = "task_status"
-WAITING, DONE, FAILED = 0, 1, 2
 FORMAT = "metastable-sweep-1"
 CHUNK_BYTES = 1 << 20
 """About how large the largest chunk of a variable is; a chunk holds at least one task."""
@@ -35,101 +33,45 @@ Chunk = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Variables of the results with their inner dims (those after the axes of the grid), and the sizes of these dims."""
-
-    variables: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Inner shape of a variable."""
-        return tuple(self.sizes[dim] for dim in self.variables[name])
-
-    def covers(self, other: Layout) -> bool:
-        """True when results of layout `other` fit into this one."""
-        return all(self.variables.get(name) == dims for name, dims in other.variables.items()) and all(
-            self.sizes.get(dim, -1) >= size for dim, size in other.sizes.items()
-        )
-
-
-def layout_of(entries: Iterable[Entry]) -> Layout:
-    """The smallest layout that holds all finished tasks; smaller results are padded with NaN."""
-    variables: dict[str, tuple[str, ...]] = {}
-    sizes: dict[str, int] = {}
-    for described in dict.fromkeys(entry.layout for entry in entries if entry.done):
-        for name, dims, shape, coordinate in described:
-            if coordinate:
-                continue
-            if variables.setdefault(name, dims) != dims:
-                raise StoreError(
-                    f"{name} has dims {dims} in one task and {variables[name]} in another; observe them apart"
-                )
-            for dim, size in zip(dims, shape):
-                sizes[dim] = max(size, sizes.get(dim, 0))
-    ordered = sorted(variables)
-    return Layout({name: variables[name] for name in ordered}, {dim: sizes[dim] for dim in sorted(sizes)})
-
-
-@dataclass(frozen=True)
 class View:
-    """A zarr store at `path` (or one of zarr's own, in memory) for the grid `axes`; `attributes` go to its root."""
+    """A zarr store at `path` that shows a table; `attributes` go to its root."""
 
-    path: Any
-    axes: tuple[Axis, ...]
-    layout: Layout
+    path: Path
+    table: Table
     attributes: Mapping[str, Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(len(axis) for axis in self.axes)
 
     @property
     def block(self) -> tuple[int, ...]:
         """Tasks per chunk along each axis: as many as `CHUNK_BYTES` hold, the last axis first."""
-        largest = max((8 * int(np.prod(self.layout.shape(name))) for name in self.layout.variables), default=8)
+        largest = max(
+            (8 * int(np.prod(self.table.layout.shape(name))) for name in self.table.layout.variables), default=8
+        )
         room = max(1, CHUNK_BYTES // max(largest, 8))
         block = []
-        for length in reversed(self.shape):
+        for length in reversed(self.table.shape):
             block.append(min(length, room))
             room = max(1, room // block[-1]) if block[-1] == length else 1
         return tuple(reversed(block))
 
     def chunk_of(self, number: int) -> Chunk:
         """The chunk in which task `number` lies."""
-        index = np.unravel_index(number, self.shape) if self.axes else ()
+        index = np.unravel_index(number, self.table.shape) if self.table.axes else ()
         return tuple(int(i) // size for i, size in zip(index, self.block))
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks."""
-        return _chunks(self.shape, self.block)
+        return _chunks(self.table.shape, self.block)
 
     def _region(self, chunk: Chunk) -> tuple[slice, ...]:
         return tuple(
-            slice(i * size, min((i + 1) * size, length)) for i, size, length in zip(chunk, self.block, self.shape)
+            slice(i * size, min((i + 1) * size, length)) for i, size, length in zip(chunk, self.block, self.table.shape)
         )
 
     # --------------------------------------------------------------------------------------------- contents
 
     def expected(self, chunk: Chunk, entries: Mapping[int, Entry]) -> dict[str, np.ndarray]:
         """What the chunk of every variable must hold, from the journal."""
-        region = self._region(chunk)
-        extent = tuple(part.stop - part.start for part in region)
-        blocks = {name: np.full(extent + self.layout.shape(name), np.nan) for name in self.layout.variables}
-        blocks[STATUS] = np.full(extent, WAITING, dtype=np.int8)
-        for inner in itertools.product(*(range(size) for size in extent)):
-            index = tuple(part.start + i for part, i in zip(region, inner))
-            number = int(np.ravel_multi_index(index, self.shape)) if self.axes else 0
-            entry = entries.get(number)
-            if entry is None:
-                continue
-            blocks[STATUS][inner] = DONE if entry.done else FAILED
-            if not entry.done:
-                continue
-            for variable in entry.read()[1]:
-                if not variable.coordinate:
-                    place = inner + tuple(slice(0, size) for size in variable.values.shape)
-                    blocks[variable.name][place] = variable.values
-        return blocks
+        return self.table.blocks(self._region(chunk), entries)
 
     def refresh(self, chunks: Iterable[Chunk], entries: Mapping[int, Entry]) -> int:
         """Make the chunks equal to the journal, writing only what differs; returns how many differed."""
@@ -137,7 +79,7 @@ class View:
 
         with zarr.config.set({"array.write_empty_chunks": True}):  # see `lost_chunk`
             group = zarr.open_group(self.path, mode="r+", zarr_format=2, use_consolidated=False)
-            arrays = {name: group[name] for name in (*self.layout.variables, STATUS)}
+            arrays = {name: group[name] for name in (*self.table.layout.variables, STATUS)}
         changed = 0
         for chunk in chunks:
             region = self._region(chunk)
@@ -178,75 +120,39 @@ class View:
         import zarr
 
         group = zarr.open_group(self.path, mode="r", zarr_format=2)
-        wanted = {axis.name: np.asarray(axis.labels) for axis in self.axes} | self._inner_coordinates(entries)
         return all(
             _equal(group[name], (), values) and not _lacks(self.path, group[name], ())
-            for name, values in wanted.items()
+            for name, values in self.table.coordinates(entries).items()
         )
 
     def create(self, entries: Mapping[int, Entry]) -> None:
         """Write the whole store beside its place and put it there, instead of one that may be there."""
         # Not flushed: after a power failure it is made again from the journal.
         with folders.new_folder(self.path, overwrite=True, durable=False) as place:
-            replace(self, path=place).write(entries)
+            self._write_frame(place, entries)
+            replace(self, path=place).refresh(self.chunks(), entries)
 
-    def write(self, entries: Mapping[int, Entry]) -> None:
-        """Write the whole store in its place, where there is none."""
-        self._write_frame(self.path, entries)
-        self.refresh(self.chunks(), entries)
-
-    def _write_frame(self, path: Any, entries: Mapping[int, Entry]) -> None:
+    def _write_frame(self, path: Path, entries: Mapping[int, Entry]) -> None:
         """Metadata and coordinates; variables are all NaN (no chunk is written for them)."""
         import zarr
 
         group = zarr.open_group(path, mode="w", zarr_format=2, attributes=dict(self.attributes))
-        names = tuple(axis.name for axis in self.axes)
-        for axis in self.axes:
-            _write_array(group, axis.name, (axis.name,), np.asarray(axis.labels))
-        for dim, values in self._inner_coordinates(entries).items():
-            _write_array(group, dim, (dim,), values)
-        status = np.full(self.shape, WAITING, dtype=np.int8)
-        meanings = {"flag_values": [WAITING, DONE, FAILED], "flag_meanings": "waiting done failed"}
-        _write_array(group, STATUS, names, status, chunks=self.block, attributes=meanings)
-        for name, dims in self.layout.variables.items():
-            inner = self.layout.shape(name)
+        for name, values in self.table.coordinates(entries).items():
+            _write_array(group, name, (name,), values)
+        status = np.full(self.table.shape, WAITING, dtype=np.int8)
+        _write_array(group, STATUS, self.table.names, status, chunks=self.block, attributes=MEANINGS)
+        for name in self.table.layout.variables:
+            inner = self.table.layout.shape(name)
             group.create_array(
                 name,
-                shape=self.shape + inner,
+                shape=self.table.shape + inner,
                 chunks=self.block + tuple(max(1, size) for size in inner),
                 dtype="float64",
                 fill_value=np.nan,
                 filters=_checked(),
-                attributes={"_ARRAY_DIMENSIONS": [*names, *dims]},
+                attributes={"_ARRAY_DIMENSIONS": list(self.table.dims(name))},
             )
         zarr.consolidate_metadata(path, zarr_format=2)
-
-    def _inner_coordinates(self, entries: Mapping[int, Entry]) -> dict[str, np.ndarray]:
-        """Coordinates of the inner dims that have one, from the first task whose result has the full size."""
-        from metastable.sweep.tasks import STATISTICS
-
-        found: dict[str, np.ndarray] = {}
-        wanted = dict(self.layout.sizes)
-        if "statistic" in wanted:
-            found["statistic"] = np.asarray(STATISTICS)
-            del wanted["statistic"]
-        for number in sorted(entries):
-            if not wanted:
-                break
-            entry = entries[number]
-            if not any(c and wanted.get(name) == shape[0] for name, _, shape, c in entry.layout):
-                continue
-            for variable in entry.read()[1]:
-                if variable.coordinate and wanted.get(variable.name) == variable.values.size:
-                    found[variable.name] = _coordinate(variable.name, variable.values)
-                    del wanted[variable.name]
-        return {dim: found[dim] for dim in self.layout.sizes if dim in found}
-
-
-def _coordinate(name: str, values: np.ndarray) -> np.ndarray:
-    """A coordinate in its own type: records hold all of them as floats, but members are whole numbers."""
-    whole = name == "member" and bool((values == np.round(values)).all())
-    return values.astype(np.int64 if whole else np.float64)
 
 
 def _equal(array: Any, region: tuple[slice, ...], block: np.ndarray) -> bool:
@@ -266,13 +172,9 @@ def _checked() -> list[Any]:
     return [CRC32()]
 
 
-def _lacks(path: Any, array: Any, chunk: Chunk) -> bool:
-    """True where a store on disk has no file for the chunk of tasks `chunk` of an array."""
-    return (
-        0 not in array.shape
-        and isinstance(path, Path)
-        and not (path / array.basename / _file_of(array, chunk)).exists()
-    )
+def _lacks(path: Path, array: Any, chunk: Chunk) -> bool:
+    """True where the store at `path` has no file for the chunk of tasks `chunk` of an array."""
+    return 0 not in array.shape and not (path / array.basename / _file_of(array, chunk)).exists()
 
 
 def _file_of(array: Any, chunk: Chunk) -> str:
@@ -341,27 +243,39 @@ def open_view(
 ) -> tuple[View, int | None] | None:
     """The store of a sweep, verified against the journal and repaired where it differs; None while nothing is done.
 
-    Returns the view and the number of chunks that had to be rewritten (None for a store that had to be made anew).
+    Returns the view and the number of chunks that had to be rewritten (None for a store that was damaged, or of an earlier version).
     """
     layout = layout_of(entries.values())
     if not layout.variables:
         shutil.rmtree(path, ignore_errors=True)
         return None
-    view = View(path, axes, layout, attributes)
+    view = View(path, Table(axes, layout), attributes)
     if view.sound(entries):
         return view, view.refresh(view.chunks(), entries)
+    before = _as_it_is(path, axes)
+    whole = before is not None and before.attributes.keys() == attributes.keys() and before.sound(entries)
     view.create(entries)
-    return view, None
+    return view, 0 if whole else None
 
 
-def in_memory(axes: tuple[Axis, ...], attributes: Mapping[str, Any], entries: Mapping[int, Entry]) -> Any:
-    """The dataset that the store of these entries would hold, all of it in memory."""
-    import xarray as xr
-    from zarr.storage import MemoryStore
-
-    view = View(MemoryStore(), axes, layout_of(entries.values()), attributes)
-    view.write(entries)
-    return xr.open_zarr(view.path, chunks=None).load()
+def _as_it_is(path: Path, axes: tuple[Axis, ...]) -> View | None:
+    """The view that a store was made by, if it shows this grid: another title and fewer variables, or places for them, are no damage.
+    None for a store that cannot be read, or of another format."""
+    try:
+        found = json.loads((path / ".zmetadata").read_text(encoding="utf-8"))["metadata"]
+        dims = {
+            name.partition("/")[0]: item["_ARRAY_DIMENSIONS"]
+            for name, item in found.items()
+            if name.endswith("/.zattrs")
+        }
+        inner = {name: tuple(held[len(axes) :]) for name, held in dims.items() if [name] != held and name != STATUS}
+        sizes = {dim: size for name in inner for dim, size in zip(dims[name], found[f"{name}/.zarray"]["shape"])}
+        sizes = {dim: sizes[dim] for held in inner.values() for dim in held}
+        layout = Layout({name: inner[name] for name in sorted(inner)}, {dim: sizes[dim] for dim in sorted(sizes)})
+        view = View(path, Table(axes, layout), found[".zattrs"])
+        return view if view.attributes["format"] == FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def sweep_up(folder: Path) -> None:

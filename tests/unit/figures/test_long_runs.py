@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import metastable as ms
+from metastable.analysis import MergeTree
 from metastable.figures import long_runs, style
 from metastable.figures.moments import sample
 
@@ -62,3 +63,34 @@ def test_a_tree_without_merges_is_its_branches():
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0", "1", "2"]
     assert ax.get_xlim()[1] >= 50.0
     assert "nothing merges: 3 clusters" in ax.get_title(loc="left")
+
+
+def test_bars_of_a_predicted_tree_are_decades_of_the_wait():
+    """They were decades of the time: where the wait is short they reached far before the moment that is predicted from."""
+    tree = MergeTree(
+        radius=0.1,
+        start_labels=np.arange(3),
+        final_labels=np.zeros(3, dtype=int),
+        time=np.array([1010.0, 3000.0]),
+        before=np.array([1000.0, 2900.0]),
+        child=np.array([2, 1]),
+        parent=np.array([1, 0]),
+        child_size=np.array([1, 2]),
+        parent_size=np.array([1, 1]),
+        refined=True,
+        uncertainty=np.array([0.3, 0.1]),
+        doubtful=np.array([False, False]),
+        t0=1000.0,
+    )
+    (ax,) = long_runs.draw_tree(tree).axes
+    bars = [line.get_xdata() for line in ax.lines if line.get_marker() == "|"]
+    np.testing.assert_allclose(
+        bars, [1000 + 10 * 10.0 ** np.array([-0.3, 0.3]), 1000 + 2000 * 10.0 ** np.array([-0.1, 0.1])]
+    )
+
+
+def test_a_predicted_tree_knows_its_moment(cascade):
+    run, _ = cascade
+    tree = run.predict_merges(100.0)
+    assert (tree.t0, ms.merge_tree(run, radius=0.1).t0) == (100.0, 0.0)
+    assert (tree.time > 100.0).all()

@@ -206,6 +206,31 @@ def test_mistakes(folder, arguments, message):
     assert not (folder / "x").exists()
 
 
+def own_observable(folder, body):
+    """A small sweep with an observable of one's own, in a module beside it."""
+    folder.joinpath("mine.py").write_text(f"import os\ndef it(x):\n    {body}\n")
+    text = TEXT.replace("[observe.mean_cosine]", "[observe.it]\nkind = 'mine:it'").replace("mean_cosine", "it")
+    folder.joinpath("own.toml").write_text(text)
+    return command("own.toml", "--dry-run", cwd=folder)
+
+
+def test_a_trial_that_kills_its_process_takes_nobody_with_it(tmp_path):
+    """The whole command died of the estimate."""
+    process = own_observable(tmp_path, "os._exit(9)")
+    text, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, text
+    assert "no estimate: a trial ended its process" in " ".join(text.split())
+
+
+def test_who_knows_better_than_the_trials_is_told_how_to_go_on(tmp_path):
+    process = own_observable(tmp_path, "return [1, 2][x.size]")
+    text, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2, text
+    said = " ".join(text.split())
+    assert "all 8 trials failed; the first: a trial at mask = causal, beta = 1 failed" in said
+    assert "without trials: --calibrate 0" in said
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no groups of processes to send Ctrl-C to there")
 def test_ctrl_c_and_go_on(folder):
     """Interrupted on two workers, finished in the plain loop: the same bytes as one undisturbed run."""

@@ -62,7 +62,7 @@ def test_draws_are_averaged_like_members(results):
     assert np.allclose(phase.reduce_members(draws).mean, results.mean("member") + 1.0, equal_nan=True)
     assert phase.reduce_members(draws, keep=("draw",)).mean.sizes["draw"] == 2
     page = phase.phase_figure(draws, x="beta", at={"time": 0.9}, title="both")
-    assert page._suptitle.get_text() == "both: $t$ = 1"
+    assert page._suptitle.get_text() == "both: $t$ = 1 (nearest to 0.9)"
 
 
 def test_statistics_are_drawn_like_members(results):
@@ -147,8 +147,9 @@ def test_mistakes_are_named(results):
 def test_a_band_of_statistics_averaged_over_draws_says_so(results):
     """Each draw's own quantiles were averaged under the name of those over all members."""
     mean = results.mean("member")
-    kept = xr.concat([mean, mean - 1.0, mean + 1.0], dim=xr.DataArray(["mean", "q10", "q90"], dims="statistic"))
-    draws = xr.concat([kept, kept + 1.0], dim="draw")
+    labels = xr.DataArray(["mean", "q10", "q90", "count"], dims="statistic")
+    kept = xr.concat([mean, mean - 1.0, mean + 1.0, xr.full_like(mean, 20.0)], dim=labels)
+    draws = xr.concat([kept, kept], dim="draw")
     assert phase.reduce_members(kept).band == "10 % to 90 %\nof members"
     assert phase.reduce_members(draws).band == "10 % to 90 %\nof members,\nmean over draws"
     assert phase.reduce_members(xr.concat([results, results + 1.0], dim="draw")).band == "10 % to 90 %\nof members"
@@ -160,7 +161,7 @@ def test_a_band_of_statistics_averaged_over_draws_says_so(results):
 def test_a_picture_says_how_many_members_stopped_early(results):
     said = "12 members of the sweep stopped early"
     curves = {"x": "beta", "kind": "curves", "at": {"time": 0.9}, "title": "trial"}
-    assert phase.phase_figure(results, **curves)._suptitle.get_text() == "trial: $t$ = 1"
+    assert phase.phase_figure(results, **curves)._suptitle.get_text() == "trial: $t$ = 1 (nearest to 0.9)"
     array = results.assign_attrs(unfinished=12)
     assert said in phase.phase_figure(array, **curves)._suptitle.get_text()
     assert said in phase.phase_figure(array)._suptitle.get_text()
@@ -178,7 +179,7 @@ def test_a_picture_tells_members_that_failed_from_those_that_stopped(results):
     }
     for (early, failed), words in said.items():
         page = phase.phase_figure(results.assign_attrs(unfinished=early, failed=failed))
-        assert page._suptitle.get_text() == words
+        assert page._suptitle.get_text().replace("\n", " ") == words
 
 
 # --------------------------------------------------------------------------------------- sweeps that are not finished
@@ -264,3 +265,160 @@ def test_bands_of_what_tokens_have_each_are_over_members():
     alone = phase.reduce_members(array.isel(member=0))
     np.testing.assert_array_equal(alone.low, alone.high)
     assert phase.reduce_members(array.rename(member="draw")).band == "10 % to 90 %\nof draws,\nmean over tokens"
+
+
+# ------------------------------------------------------------------------------------------------- axes in any order
+
+
+GROWN = (4.0, 16.0, 64.0, 256.0, 8.0, 32.0, 128.0)
+"""A grid that was grown at its end."""
+AXES = {
+    "grown": GROWN,
+    "falling": tuple(sorted(GROWN, reverse=True)),
+    "even": (3.0, 1.0, 4.0, 2.0, 5.0),
+    "even and falling": (5.0, 4.0, 3.0, 2.0, 1.0),
+}
+
+
+@pytest.fixture(params=AXES.values(), ids=AXES)
+def mixed(request):
+    """A quantity that says where it was measured: beta + time / 1000, and three members around it; the numbers in any order."""
+    beta, time = np.array(request.param), np.array([100.0, 1.0, 10.0, 1000.0])
+    values = beta[:, None, None] + time[None, :, None] / 1000 + np.array([-0.1, 0.0, 0.1])
+    coords = {"beta": beta, "time": time}
+    return xr.DataArray(values, dims=("beta", "time", "member"), coords=coords, name="it")
+
+
+def test_every_cell_of_a_map_stands_at_its_values(mixed):
+    """Rows were painted over by others."""
+    mesh = phase.phase_figure(mixed, x="time", y="beta").axes[0].collections[0]
+    corners = mesh.get_coordinates()
+    across, up = corners[0, :, 0], corners[:, 0, 1]
+    assert (np.diff(across) > 0).all()
+    assert (np.diff(up) > 0).all()
+    cells = np.asarray(mesh.get_array()).reshape(len(up) - 1, len(across) - 1)
+    for beta in mixed.beta.values:
+        for time in mixed.time.values:
+            row, column = np.searchsorted(up, beta) - 1, np.searchsorted(across, time) - 1
+            assert cells[row, column] == pytest.approx(beta + time / 1000)
+
+
+def test_every_point_of_a_curve_stands_at_its_value(mixed):
+    """Curves and bands zigzagged."""
+    (ax,) = phase.phase_figure(mixed, x="beta", kind="curves", at={"time": 100.0}).axes
+    dots = next(line for line in ax.lines if line.get_marker() == "o")
+    assert dots.get_xdata().tolist() == sorted(mixed.beta.values)
+    np.testing.assert_allclose(dots.get_ydata(), dots.get_xdata() + 0.1)
+    for line in ax.lines:
+        assert (np.diff(line.get_xdata()) > 0).all()
+        assert (np.abs(line.get_ydata() - 0.1 - line.get_xdata()) < 0.1).all()
+
+
+def test_curves_of_a_family_keep_their_names_and_colours_in_order(mixed):
+    page = phase.phase_figure(mixed, x="time", kind="curves")
+    named = [line for line in page.axes[0].lines if not line.get_label().startswith("_")]
+    labels = [float(line.get_label()) for line in named]
+    assert labels == sorted(mixed.beta.values)
+    for line, beta in zip(named, labels):
+        assert line.get_xdata().tolist() == [1.0, 10.0, 100.0, 1000.0]
+        np.testing.assert_allclose(line.get_ydata(), beta + line.get_xdata() / 1000)
+    expected = style.sequence_map()(np.linspace(0, 0.9, len(labels)))
+    np.testing.assert_array_equal([line.get_color() for line in named], expected)
+
+
+def test_panels_are_in_order(mixed):
+    several = mixed * xr.DataArray([3.0, 1.0, 2.0], dims="level", coords={"level": [3.0, 1.0, 2.0]})
+    page = phase.phase_figure(several, x="time", y="beta")
+    assert [ax.get_title(loc="left")[-9:] for ax in page.axes[:3]] == ["level = 1", "level = 2", "level = 3"]
+    tops = [float(ax.collections[0].get_array().max()) for ax in page.axes[:3]]
+    assert tops == pytest.approx([factor * float(mixed.mean("member").max()) for factor in (1.0, 2.0, 3.0)])
+
+
+def test_a_place_is_found_in_any_order(mixed):
+    for beta in mixed.beta.values:
+        assert phase.select(mixed, {"beta": str(beta)}).beta == beta
+
+
+def test_axes_that_neither_rise_nor_fall_are_not_drawn():
+    ax = style.figure()[1]
+    with pytest.raises(InvalidInputError, match="must rise, or fall"):
+        phase.draw_phase(ax, [1.0, 2.0], [1.0, 3.0, 2.0], np.zeros((3, 2)))
+    with pytest.raises(InvalidInputError, match="must rise, or fall"):
+        phase.draw_family(ax, [1.0, 3.0, 2.0], np.zeros((1, 3)))
+    mesh = phase.draw_phase(ax, [1.0, 2.0], [3.0, 2.0], [[1.0, 2.0], [3.0, 4.0]])
+    assert mesh.get_coordinates()[:, 0, 1].tolist() == [3.5, 2.5, 1.5]
+
+
+# -------------------------------------------------------------------------------------------------- what is said
+
+
+def test_places_that_were_not_asked_for_are_said_or_refused(results):
+    """Beta = 900 was silently drawn at 256."""
+    page = phase.phase_figure(results, x="time", kind="curves", at={"beta": 30.0})
+    assert page._suptitle.get_text() == r"$\beta$ = 32 (nearest to 30)"
+    page = phase.phase_figure(results, x="time", kind="curves", at={"beta": "16", "mask": "full"})
+    assert page._suptitle.get_text() == r"$\beta$ = 16, mask = full"
+    for asked in (900.0, 0.0, float("nan"), "many"):
+        with pytest.raises(InvalidInputError, match=r"beta has no value .*; it has 4.0, .*256.0"):
+            phase.phase_figure(results, at={"beta": asked})
+    with pytest.raises(InvalidInputError, match=r"time has no value '1e9'; it has 1.0, .*, \.\.\., 1000000.0"):
+        phase.phase_figure(results, at={"time": "1e9"})
+
+
+def test_colours_that_cannot_be_logarithmic_say_so(results):
+    """They were linear without a word."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    page = phase.phase_figure(results, log=True)
+    assert isinstance(page.axes[0].collections[0].norm, LogNorm)
+    assert page._suptitle is None
+    page = phase.phase_figure(results - 1.0, log=True)
+    assert type(page.axes[0].collections[0].norm) is Normalize
+    assert page._suptitle.get_text() == "colours are linear, not logarithmic: some values are not above 0"
+    page = phase.phase_figure(results - 1.0, x="time", kind="curves", at={"beta": 4.0}, log=True)
+    assert (
+        page._suptitle.get_text()
+        .replace("\n", " ")
+        .endswith("values that are not above 0 have no place on the logarithmic axis")
+    )
+
+
+def test_names_are_not_joined(results):
+    """Lines and bands went from one name to the next, as if there were something between."""
+    page = phase.phase_figure(results.isel(beta=[0, 1]), x="mask", kind="curves", at={"time": 1.0})
+    (ax,) = page.axes
+    assert {line.get_linestyle() for line in ax.lines} == {"None"}
+    assert len(ax.collections) == 2
+    for row, (line, bars) in enumerate(zip(ax.lines, ax.collections)):
+        part = results.isel(beta=row, time=0)
+        np.testing.assert_allclose(line.get_ydata(), part.mean("member"))
+        assert np.round(line.get_xdata()).tolist() == [0.0, 1.0]
+        ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+        np.testing.assert_allclose(ends, part.quantile([0.1, 0.9], "member").transpose("mask", "quantile"))
+    assert page.legends[0].get_texts()[-1].get_text() == "10 % to 90 %\nof members"
+
+
+def test_long_headings_and_titles_are_broken_between_words(results):
+    """They made the page twice as wide, and parted names from their values."""
+    page = phase.phase_figure(results, title=" ".join(["a sweep with many words"] * 10))
+    page.canvas.draw()
+    assert page._suptitle.get_window_extent().width < page.bbox.width
+    page = phase.phase_figure(results, x="beta", kind="curves", at={"time": 1.0}, title=" ".join(["many words"] * 10))
+    page.canvas.draw()
+    assert not page._suptitle.get_window_extent().overlaps(page.legends[0].get_window_extent())
+    kinds = [f"long_{name}(tau=1.0)" for name in "abc"]
+    panels = xr.concat([results.sel(mask="full")] * 3, dim=xr.DataArray(kinds, dims="norm", name="norm"))
+    page = phase.phase_figure(panels)
+    for ax, name in zip(page.axes, kinds):
+        assert ax.get_title(loc="left").endswith(f"norm = {name}")
+
+
+def test_draws_count_by_the_members_that_are_left():
+    """The mean over draws of which many members had failed was one over the means of draws."""
+    labels = ["mean", "q10", "q90", "count"]
+    draws = [[[1.0, 0.0, 2.0, 30.0]], [[5.0, 4.0, 6.0, 10.0]], [[np.nan, np.nan, np.nan, 0.0]]]
+    array = xr.DataArray(draws, dims=("draw", "beta", "statistic"), coords={"statistic": labels})
+    reduced = phase.reduce_members(array)
+    assert reduced.mean.values.tolist() == [2.0]
+    assert (reduced.low.values.tolist(), reduced.high.values.tolist()) == ([2.0], [4.0])
+    assert np.isnan(phase.reduce_members(array.isel(draw=[2])).mean.values).all()

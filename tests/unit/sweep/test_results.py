@@ -9,7 +9,7 @@ import xarray as xr
 import zarr
 
 from metastable import sweep as sweeps
-from metastable.errors import StoreError
+from metastable.errors import StoreError, UnreadJournalWarning
 from metastable.stores import locks, write_file
 from metastable.sweep import journal, results
 from metastable.sweep import view as views
@@ -27,6 +27,13 @@ def contents(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(locks.NAME)
     }
+
+
+def damage(segment):
+    """Change a bit in the middle of a file of the journal."""
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(bytes(data))
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +98,12 @@ def test_a_copy_of_the_results_without_their_journal(killed, keep):
 
 def test_a_damaged_journal_takes_nothing_from_the_store(killed):
     """Nor does what it has beyond the store come without what was lost: the store is opened as it is, and somebody is told."""
-    segment = min((killed / JOURNAL).glob("*.segment"))
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(bytes(data))
+    damage(min((killed / JOURNAL).glob("*.segment")))
     assert sweeps.status(killed).done < 12
-    with pytest.warns(UserWarning, match=r"may lack tasks of the journal \(\d tasks of the store cannot be read"):
+    with pytest.warns(
+        UnreadJournalWarning, match=r"may lack tasks of the journal \(\d tasks of the store cannot be read"
+    ):
         assert done_tasks(sweeps.open_results(killed)) == HELD
-
-
-def damage(segment):
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(bytes(data))
 
 
 def test_words_for_people_are_no_other_sweep(whole, tmp_path):
@@ -131,7 +131,7 @@ def test_a_retried_task_whose_record_is_lost_is_done_in_the_store(tmp_path, monk
     held = {number: entry for number, entry in entries.items() if number != lacking}
     views.open_view(folder / views.NAME, sweep.axes, attributes_of(sweep), held)
     damage(retried)
-    with pytest.warns(UserWarning, match="opened as it is"):
+    with pytest.warns(UnreadJournalWarning, match="opened as it is"):
         assert done_tasks(sweeps.open_results(folder)) == 11
 
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_read_beside_a_store_loses_nothing_of_it(killed, fault):
         segment = min((killed / JOURNAL).glob("*.segment"))
         segment.unlink()
         segment.mkdir()
-    with pytest.warns(UserWarning, match="opened as it is"):
+    with pytest.warns(UnreadJournalWarning, match="opened as it is"):
         assert done_tasks(sweeps.open_results(killed)) == HELD
 
 
@@ -159,7 +159,7 @@ def test_a_journal_that_is_tidied_while_somebody_reads_it(killed, monkeypatch):
         return found
 
     monkeypatch.setattr(journal, "read", read)
-    with pytest.warns(UserWarning, match="opened as it is"):
+    with pytest.warns(UnreadJournalWarning, match="opened as it is"):
         assert done_tasks(sweeps.open_results(killed)) == HELD
     for segment in (killed / JOURNAL).glob("*.aside"):
         segment.rename(segment.with_suffix(".segment"))
@@ -185,6 +185,87 @@ def test_members_that_stopped_early_are_those_of_the_tasks_at_hand(tmp_path):
         assert sweeps.status(folder).unfinished == 9 * 5
         write_file(folder / DESCRIPTION, toy.small_sweep(grid={**sweep.grid, "beta": [1.0, 2.0]}).to_toml().encode())
         assert sweeps.status(folder).unfinished == 3 * 5 == sweeps.open_results(folder)["clusters"].attrs["unfinished"]
+
+
+def early_and_failed(task):
+    """All members run out of steps at beta = 1, none at beta = 2, and others cannot be measured."""
+    beta, number = task.model["beta"], task.members if task.model["beta"] != 2.0 else 0
+    told = {"max_steps": number} if beta == 1.0 else {"failed": number} if number else {}
+    return toy.execute(task).assign(unfinished=number).assign_attrs(early=json.dumps(told))
+
+
+def test_members_that_failed_are_those_of_the_tasks_at_hand(tmp_path):
+    """A grid that shrank had the failed members of the tasks that it no longer has."""
+    folder, sweep = tmp_path / "sweep", toy.small_sweep()
+    sweep.run(folder, workers=0, execute=early_and_failed)
+    told = sweeps.open_results(folder)["clusters"].attrs
+    assert (told["unfinished"], told["failed"]) == (9 * 5, 6 * 5)
+    smaller = toy.small_sweep(grid={**sweep.grid, "beta": [1.0, 2.0]})
+    smaller.run(folder, workers=0, execute=early_and_failed, extend=True)
+    assert sweeps.open_results(folder)["clusters"].attrs == {"unfinished": 3 * 5}
+    assert sweeps.status(folder).early == {"max_steps": 3 * 5}
+
+
+def test_a_finished_store_is_opened_where_only_the_journal_knows_who_failed(tmp_path):
+    """The store was whole, and refused."""
+    folder, sweep = tmp_path / "sweep", toy.small_sweep()
+    sweep.run(folder, workers=0, execute=early_and_failed)
+    segment = min((folder / JOURNAL).glob("*.segment"))
+    segment.unlink()
+    segment.mkdir()
+    with pytest.warns(UnreadJournalWarning, match="could not be drawn or measured is not known"):
+        found = sweeps.open_results(folder)
+    assert done_tasks(found) == 12
+    assert found["clusters"].attrs == {"unfinished": 9 * 5}
+
+
+def said_by_a_run(folder, sweep, execute=toy.execute):
+    """What the next run says of a folder."""
+    lines = []
+    sweep.run(folder, workers=0, execute=execute, say=lines.append)
+    return lines
+
+
+def test_another_title_is_no_alarm(whole, tmp_path):
+    """The store was said to be of another version, or damaged."""
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    assert said_by_a_run(folder, toy.small_sweep(name="another title")) == []
+    assert sweeps.open_results(folder).attrs["title"] == "another title"
+
+
+def test_a_store_that_was_killed_before_it_grew_is_no_alarm(tmp_path):
+    """Later tasks have more places, and another variable."""
+
+    def growing(task):
+        found = toy.execute(task)
+        number = int(task.model["beta"])
+        cells = (("member", "cell"), np.ones((task.members, number)))
+        return found.assign(cells=cells) if number > 1 else found
+
+    sweep, folder = toy.small_sweep(), tmp_path / "sweep"
+    sweep.run(folder, workers=0, execute=growing)
+    for held in (1, 2):
+        left_behind(folder, sweep, held)
+        assert said_by_a_run(folder, sweep, growing) == []
+        assert xr.open_zarr(folder / views.NAME).sizes["cell"] == 4
+
+
+@pytest.mark.parametrize("fault", ["format", "attribute", "metadata", "coordinate"])
+def test_a_store_that_is_damaged_or_foreign_is_an_alarm(whole, tmp_path, fault):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    place = folder / views.NAME
+    if fault in ("format", "attribute"):
+        group = zarr.open_group(place, mode="r+", zarr_format=2, use_consolidated=False)
+        group.attrs.update({"format": "another"} if fault == "format" else {"colour": "red"})
+        zarr.consolidate_metadata(place, zarr_format=2)
+    elif fault == "metadata":
+        (place / "clusters" / ".zarray").write_text("{}", encoding="utf-8")
+    else:
+        (place / "beta" / "0").write_bytes(b"nothing that a codec reads")
+    assert any("or damaged, and was made anew" in line for line in said_by_a_run(folder, toy.small_sweep()))
+    xr.testing.assert_identical(sweeps.open_results(folder).load(), sweeps.open_results(whole).load())
 
 
 def test_a_store_of_an_earlier_layout_is_no_damage(whole, tmp_path):

@@ -6,7 +6,9 @@ import pytest
 import metastable as ms
 from metastable.errors import StoreError, SweepError
 from metastable.sweep import expressions, families
+from metastable.sweep.store import DESCRIPTION
 from metastable.sweep.tasks import run_ensemble
+from tests.unit.sweep import toy
 from tests.unit.sweep.toy import small_sweep
 
 TEXT = """
@@ -128,6 +130,8 @@ class TestRanges:
             {"range": [0, 1], "count": 3, "step": 1},
             {"log_range": [0, 1], "count": 3},
             {"range": [0, 1], "count": 0},
+            {"range": [1, 3], "count": 1},
+            {"log_range": [1, 3], "count": 1},
             {"from": 0},
             [1.0, 1.0],
         ],
@@ -296,3 +300,21 @@ def test_levels_and_cells_are_the_same_all_over_the_grid(tmp_path):
         cells.run(tmp_path / "cells", workers=0)
     assert not (tmp_path / "cells").exists()
     ms.Sweep(grid={"tokens": [4, 6]}, observe={"density": {"cells": 8}, "cosine_quantiles": {}}, **common).check()
+
+
+def test_a_key_of_plot_that_nobody_knows_is_refused_before_anything_runs():
+    """It was refused when the results were drawn."""
+    sweep = small_sweep(plot={"colour": "red"})
+    with pytest.raises(SweepError, match=r"\[plot\] has no key 'colour'; its keys are: variable, x, y"):
+        sweep.check()
+    small_sweep(plot={"x": "beta", "contours": [2.0]}).check()
+
+
+def test_a_stored_sweep_of_half_a_range_can_be_read(tmp_path):
+    """Earlier versions took `count = 1` of a range for its first number."""
+    sweep = small_sweep(grid={"beta": {"range": [1.0, 1.0], "count": 1}})
+    folder = sweep.run(tmp_path / "sweep", workers=0, execute=toy.execute).folder
+    text = (folder / DESCRIPTION).read_text(encoding="utf-8")
+    assert text.count("1.0,\n    1.0,") == 1
+    (folder / DESCRIPTION).write_text(text.replace("1.0,\n    1.0,", "1.0,\n    3.0,"), encoding="utf-8")
+    assert ms.sweep.status(folder).total == 1

@@ -6,6 +6,8 @@ import os
 import shutil
 import time
 import warnings
+from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,6 +179,30 @@ def test_statistics_instead_of_members(tmp_path):
     assert here.sel(statistic="std").values == pytest.approx(values.std(axis=0, ddof=1))
     for name, level in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
         assert here.sel(statistic=name).values == pytest.approx(np.quantile(values, level, axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_statistics_count_infinite_members():
+    """They were dropped without a word: mean 1, spread 0, and one member fewer in the count."""
+    inf, nan = np.inf, np.nan
+    rows = {
+        (1.0, 1.0, inf, 1.0, 1.0, nan): (inf, nan, 1.0, 1.0, inf, 5.0),
+        (-inf, 1.0, 2.0, nan, nan, nan): (-inf, nan, -inf, 1.0, 1.8, 3.0),
+        (-inf, inf, nan, nan, nan, nan): (nan, nan, nan, nan, nan, 2.0),
+        (inf, inf, inf, nan, nan, nan): (inf, nan, inf, inf, inf, 3.0),
+        (inf, nan, nan, nan, nan, nan): (inf, nan, inf, inf, inf, 1.0),
+    }
+    found = tasks.statistics(np.array(list(rows)), 1)
+    np.testing.assert_allclose(found, list(rows.values()))
+
+
+@pytest.mark.filterwarnings("error")
+def test_statistics_of_finite_members_are_those_of_numpy():
+    values = np.random.default_rng(0).standard_normal((7, 23))
+    found = tasks.statistics(values, 1)
+    np.testing.assert_allclose(found[:, 0], values.mean(1), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(found[:, 1], values.std(1, ddof=1), rtol=1e-13)
+    np.testing.assert_allclose(found[:, 2:5].T, np.quantile(values, [0.1, 0.5, 0.9], axis=1), rtol=1e-13, atol=1e-15)
 
 
 def test_statistics_leave_out_failed_members():
@@ -396,6 +422,37 @@ def test_estimate():
     per_member = 3 + 1
     assert found.bytes == pytest.approx(2 * 12 * 8 * (400 * (per_member + 1) + 3), rel=0.01)
     assert found.wall_seconds(4) == pytest.approx(found.seconds / 4)
+
+
+def test_long_trials_run_once():
+    """The first one ran once more, for the time that compilation had taken."""
+    members = []
+
+    def counted(task):
+        members.append(task.members)
+        return toy.execute(task)
+
+    sweeps.estimate(small_sweep(members=400), counted, seconds=0.0)
+    assert members == [1]
+
+
+def test_compilation_is_no_part_of_an_estimate(monkeypatch):
+    """By a clock of our own: a trial of one second, in which something is compiled for a hundred more."""
+    from numba.core import event
+
+    now = [0.0]
+    estimating = import_module("metastable.sweep.estimate")
+    monkeypatch.setattr(estimating, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(event, "timer", lambda: now[0])
+
+    def compiled(task):
+        with event.trigger_event("numba:compile"):
+            now[0] += 100.0
+        now[0] += 1.0
+        return toy.execute(task)
+
+    found = sweeps.estimate(small_sweep(members=400), compiled, seconds=0.5)
+    assert (found.sampled, found.dearest, found.seconds) == (1, 400.0, 12 * 400.0)
 
 
 def test_no_time_stands_still(finished):
