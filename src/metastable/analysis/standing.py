@@ -241,7 +241,7 @@ class Clusters:
 
         if len(path.begin) == 0:  # nothing moves
             stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
-            return tree_of_rest(self.radius, stands)
+            return tree_of_rest(self.radius, stands, self.t0)
         tree = tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)
         known = path.code in (leaders.ONE_LEFT, leaders.STILL, leaders.REACHED)
         return tree if known else replace(tree, until=self.t0 + path.end / self.pace)

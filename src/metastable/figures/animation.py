@@ -41,8 +41,8 @@ HOLD = 1.0
 MOMENTS = 300
 """Moments of the density beside a film of many tokens."""
 BIN, STACK, REACH = 0.05, 0.035, 0.7
-"""Piles of dots on the circle: radians within which dots are one pile, the step from dot to dot, and how far out the highest pile of the
-film goes at the most (steps are smaller then)."""
+"""Piles of dots on the circle: radians within which dots are one pile, the step from dot to dot, and how far out the highest pile of
+the film goes at the most (steps are smaller then)."""
 BALL = "#f3f4f5"
 """The ball in the middle of its shades: the colour of what is wholly behind it."""
 
