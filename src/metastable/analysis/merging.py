@@ -103,11 +103,12 @@ class MergeTree(_checks.LockedArrays):
 
     def _repr_html_(self) -> str:
         left = int(self.final_labels.max()) + 1
+        begin = f"t = {self.t0:.6g}" if self.t0 > 0 else "the start"
         last = [f"{c} into {p} at t = {t:.4g}" for c, p, t in zip(self.child[-3:], self.parent[-3:], self.time[-3:])]
         facts = {
             "tokens": f"{self.tokens}, linked closer than {self.radius:.3g}",
             "merges": f"{len(self)}" + (f", t = {self.time[0]:.3g} to {self.time[-1]:.3g}" if len(self) else ""),
-            "clusters": f"{int(self.start_labels.max()) + 1} at {f't = {self.t0:.6g}' if self.t0 > 0 else 'the start'}, {left} at the end",
+            "clusters": f"{int(self.start_labels.max()) + 1} at {begin}, {left} at the end",
             "last merges": "; ".join(last),
             "times": "refined on dense output" if self.refined else "of saved moments: merged between before and time",
         }
@@ -147,7 +148,8 @@ class MergeTree(_checks.LockedArrays):
         """Clusters at time t, numbered by first token, shape (n,): tokens that have met for good by then.
 
         Tokens that are near each other at t but part later are apart here, although `cluster_labels` of the state, which sees
-        distances only, puts them together. So at the time of the state a predicted tree can have more clusters than the state. Times before `t0` are refused.
+        distances only, puts them together. So at the time of the state a predicted tree can have more clusters than the state. Times
+        before `t0` are refused.
         """
         t = _checks.number(t, "t", 0.0)
         self._check_known(t)
@@ -160,8 +162,8 @@ class MergeTree(_checks.LockedArrays):
         """Refuse times before the tree begins."""
         if t < self.t0:
             raise TimeError(
-                f"this tree knows the clusters from t = {self.t0:.6g} on, and nothing of t = {t:.6g}; what came before is in the tree of a "
-                "run that begins earlier, metastable.merge_tree(run)"
+                f"this tree knows the clusters from t = {self.t0:.6g} on, and nothing of t = {t:.6g}; what came before is in "
+                "the tree of a run that begins earlier, metastable.merge_tree(run)"
             )
 
     def linkage(self, height: Literal["time", "log10"] = "time", unmerged: float = math.inf) -> FloatArray:

@@ -84,7 +84,7 @@ def test_branches_are_as_wide_as_clusters_are_large_at_each_time():
 
 
 def test_a_predicted_tree_begins_where_it_knows_and_a_tree_says_when_its_clusters_are_left(cascade):
-    run, tree = cascade
+    run, _ = cascade
     first = float(run.predict_merges(20.0).time[0])
     late = ms.predict_merges(run.at(0.9 * first), run.model, 0.9 * first)
     (ax,) = late.plot().axes
