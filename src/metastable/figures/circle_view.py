@@ -192,11 +192,14 @@ def draw_world_counts(
 ) -> Any:
     """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
 
-    Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
+    Coloured by its logarithm; what is zero stays blank, and of cells that share a pixel the fullest is seen. `relative`: numbers are
+    densities, 1 uniform, and need not be whole.
     `gaps`, True or one answer for each two moments (m - 1,): the moments are all that is known, so each is a strip no wider than
     1/80 of the picture, ticked above, and what lies between is hatched. Returns the image, for a colour bar.
     """
     from matplotlib.colors import LogNorm
+
+    from metastable.figures.counts_image import CountsImage
 
     t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
     gaps = np.broadcast_to(np.asarray(gaps, dtype=bool), max(0, t.size - 1))
@@ -207,14 +210,9 @@ def draw_world_counts(
     edges, owner = _columns(t, log, gaps)
     numbers = np.where(owner[:, None] >= 0, numbers[owner], 0.0)
     norm = LogNorm(min(0.1, 0.5 * top), max(1.5, top), clip=True) if relative else LogNorm(1.0, max(2.0, top))
-    image = ax.pcolormesh(
-        edges,
-        np.linspace(-np.pi, np.pi, numbers.shape[1] + 1),
-        np.ma.masked_less_equal(numbers.T, 0.0),
-        cmap=style.density_map(),
-        norm=norm,
-        rasterized=True,
-    )
+    arcs = np.linspace(-np.pi, np.pi, numbers.shape[1] + 1)
+    image = CountsImage(ax, (edges, arcs), numbers.T, cmap=style.density_map(), norm=norm, zorder=1.0)
+    ax.add_image(image)
     _axes_of_angle_and_time(ax, t, log)
     for first, last, empty in zip(edges[:-1], edges[1:], owner < 0):
         if empty:
