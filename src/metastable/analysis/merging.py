@@ -308,8 +308,8 @@ def tree_of_film(film: Any, window: float = WINDOW, resolution: float = 1e-9) ->
 
     reader = _rewind.rewind if isinstance(film, Film) else _rewind.rewind_path
     merges, start, final = reader(film, window, resolution)
-    span = (float(_rewind.time_of(film, moment)) for moment in ((0, 0.0), (len(film.start) - 1, 1.0)))
-    return _as_tree(merges, film.radius, start, final, refined=True, known=(*span,))
+    begin, end = (float(_rewind.time_of(film, moment)) for moment in ((0, 0.0), (len(film.start) - 1, 1.0)))
+    return _as_tree(merges, film.radius, start, final, refined=True, known=(begin, end))
 
 
 def _as_tree(

@@ -191,7 +191,7 @@ def _start(
     number = table.get("seed", 0) if seed is None else seed
     if (count is None) == (points is None):
         raise InvalidInputError("say where the tokens start: either --tokens N (uniform on the sphere) or --start FILE")
-    return sphere.uniform(count, dim=dim, seed=number) if points is None else points, number
+    return points if count is None else sphere.uniform(count, dim=dim, seed=number), number
 
 
 def _columns(points: Any) -> int | None:
@@ -232,16 +232,17 @@ def _model(table: dict, numbers: dict, matrices: dict, variants: dict, columns: 
             table[family] = read_variant(family, text)
     if "dim" not in table:
         table["dim"] = DEFAULT_DIM if columns is None else columns
-        _check_sizes({name: table[name] for name, text in matrices.items() if text is not None}, table["dim"], columns)
+        _check_sizes({name: table[name] for name, text in matrices.items() if text is not None}, columns)
     if "beta" not in table and "heads" not in table:
         raise ModelError("the model needs beta; give --beta 64 or a TOML file with a [model] table")
     return Attention.from_dict(table)
 
 
-def _check_sizes(matrices: dict[str, Any], dim: int, columns: int | None) -> None:
-    """Refuse matrices of flags that are not as large as a dimension which nobody gave."""
+def _check_sizes(matrices: dict[str, Any], columns: int | None) -> None:
+    """Refuse matrices of flags that are not as large as the dimension where nobody gave one: `columns` of a file, or the default."""
+    dim = DEFAULT_DIM if columns is None else columns
     for name, matrix in matrices.items():
-        size = len(matrix[-1]) if matrix and isinstance(matrix[-1], list) else dim
+        size = len(matrix[-1]) if isinstance(matrix, list) and matrix and isinstance(matrix[-1], list) else dim
         if size != dim:
             whose = "unless told otherwise" if columns is None else "in the file of --start"
             hint = f"give --dim {size} (-d {size})" if columns is None else f"give a matrix for {dim}"

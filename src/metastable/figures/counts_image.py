@@ -29,8 +29,9 @@ class CountsImage(AxesImage):
     def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
         """The pixels (height, width, 4) of the axes, where they begin, and how they are turned: not at all."""
         box = self.axes.bbox
-        left, bottom, right, top = np.rint(box.extents * magnification).astype(int)
-        seen = np.ma.filled(self.get_array(), 0.0)
+        left, bottom, right, top = np.rint(np.asarray(box.extents) * magnification).astype(int)
+        numbers: Any = self.get_array()
+        seen = np.ma.filled(numbers, 0.0)
         to_data = self.axes.transData.inverted()
         for axis, pixels in ((0, right - left), (1, top - bottom)):
             # Limits and middles of pixels, in turns; the first and the last limit are those of the axes, on which cells may end.
@@ -43,9 +44,9 @@ class CountsImage(AxesImage):
     def get_cursor_data(self, event: Any) -> Any:
         """The number under the mouse."""
         column, row = (int(np.searchsorted(edges, at)) - 1 for edges, at in zip(self.edges, (event.xdata, event.ydata)))
-        numbers = self.get_array()
-        inside = 0 <= row < numbers.shape[0] and 0 <= column < numbers.shape[1]
-        return numbers[row, column] if inside else None
+        numbers: Any = self.get_array()
+        rows, columns = numbers.shape
+        return numbers[row, column] if 0 <= row < rows and 0 <= column < columns else None
 
 
 def _largest(numbers: np.ndarray, edges: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
