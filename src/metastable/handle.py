@@ -179,7 +179,8 @@ class Handle(ABC):
         """An observable at the saved times: one of `metastable.observe`, or a function of your own.
 
         A function is `f(x) -> number or array` of one state (tokens, dim), or `f(states, times, model) -> array (times, ...)` of
-        all of them; the result has its name (see also `metastable.observe.own`).
+        all of them; the result has its name (see also `metastable.observe.own`). In a run of several models (a `Schedule`, layers) the
+        second is called once for each model, with the states and times at which it holds, so `states[0]` is not always the start.
 
         >>> import metastable as ms
         >>> run = ms.simulate(ms.Attention(dim=2, beta=4.0), ms.sphere.uniform(5, dim=2, seed=0), times=[0.0, 1.0])

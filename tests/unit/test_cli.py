@@ -115,8 +115,8 @@ def test_simulate_from_saved_tokens_and_matrices(tmp_path):
     np.save(tmp_path / "V.npy", np.diag([2.0, 1.0, 0.0]))
     for name in ("x.npy", "x.csv"):
         call(
-            *f"simulate --start {name} --dim 3 --beta 2 --value V.npy --until 1 --out {name}.zarr".split(), cwd=tmp_path
-        )
+            *f"simulate --start {name} --beta 2 --value V.npy --until 1 --out {name}.zarr".split(), cwd=tmp_path
+        )  # they say the dimension
     first, second = ms.load(tmp_path / "x.npy.zarr"), ms.load(tmp_path / "x.csv.zarr")
     np.testing.assert_allclose(first.final, second.final, atol=1e-12)
 
@@ -134,6 +134,7 @@ def test_simulate_from_saved_tokens_and_matrices(tmp_path):
         ("--tokens 5 --beta 1 --until 1 --mask tree", "tree"),
         ("--tokens 5 --beta 1 --until 1 --value diag:1,x", "diagonal"),
         ("--tokens 5 --beta 1 --until 1 --value nothing.npy", "cannot be read"),
+        ("--tokens 5 --beta 1 --until 1 --value diag:1,0.5,-1", "give --dim 3"),
         ("--tokens 5 --beta 1 --times 3,2", "increase"),
         ("--tokens 5 --beta 1 --times log:1,2", "log:FIRST"),
         ("--tokens 5 --beta 1 --until 1 --engine gpu", "cuda"),

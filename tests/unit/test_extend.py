@@ -538,3 +538,13 @@ def test_a_link_to_a_store_is_followed(tmp_path):
     gone.symlink_to(tmp_path / "nothing")
     with pytest.raises(StoreExistsError):
         ms.simulate(model, start, until=1.0).save(gone)
+
+
+def test_layers_that_a_token_did_not_survive_are_not_said_to_have_been_applied():
+    """It was "all 2 of them were applied", of which the second failed."""
+    layers = [ms.Attention(dim=2, beta=2.0), ms.Attention(dim=2, beta=2.0, value=-np.eye(2))]
+    with pytest.warns(StoppedEarlyWarning):
+        run = ms.simulate(layers, [[1.0, 0.0]] * 3)
+    assert run.status == "diverged"
+    with pytest.raises(UnsupportedError, match="this run cannot go on"):
+        run.extend(5.0)

@@ -16,6 +16,7 @@ from tests import variants
 
 MODEL = ms.Attention(dim=2, beta=4.0)
 START = ms.sphere.uniform(6, dim=2, seed=0)
+ADDED = ms.sphere.uniform(8, dim=2, seed=1)
 
 
 def run(**options) -> ms.Run:
@@ -403,6 +404,24 @@ def test_where_nothing_can_be_appended_the_message_says_the_call_that_does_it(op
     np.testing.assert_allclose(later.final[:5], earlier.final, atol=tolerance)
     if not options.get("until", 0) and "times" in options:
         np.testing.assert_array_equal(later.times, earlier.times)
+
+
+@pytest.mark.parametrize(
+    ("field", "earlier", "whole"),
+    [
+        ("masses", np.arange(1.0, 6.0), np.arange(1.0, 9.0)),
+        ("bias", ms.LogitBias(np.zeros((5, 5))), ms.LogitBias(np.zeros((8, 8)))),
+    ],
+)
+def test_where_the_model_is_made_for_the_tokens_the_message_says_the_call_with_another(field, earlier, whole):
+    """ "give one for each token" asked for what append cannot be given."""
+    run = ms.simulate(MODEL.replace(**{field: earlier}), ADDED[:5], until=2.0)
+    with pytest.raises(errors.ModelError, match=r"for 8 tokens: metastable\.simulate\(model, ") as caught:
+        run.append(ADDED[5:])
+    call = str(caught.value).split("made for 8 tokens: ")[1]
+    names = {"metastable": ms, "numpy": np, "run": run, "tokens": ADDED[5:]}
+    later = eval(call, {**names, "model": run.model.replace(**{field: whole})})
+    np.testing.assert_allclose(later.final[:5], run.final, atol=1e-5)
 
 
 def test_steps_keep_radii_to_the_tolerance_as_well():

@@ -47,7 +47,7 @@ def with_doubts(
     uncertainty = np.hypot.reduce(np.nan_to_num(parts), axis=0)
     # (A copy whose steps ran out, too, is only ahead.)
     balanced = any(copy.until is None and copy.final_labels.max() < tree.final_labels.max() for copy in copies)
-    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced, t0=t0)
+    return replace(tree, uncertainty=uncertainty, doubtful=doubtful, balanced=balanced)
 
 
 def _decades(tree: MergeTree, other: MergeTree, t0: float, encounter: float) -> NDArray[np.float64]:

@@ -197,4 +197,5 @@ def in_tokens(tree: MergeTree, groups: IntArray) -> MergeTree:
     for row, (c, p) in enumerate(zip(child.tolist(), parent.tolist())):
         sizes[:, row] = size[c], size[p]
         size[p] += size[c]
-    return MergeTree(tree.radius, start, final, tree.time, tree.before, child, parent, sizes[0], sizes[1], True)
+    merges = tree.time, tree.before, child, parent, sizes[0], sizes[1]
+    return MergeTree(tree.radius, start, final, *merges, refined=True, t0=tree.t0)

@@ -23,7 +23,7 @@ from metastable.analysis.clusters import (
 )
 from metastable.analysis.scales import cluster_radius_of_run
 from metastable.analysis.trajectory import Trajectory, check_trajectory, joints_of, saved_grid
-from metastable.errors import PassingMergeWarning, UnsupportedError
+from metastable.errors import PassingMergeWarning, TimeError, UnsupportedError
 from metastable.model import Attention
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MergeTree(_checks.LockedArrays):
     Fields
     ------
     radius : tokens closer than this are linked.
-    start_labels : (n,) clusters at time 0; final_labels : (n,) clusters at the end.
+    start_labels : (n,) clusters at `t0`; final_labels : (n,) clusters at the end.
     time : (m,) when cluster `child` became part of cluster `parent`, for good.
     before : (m,) the latest time at which they are known to have been apart; `time - before` is the resolution.
     child, parent : (m,) leaders; the parent's is the smaller one, so it leads the merged cluster.
@@ -59,7 +59,7 @@ class MergeTree(_checks.LockedArrays):
     noise : sigma of the run (the largest, of several models). Above 0 no merge is for good: tokens that meet part again, and the
         tree shows those that happen to stay together until the end of the run (`PassingMergeWarning`).
     joints : the depths inside the run at which its model becomes another (a `Schedule`, layers with weights of their own).
-    t0 : the moment that a predicted tree starts from, since which waits count; 0 for trees of runs.
+    t0 : from when on the tree knows: the time of the state that it was predicted from, or the begin of its run (0 for most).
     """
 
     radius: float
@@ -83,7 +83,7 @@ class MergeTree(_checks.LockedArrays):
     def __repr__(self) -> str:
         span = f", t = {self.time[0]:.3g}..{self.time[-1]:.3g}" if len(self) else ""
         facts = [
-            counted(self.tokens, "token"),
+            counted(self.tokens, "token") + (f" from t = {self.t0:.6g} on" if self.t0 > 0 else ""),
             counted(len(self), "merge") + span,
             counted(int(self.final_labels.max()) + 1, "cluster") + " left",
         ]
@@ -103,11 +103,12 @@ class MergeTree(_checks.LockedArrays):
 
     def _repr_html_(self) -> str:
         left = int(self.final_labels.max()) + 1
+        begin = f"t = {self.t0:.6g}" if self.t0 > 0 else "the start"
         last = [f"{c} into {p} at t = {t:.4g}" for c, p, t in zip(self.child[-3:], self.parent[-3:], self.time[-3:])]
         facts = {
             "tokens": f"{self.tokens}, linked closer than {self.radius:.3g}",
             "merges": f"{len(self)}" + (f", t = {self.time[0]:.3g} to {self.time[-1]:.3g}" if len(self) else ""),
-            "clusters": f"{int(self.start_labels.max()) + 1} at the start, {left} at the end",
+            "clusters": f"{int(self.start_labels.max()) + 1} at {begin}, {left} at the end",
             "last merges": "; ".join(last),
             "times": "refined on dense output" if self.refined else "of saved moments: merged between before and time",
         }
@@ -136,9 +137,10 @@ class MergeTree(_checks.LockedArrays):
         """Number of clusters at the times t (an int for one time, otherwise an array): tokens that have met for good by then.
 
         Early in a run tokens pass by one another, and `cluster_labels` of the state, which sees distances only, counts fewer (with
-        noise they part again at any time). Behind the end of the run the last number stands.
+        noise they part again at any time). Behind the end of the run the last number stands; times before `t0` are refused.
         """
         times = _checks.real_array(t, "t")
+        self._check_known(float(times.min(initial=math.inf)))
         left = int(self.start_labels.max()) + 1 - np.searchsorted(self.time, times, side="right")
         return int(left) if times.ndim == 0 else left
 
@@ -146,13 +148,23 @@ class MergeTree(_checks.LockedArrays):
         """Clusters at time t, numbered by first token, shape (n,): tokens that have met for good by then.
 
         Tokens that are near each other at t but part later are apart here, although `cluster_labels` of the state, which sees
-        distances only, puts them together. So at the time of the state a predicted tree can have more clusters than the state.
+        distances only, puts them together. So at the time of the state a predicted tree can have more clusters than the state. Times
+        before `t0` are refused.
         """
         t = _checks.number(t, "t", 0.0)
+        self._check_known(t)
         leader = cluster_leaders(self.start_labels)[self.start_labels]
         for child, parent in zip(self.child[self.time <= t], self.parent[self.time <= t]):
             leader[leader == child] = parent
         return by_first_token(leader)
+
+    def _check_known(self, t: float) -> None:
+        """Refuse times before the tree begins."""
+        if t < self.t0:
+            raise TimeError(
+                f"this tree knows the clusters from t = {self.t0:.6g} on, and nothing of t = {t:.6g}; what came before is in "
+                "the tree of a run that begins earlier, metastable.merge_tree(run)"
+            )
 
     def linkage(self, height: Literal["time", "log10"] = "time", unmerged: float = math.inf) -> FloatArray:
         """The tree as a SciPy linkage matrix, shape (n - 1, 4), for `scipy.cluster.hierarchy`.
@@ -288,7 +300,7 @@ def _from_saved(run: Trajectory, radius: float, bound: float) -> MergeTree:
             count = _rewind.record(merges, count, np.arange(len(leaders)), later, leaders, sizes, moments)
         partition = earlier
     known = merges[0][:count], merges[1][:count]
-    return _as_tree(known, radius, partition, final, refined=False, until=float(times[-1]))
+    return _as_tree(known, radius, partition, final, refined=False, known=(float(times[0]), float(times[-1])))
 
 
 def tree_of_film(film: Any, window: float = WINDOW, resolution: float = 1e-9) -> MergeTree:
@@ -297,8 +309,8 @@ def tree_of_film(film: Any, window: float = WINDOW, resolution: float = 1e-9) ->
 
     reader = _rewind.rewind if isinstance(film, Film) else _rewind.rewind_path
     merges, start, final = reader(film, window, resolution)
-    end = float(_rewind.time_of(film, (len(film.start) - 1, 1.0)))
-    return _as_tree(merges, film.radius, start, final, refined=True, until=end)
+    begin, end = (float(_rewind.time_of(film, moment)) for moment in ((0, 0.0), (len(film.start) - 1, 1.0)))
+    return _as_tree(merges, film.radius, start, final, refined=True, known=(begin, end))
 
 
 def _as_tree(
@@ -307,16 +319,16 @@ def _as_tree(
     start: Partition,
     final: Partition,
     refined: bool,
-    until: float | None,
+    known: tuple[float, float | None],
 ) -> MergeTree:
-    """The tree of merges from the last to the first, as in `_rewind.no_merges`."""
+    """The tree of merges from the last to the first, as in `_rewind.no_merges`; `known`: its `t0` and `until`."""
     before, time = merges[0][::-1].T.copy()
     child, parent, child_size, parent_size = merges[1][::-1].T.copy()
     row = child, parent, child_size, parent_size
-    return MergeTree(radius, start, final, time, before, *row, refined, until=until)
+    return MergeTree(radius, start, final, time, before, *row, refined, t0=known[0], until=known[1])
 
 
-def tree_of_rest(radius: float, labels: Partition) -> MergeTree:
-    """The tree of clusters that never merge, whatever is waited for."""
+def tree_of_rest(radius: float, labels: Partition, t0: float) -> MergeTree:
+    """The tree of clusters that never merge, whatever is waited for from t0 on."""
     nothing = np.empty((0, 2)), np.empty((0, 4), np.int64)
-    return _as_tree(nothing, radius, labels, labels, refined=True, until=None)
+    return _as_tree(nothing, radius, labels, labels, refined=True, known=(t0, None))

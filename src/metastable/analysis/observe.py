@@ -189,7 +189,7 @@ class Consumed:
 def consumed(
     delta: float | None = None, radius: float | None = None, strong: bool = False, moving: bool = True
 ) -> Consumed:
-    """Fraction (0..1) of tokens within `radius` of a center of the start.
+    """Fraction (0..1) of tokens within `radius` of a center of the start. Every token counts once, whatever its mass.
 
     Args:
         delta: separation of the centers, see `metastable.renyi_centers`; None for 4 beta^(-1/2) of the model.
@@ -272,7 +272,10 @@ class MeanCosine:
 
 
 def mean_cosine() -> MeanCosine:
-    """Mean of <x_i, x_j> over pairs i != j (1 for a single token)."""
+    """Mean of <x_i, x_j> over pairs i != j (1 for a single token). Every token counts once, whatever its mass.
+
+    (`metastable.derivatives.mean_cosine` is another number: the mean cosine to a target.)
+    """
     return MeanCosine()
 
 
@@ -300,7 +303,9 @@ class CosineQuantiles:
 
 
 def cosine_quantiles(levels: Sequence[float] = (0.1, 0.5, 0.9)) -> CosineQuantiles:
-    """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,), whose coordinate are the levels."""
+    """Quantiles of <x_i, x_j> over pairs i < j, dims (quantile,), whose coordinate are the levels. Every token counts once, whatever
+    its mass.
+    """
     checked = tuple(_checks.number(level, "levels", 0.0, 1.0) for level in _checks.vector(levels, "levels").tolist())
     if not checked:
         raise InvalidInputError("levels must hold at least one number between 0 and 1")
@@ -320,7 +325,11 @@ class OrderParameter:
 
 
 def order_parameter() -> OrderParameter:
-    """Kuramoto's order parameter |sum_k x_k|/n: 1 when all tokens agree, about n^(-1/2) for independent uniform ones."""
+    """Kuramoto's order parameter |sum_k x_k|/n: 1 when all tokens agree, about n^(-1/2) for independent uniform ones. Every token
+    counts once, whatever its mass.
+
+    (`metastable.derivatives.order_parameter` is its square, which has a slope at zero.)
+    """
     return OrderParameter()
 
 

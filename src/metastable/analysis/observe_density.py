@@ -84,7 +84,7 @@ def density(cells: int = CELLS, axis: Sequence[float] | None = None) -> TokenDen
 
     On the circle `cells` arcs, from the angle -pi on, dims (angle,). On S^2 cells/2 bands of the height x_3, from -1 on, times `cells`
     angles around, dims (height, angle). With an `axis` (dim,), in any dimension, `cells` bands of <x, axis> that uniform tokens fill
-    evenly, from the far pole on, dims (band,). Masses count.
+    evenly, from the far pole on, dims (band,). Masses count: a token of mass 2 is two.
     The coordinates `angle` and `height` are those of the middles of the cells.
 
     For a smooth density see `Run.density`.
@@ -118,7 +118,7 @@ class Energy:
 
 def energy() -> Energy:
     """Energy of full attention (`metastable.analysis.attention_energy`): SA and USA with Q^T K = V symmetric. It never falls; its steps
-    are merges.
+    are merges. Masses count.
 
     Reference: arXiv:2312.10794, section 3; arXiv:2410.06833.
     """

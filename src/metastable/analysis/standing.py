@@ -29,8 +29,8 @@ LATEST = 1e306
 TOLERANCE = 1e-6
 """Error of a step of the leaders, radians."""
 MEETING = 1e-8
-"""The same under full attention, where an error of a fall is one of the place at which two clusters meet, and not only of its time: later
-waits are longer or shorter by exp(beta) of it."""
+"""The same under full attention, where an error of a fall is one of the place at which two clusters meet, and not only of its time:
+later waits are longer or shorter by exp(beta) of it."""
 MOST_CLUSTERS = 400
 """More are not a metastable state, and their flow is no shorter than that of the tokens."""
 GATHERED = 1e-3
@@ -249,7 +249,7 @@ class Clusters:
 
         if len(path.begin) == 0:  # nothing moves
             stands = labels_of_unit_tokens(self.places, link_bound(self.radius))[self.labels]
-            return tree_of_rest(self.radius, stands)
+            return tree_of_rest(self.radius, stands, self.t0)
         tree = tree_of_groups(path, self.labels, self.radius, self.pace, resolution, self.t0, window)
         known = path.code in (leaders.ONE_LEFT, leaders.STILL, leaders.REACHED)
         return tree if known else replace(tree, until=self.t0 + path.end / self.pace)

@@ -33,7 +33,10 @@ def simulate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the start and the noise.", rich_help_panel=START)] = None,
     start: Annotated[
-        Path | None, typer.Option(help="Tokens from a .npy or .csv file (one row each).", rich_help_panel=START)
+        Path | None,
+        typer.Option(
+            help="Tokens from a .npy or .csv file (one row each); they say the dimension.", rich_help_panel=START
+        ),
     ] = None,
     dim: Annotated[
         int | None,
@@ -125,10 +128,11 @@ def simulate(
     from metastable.dataset import check_destination
 
     tables = _read(config)
+    points = _points(tables["start"], start)
     matrices = {"value": value, "query": query, "key": key}
     numbers = {"dim": dim, "beta": beta, "noise": noise}
     variants = {"mask": mask, "norm": norm, "weights": weights, "bias": bias}
-    model = _model(tables["model"], numbers, matrices, variants)
+    model = _model(tables["model"], numbers, matrices, variants, _columns(points))
     flags = {
         "method": method,
         "engine": engine,
@@ -149,7 +153,7 @@ def simulate(
         check_destination(destination, replace)
     if plot is not None:
         check_picture(plot)
-    x, number = _start(tables["start"], tokens, seed, start, model.dim)
+    x, number = _start(tables["start"], tokens, seed, points, model.dim)
     if options.get("method") == "sde" or model.noise > 0:
         options["seed"] = number
     warnings.simplefilter("ignore", StoppedEarlyWarning)  # the summary says it
@@ -170,20 +174,29 @@ def _options(table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     return {**table, **{name: flag for name, flag in flags.items() if flag is not None}}
 
 
-def _start(table: dict[str, Any], tokens: int | None, seed: int | None, file: Path | None, dim: int) -> tuple[Any, int]:
-    """The tokens at depth 0 and the seed, from the table [start] and the flags put over it."""
+def _points(table: dict[str, Any], file: Path | None) -> Any:
+    """The tokens of the file that the flag or [start] names; None where there is none."""
+    path = table.get("file") if file is None else file
+    return None if path is None else _array(Path(path), "--start")
+
+
+def _start(
+    table: dict[str, Any], tokens: int | None, seed: int | None, points: Any | None, dim: int
+) -> tuple[Any, int]:
+    """The tokens at depth 0 and the seed, from [start] and the flags put over it; `points`: those of a file."""
     from metastable import sphere
 
-    table = dict(table)
-    listed = {"tokens": table.pop("tokens", None), "seed": table.pop("seed", 0), "file": table.pop("file", None)}
-    _leftover(table, "start")
-    count = listed["tokens"] if tokens is None else tokens
-    number = listed["seed"] if seed is None else seed
-    path = listed["file"] if file is None else file
-    if (count is None) == (path is None):
+    _leftover({name: value for name, value in table.items() if name not in ("tokens", "seed", "file")}, "start")
+    count = table.get("tokens") if tokens is None else tokens
+    number = table.get("seed", 0) if seed is None else seed
+    if (count is None) == (points is None):
         raise InvalidInputError("say where the tokens start: either --tokens N (uniform on the sphere) or --start FILE")
-    x = _array(Path(path), "--start") if path is not None else sphere.uniform(count, dim=dim, seed=number)
-    return x, number
+    return points if count is None else sphere.uniform(count, dim=dim, seed=number), number
+
+
+def _columns(points: Any) -> int | None:
+    """The dimension of the tokens of a file; None where there is none, or none that a model could have."""
+    return points.shape[1] if points is not None and points.ndim == 2 and points.shape[1] > 1 else None
 
 
 def _read(path: Path | None) -> dict[str, dict[str, Any]]:
@@ -208,8 +221,8 @@ def _leftover(table: dict[str, Any], name: str) -> None:
         raise InvalidInputError(f"[{name}] has no key {next(iter(table))!r}")
 
 
-def _model(table: dict, numbers: dict, matrices: dict, variants: dict) -> Attention:
-    """The model of the file, with the flags that were given put over it."""
+def _model(table: dict, numbers: dict, matrices: dict, variants: dict, columns: int | None) -> Attention:
+    """The model of the file, with the flags that were given put over it; `columns`: the dimension, unless these say it."""
     table = {**table, **{name: flag for name, flag in numbers.items() if flag is not None}}
     for name, text in matrices.items():
         if text is not None:
@@ -217,10 +230,23 @@ def _model(table: dict, numbers: dict, matrices: dict, variants: dict) -> Attent
     for family, text in variants.items():
         if text is not None:
             table[family] = read_variant(family, text)
-    table.setdefault("dim", DEFAULT_DIM)
+    if "dim" not in table:
+        table["dim"] = DEFAULT_DIM if columns is None else columns
+        _check_sizes({name: table[name] for name, text in matrices.items() if text is not None}, columns)
     if "beta" not in table and "heads" not in table:
         raise ModelError("the model needs beta; give --beta 64 or a TOML file with a [model] table")
     return Attention.from_dict(table)
+
+
+def _check_sizes(matrices: dict[str, Any], columns: int | None) -> None:
+    """Refuse matrices of flags that are not as large as the dimension where nobody gave one: `columns` of a file, or the default."""
+    dim = DEFAULT_DIM if columns is None else columns
+    for name, matrix in matrices.items():
+        size = len(matrix[-1]) if isinstance(matrix, list) and matrix and isinstance(matrix[-1], list) else dim
+        if size != dim:
+            whose = "unless told otherwise" if columns is None else "in the file of --start"
+            hint = f"give --dim {size} (-d {size})" if columns is None else f"give a matrix for {dim}"
+            raise ModelError(f"--{name} is for dimension {size}, and tokens have dimension {dim} {whose}; {hint}")
 
 
 def _matrix(text: str, name: str) -> list:

@@ -83,6 +83,8 @@ class MeanCosine(ArrayFields):
 def mean_cosine(target: Any, tokens: Any = None) -> MeanCosine:
     """Mean cosine of the tokens (or of some of them) to a target: (1/m) sum_k <x_k, target>.
 
+    (`metastable.observe.mean_cosine` is another number: the mean over pairs of tokens.)
+
     `target`: a unit vector (dim,), or one for each token (m, dim).
     """
     array = _checks.real_array(target, "target")
@@ -152,7 +154,10 @@ class OrderParameter:
 
 
 def order_parameter() -> OrderParameter:
-    """|(1/n) sum_k x_k|^2: one when all tokens agree. (`observe.order_parameter` is its root, which has no slope at zero.)"""
+    """|(1/n) sum_k x_k|^2: one when all tokens agree.
+
+    (`metastable.observe.order_parameter` is its root, which has no slope at zero.)
+    """
     return OrderParameter()
 
 

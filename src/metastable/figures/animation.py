@@ -14,7 +14,7 @@ from metastable._progress import progress_bar
 from metastable.analysis import cluster_labels, cluster_radius
 from metastable.errors import InvalidInputError
 from metastable.figures import style
-from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, stacked_radii
+from metastable.figures.circle_view import angles_of, draw_circle, draw_world_lines, pile_gap, pile_places
 from metastable.figures.film_key import center_marks, draw_center_key, draw_key
 from metastable.figures.gaps import angles_between, note
 from metastable.figures.landmarks import (
@@ -40,6 +40,9 @@ HOLD = 1.0
 """Seconds of a film (at most half of it) for which the last picture is held."""
 MOMENTS = 300
 """Moments of the density beside a film of many tokens."""
+BIN, STACK, REACH = 0.05, 0.035, 0.7
+"""Piles of dots on the circle: radians within which dots are one pile, the step from dot to dot, and how far out the highest pile of
+the film goes at the most (steps are smaller then)."""
 BALL = "#f3f4f5"
 """The ball in the middle of its shades: the colour of what is wholly behind it."""
 
@@ -140,8 +143,10 @@ def _circle_scene(
     page, axes = style.figure(9.6, 4.4, 1, 2, width_ratios=[1, 1.45])
     tokens = states.shape[1]
     angles = angles_of(states)
-    gap = min(0.035, 5.0 / tokens)
-    draw_circle(axes[0], limit=1.75)
+    # One step for the whole film, so that piles of equal height are as many tokens in all frames.
+    places = np.array([pile_places(row, BIN) for row in angles])
+    radii = 1.0 + pile_gap(places.max(), STACK, REACH) * places
+    draw_circle(axes[0], limit=1.05 + REACH)
     dots = axes[0].scatter(np.zeros(tokens), np.zeros(tokens), s=13, c=colors, linewidths=0, alpha=0.85, zorder=2)
     centers, tints = marks
     rings = axes[0].scatter(
@@ -170,8 +175,7 @@ def _circle_scene(
     veil = axes[1].axvspan(left, right, color=style.PAPER, alpha=0.78, linewidth=0, zorder=5)
 
     def update(frame: int) -> None:
-        radii = stacked_radii(angles[frame], 0.05, gap)
-        dots.set_offsets(np.column_stack([radii * np.cos(angles[frame]), radii * np.sin(angles[frame])]))
+        dots.set_offsets(radii[frame, :, None] * np.column_stack([np.cos(angles[frame]), np.sin(angles[frame])]))
         if len(centers):
             rings.set_offsets(states[frame, centers])
         anchors.set_offsets(still.at(float(times[frame])))

@@ -37,16 +37,25 @@ def angles_of(points: Any) -> np.ndarray:
 def stacked_radii(angles: np.ndarray, width: float, gap: float) -> np.ndarray:
     """Radii for dots at `angles` so that dots closer than `width` radians stack outward in steps of `gap`.
 
-    Within each bin of `width` radians the k-th token of the sequence gets radius 1 + k gap: a cluster reads as a
+    Within each bin of `width` radians the k-th token of the sequence (from 0) gets radius 1 + k gap: a cluster reads as a
     histogram.
     """
-    bins = np.floor(np.mod(angles, 2 * np.pi) / width).astype(int)
-    radii = np.ones(len(angles))
-    counts: dict[int, int] = {}
-    for index, slot in enumerate(bins):
-        radii[index] = 1.0 + gap * counts.get(slot, 0)
-        counts[slot] = counts.get(slot, 0) + 1
-    return radii
+    return 1.0 + gap * pile_places(angles, width)
+
+
+def pile_places(angles: np.ndarray, width: float) -> np.ndarray:
+    """How many earlier tokens are in the bin of `width` radians of each of `angles` (tokens,): its place in the pile."""
+    bins = np.floor(np.mod(angles, 2 * np.pi) / width)
+    order = np.argsort(bins, kind="stable")
+    ordered = bins[order]
+    places = np.empty(len(bins), dtype=np.int64)
+    places[order] = np.arange(len(bins)) - np.searchsorted(ordered, ordered)
+    return places
+
+
+def pile_gap(highest: float, stack: float, reach: float) -> float:
+    """The step of piles: `stack`, or less where the `highest` place of a pile would lie farther out than `reach`."""
+    return min(stack, reach / max(1.0, highest))
 
 
 @drawing
@@ -75,10 +84,10 @@ def draw_tokens(
     where the highest pile would be higher than `reach`. Returns the radii.
     """
     angles = angles_of(points)
+    radii = np.ones(len(angles))
     if stack > 0:
-        highest = stacked_radii(angles, stack_width, 1.0).max() - 1.0
-        stack = min(stack, reach / max(1.0, highest))
-    radii = stacked_radii(angles, stack_width, stack) if stack > 0 else np.ones(len(angles))
+        places = pile_places(angles, stack_width)
+        radii += pile_gap(places.max(initial=0), stack, reach) * places
     ax.scatter(
         radii * np.cos(angles),
         radii * np.sin(angles),
@@ -135,7 +144,9 @@ def break_wraps(times: Any, angles: np.ndarray, log: bool = False) -> tuple[np.n
     jumps = np.flatnonzero(np.abs(np.diff(angles)) > np.pi) + 1
     before, after = angles[jumps - 1], angles[jumps]
     edge = np.where(before > after, np.pi, -np.pi)
-    part = (edge - before) / (after + 2.0 * edge - before)
+    way = after + 2.0 * edge - before
+    # From one edge to the other there is no way to go: it is at the edge all the time.
+    part = (edge - before) / np.where(way == 0.0, 1.0, way)
     first, last = t[jumps - 1], t[jumps]
     if log:
         crossing = first * (last / np.where(first > 0, first, last)) ** part
@@ -181,11 +192,14 @@ def draw_world_counts(
 ) -> Any:
     """A number for each arc of the circle against depth t: `times` (m,), `counts` (m, cells), arcs from -pi on.
 
-    Coloured by its logarithm; what is zero stays blank. `relative`: numbers are densities, 1 uniform, and need not be whole.
+    Coloured by its logarithm; what is zero stays blank, and of cells that share a pixel the fullest is seen. `relative`: numbers are
+    densities, 1 uniform, and need not be whole.
     `gaps`, True or one answer for each two moments (m - 1,): the moments are all that is known, so each is a strip no wider than
     1/80 of the picture, ticked above, and what lies between is hatched. Returns the image, for a colour bar.
     """
     from matplotlib.colors import LogNorm
+
+    from metastable.figures.counts_image import CountsImage
 
     t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
     gaps = np.broadcast_to(np.asarray(gaps, dtype=bool), max(0, t.size - 1))
@@ -196,14 +210,9 @@ def draw_world_counts(
     edges, owner = _columns(t, log, gaps)
     numbers = np.where(owner[:, None] >= 0, numbers[owner], 0.0)
     norm = LogNorm(min(0.1, 0.5 * top), max(1.5, top), clip=True) if relative else LogNorm(1.0, max(2.0, top))
-    image = ax.pcolormesh(
-        edges,
-        np.linspace(-np.pi, np.pi, numbers.shape[1] + 1),
-        np.ma.masked_less_equal(numbers.T, 0.0),
-        cmap=style.density_map(),
-        norm=norm,
-        rasterized=True,
-    )
+    arcs = np.linspace(-np.pi, np.pi, numbers.shape[1] + 1)
+    image = CountsImage(ax, (edges, arcs), numbers.T, cmap=style.density_map(), norm=norm, zorder=1.0)
+    ax.add_image(image)
     _axes_of_angle_and_time(ax, t, log)
     for first, last, empty in zip(edges[:-1], edges[1:], owner < 0):
         if empty:

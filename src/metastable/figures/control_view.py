@@ -96,7 +96,8 @@ def draw_steering(steering: Any, without: Any = None, *, theme: str = "screen") 
                 times, states = _film(source)
                 draw_cascade(ax, times, states, merges, since=since)
             else:
-                draw_merges(ax, steering.natural if merges is None else merges, since=since, end=end)
+                shown = steering.natural if merges is None else merges
+                draw_merges(ax, shown, since=max(since, shown.t0), end=end)
             style.log_time_axis(ax, 1.0 if lines else since, end, "depth $t$" if ax is axes[1] else "")
             ax.axvline(steering.at, color=style.INK, linewidth=0.8, linestyle=(0, (1, 2)))
         if steering.changed != steering.beta:

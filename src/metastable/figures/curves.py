@@ -152,6 +152,26 @@ def dendrogram_order(leaders: Sequence[int], merges: Sequence[tuple[float, int, 
     return [leader for family in families.values() for leader in family]
 
 
+def _branches(
+    leaders: Sequence[int],
+    merges: Sequence[tuple[float, int, int]],
+    start: float,
+    end: float,
+    sizes: dict[int, int] | None,
+) -> list[tuple[int, float, float, int]]:
+    """The pieces of branches between merges: leader, begin, end, and how many tokens it leads there (1 where no `sizes` are known)."""
+    size = dict.fromkeys(leaders, 1) if sizes is None else {leader: sizes.get(leader, 1) for leader in leaders}
+    since = dict.fromkeys(leaders, start)
+    pieces = []
+    for time, absorbed, into in merges:
+        pieces += [(leader, since[leader], time, size[leader]) for leader in (absorbed, into)]
+        since[into] = time
+        del since[absorbed]
+        if sizes is not None:
+            size[into] += size[absorbed]
+    return pieces + [(leader, first, end, size[leader]) for leader, first in since.items()]
+
+
 @drawing
 def draw_dendrogram(
     ax: Axes,
@@ -167,19 +187,17 @@ def draw_dendrogram(
     """Who merged into whom, in log time: one horizontal branch per cluster, ending where it is swallowed.
 
     `leaders`: first token of each cluster at time `start`; `merges`: (time, absorbed leader, into leader). `sizes`:
-    tokens per cluster at `start`, shown as line width. Tokens are counted from 0, as everywhere.
+    tokens per cluster at `start`; a line is as wide as its cluster is large at that time, so it grows with every merge. Tokens are
+    counted from 0, as everywhere.
     """
     order = dendrogram_order(leaders, sorted(merges))
     height = {leader: float(row) for row, leader in enumerate(order)}
-    ends = dict.fromkeys(leaders, end)
-    ends.update({absorbed: time for time, absorbed, _ in merges})
-    largest = max((sizes or {}).values(), default=1)
-    for leader in leaders:
+    branches = _branches(leaders, sorted(merges), start, end, sizes)
+    largest = max((size for *_, size in branches), default=1)
+    for leader, first, last, size in branches:
         tint = (colors or {}).get(leader, style.MEASURED)
-        thick = 0.8 + 2.2 * np.sqrt((sizes or {}).get(leader, 1) / largest)
-        ax.plot(
-            [start, ends[leader]], [height[leader]] * 2, color=tint, linewidth=thick, solid_capstyle="butt", zorder=3
-        )
+        thick = 0.8 + 2.2 * np.sqrt(size / largest)
+        ax.plot([first, last], [height[leader]] * 2, color=tint, linewidth=thick, solid_capstyle="butt", zorder=3)
     for time, absorbed, into in merges:
         ax.plot([time, time], [height[absorbed], height[into]], color=style.MUTED, linewidth=0.8, zorder=2)
         ax.plot([time], [height[into]], marker="o", markersize=2.6, color=style.INK, zorder=4)

@@ -96,7 +96,7 @@ def draw_cascade(
 
 
 def draw_merges(ax: Axes, tree: Tree, *, since: float, end: float, colors: Mapping[int, str] | None = None) -> None:
-    """The merge tree from `since` to `end` as a dendrogram in log time; line widths show the sizes at `since`."""
+    """The merge tree from `since` to `end` as a dendrogram in log time; lines are as wide as clusters are large."""
     leader = leaders_at(tree, since)
     leaders, sizes = np.unique(leader, return_counts=True)
     later = (tree.time > since) & (tree.time <= end)
@@ -113,7 +113,7 @@ def draw_merges(ax: Axes, tree: Tree, *, since: float, end: float, colors: Mappi
 
 
 def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -> Figure:
-    """A page with the merge tree in log time: one branch for each cluster at `since`, as wide as it is large, ending
+    """A page with the merge tree in log time: one branch for each cluster at `since`, as wide as it is large at each time, ending
     where it is swallowed.
 
     Args:
@@ -121,18 +121,13 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
             factor 10^(+-uncertainty) of the wait since `tree.t0`), and merges whose parent is in doubt are marked by a question mark.
             The title says where times are those of saved moments, and where there was noise. Thin lines are the depths at which the
             model of the run changes.
-        since: the moment at which the branches begin; None: when `MOST_BRANCHES` clusters are left, or the first merge.
+        since: the moment at which the branches begin, not before the tree does (`MergeTree.t0`); None: when `MOST_BRANCHES` clusters
+            are left, or the first merge.
         theme: "screen" or "print".
     """
     if not all(hasattr(tree, name) for name in ("time", "child", "parent", "labels_at", "start_labels")):
         raise InvalidInputError(f"tree must be what metastable.merge_tree returns, not {type(tree).__name__}")
-    positive = tree.time[tree.time > 0]
-    if since is None:
-        first = max(0, int(tree.start_labels.max()) + 1 - MOST_BRANCHES)
-        since = float(tree.time[min(first, len(tree.time)) - 1]) if first and len(tree.time) else 0.0
-    else:
-        since = _checks.number(since, "since", 0.0)
-    begin = since if since > 0 else 0.5 * float(positive.min() if positive.size else 1.0)
+    since, begin = _beginning(tree, since)
     # Behind the end of a run nobody knows who merges.
     known = getattr(tree, "until", None)
     last = float(tree.time[-1]) if len(tree.time) else begin
@@ -149,8 +144,9 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         draw_joints(ax, joints)
         draw_landmark_key(page, joint_handles(ax, joints))
         left = counted(int(tree.final_labels.max()) + 1, "cluster")
+        finish = "the end of time" if known is None else style.time_label(float(known))
         title = (
-            f"who merges into whom (width: size), {left} left at the end"
+            f"who merges into whom (width: size), {left} left at {finish}"
             if len(tree.time)
             else f"nothing merges: {left}"
         )
@@ -158,6 +154,22 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
         hidden = [f"{counted(earlier, 'earlier merge')} not shown"] if earlier else []
         style.panel(ax, "", "\n".join([title, *hidden, *getattr(tree, "caveats", ())]))
     return page
+
+
+def _beginning(tree: Any, since: float | None) -> tuple[float, float]:
+    """The moment whose clusters have branches, and where these begin on a log axis."""
+    t0 = float(getattr(tree, "t0", 0.0))
+    positive = tree.time[tree.time > 0]
+    # A little before the first merge, which may be decades behind the begin of the tree.
+    first = max(t0, 0.5 * float(positive.min() if positive.size else 1.0))
+    if since is not None:
+        since = _checks.number(since, "since", 0.0)
+        return since, since if since > 0 else first
+    many = max(0, int(tree.start_labels.max()) + 1 - MOST_BRANCHES)
+    if many and len(tree.time):
+        since = float(tree.time[min(many, len(tree.time)) - 1])
+        return since, since if since > 0 else first
+    return t0, first
 
 
 def _room_behind(last: float, begin: float, end: float) -> float:

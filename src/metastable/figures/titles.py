@@ -79,8 +79,11 @@ def words_of(models: Sequence[Any], tokens: int) -> list[str]:
             words.append(_beta_range(models))
         elif len(models) == 2:
             words.append(_joined(*values))
-        else:
+        elif values[0] != values[-1]:
             words.append(f"{values[0]} at first, {values[-1]} at last")
+        else:
+            between = distinct[1] if len(distinct) == 2 else f"{len(distinct) - 1} others"
+            words.append(f"{values[0]} at first and at last, {between} in between")
     return words
 
 

@@ -53,7 +53,12 @@ class Unnormalized(Weights):
 
 @dataclass(frozen=True)
 class Hardmax(Weights):
-    """Equal weights on the most attended tokens: softmax at infinite beta. With Q = K = I tokens that see themselves see no other."""
+    """Equal weights on the most attended tokens: softmax at infinite beta. With Q = K = I tokens that see themselves see no other.
+
+    A_k jumps wherever another token becomes the most attended one. Steps of adaptive methods reach over such a moment, with errors of
+    some hundred tolerances: of 25 tokens in d = 3 at t = 5, eight draws were off by 1.5e-4 to 4.4e-4 at rtol = 1e-6 (softmax: 3e-7), by
+    3e-3 to 9e-2 at 1e-4, and by less than 2e-5 at 1e-8. Compare a run with one of a smaller `rtol`.
+    """
 
     kind: ClassVar[str] = "hardmax"
     label: ClassVar[str] = "hardmax"

@@ -63,6 +63,8 @@ def extended(
 
 
 def _check_can_go_on(run: Run) -> None:
+    if run.status in ("diverged", "unresolved"):
+        raise UnsupportedError(f"this run cannot go on: {run.message}")
     if "schedule" in run._made.attrs:
         raise UnsupportedError(
             "this run follows a Schedule, of which it keeps no more than the pieces that it reached; simulate the Schedule to the "
@@ -74,8 +76,6 @@ def _check_can_go_on(run: Run) -> None:
             f"every layer of this run has a model of its own, and all {len(run.models)} of them were applied; simulate the longer list "
             "of layers: metastable.simulate([*run.models, *more], run.start)"
         )
-    if run.status in ("diverged", "unresolved"):
-        raise UnsupportedError(f"this run cannot go on: {run.message}")
 
 
 def _check_whole(run: Run, earlier: Solution) -> None:

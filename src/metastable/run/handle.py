@@ -16,7 +16,7 @@ from metastable import _checks
 from metastable._checks import FloatArray
 from metastable._progress import progress_bar
 from metastable._words import counted
-from metastable.errors import InvalidInputError, StoppedEarlyWarning, TimeError, UnsupportedError
+from metastable.errors import InvalidInputError, ModelError, StoppedEarlyWarning, TimeError, UnsupportedError
 from metastable.handle import Handle, moments_of
 from metastable.integrate.methods import FIXED_STEP
 from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes
@@ -284,7 +284,14 @@ class Run(Handle):
                 f"under {model.mask!r} the first {before} tokens move differently when more are there; "
                 "simulate all of them together"
             )
-        model.check_count(after)
+        try:
+            model.check_count(after)
+        except ModelError as reason:
+            call = self._call("numpy.concatenate([run.start, tokens])", "model")
+            raise ModelError(
+                f"{reason}. append goes on with the model of the run; simulate all tokens together, with "
+                f"model=run.model.replace(...) made for {after} tokens: {call}"
+            ) from None
         if self.status != "success":
             raise UnsupportedError(f"this run stopped early ({self.message}); {self._way_on()}")
         if self.dense is None or self.method not in TABLEAUS:
@@ -385,8 +392,8 @@ class Run(Handle):
         wanted = "'settled'" if end >= SETTLED_HORIZON else repr(end)
         return f"finish it first: run.extend({wanted}, max_steps=...)"
 
-    def _call(self, start: str) -> str:
-        """The call of `simulate` that makes this run from other tokens."""
+    def _call(self, start: str, model: str = "run.model") -> str:
+        """The call of `simulate` that makes this run from other tokens, and with another `model`."""
         attrs = self._made.attrs
         options = [
             f"{name}={attrs[name]!r}" for name in ("rtol", "atol") if self.method.split("+")[0] not in FIXED_STEP
@@ -395,7 +402,7 @@ class Run(Handle):
         options += [f"seed={attrs['seed']}"] if attrs["seed"] >= 0 else []
         method = "auto" if "+" in self.method else self.method
         several = "run.schedule" if "schedule" in attrs else "list(run.models)"
-        models = several if len(self.models) > 1 else "run.model"
+        models = several if len(self.models) > 1 else model
         every = self.dense is not None or len(self.times) == self.stats.accepted + 1
         when = f"until={self.end!r}" if every else "times=run.times"
         return f"metastable.simulate({models}, {start}, {when}, method={method!r}, {', '.join(options)})"

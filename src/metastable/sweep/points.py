@@ -136,6 +136,11 @@ def _fill_matrices(table: dict[str, Any], scope: Mapping[str, Any], seed: int, d
     dim = _whole(table["dim"], "dim", 2)
     for name in ("query", "value", "key"):
         item = table.get(name)
+        if isinstance(item, Mapping) and "family" not in item:
+            raise SweepError(
+                f"{name}: a table says by the key family what kind of matrix it is, as "
+                f'{name} = {{family = "spectrum", values = [1.0, 0.5]}}; known families are: {", ".join(families.PARAMETERS)}'
+            )
         if item is None or not families.is_family(item):
             continue
         family = resolve(families.table(item, name), scope, name)

@@ -14,7 +14,7 @@ from metastable import sphere
 from metastable.analysis import _film, cluster_labels, merge_tree
 from metastable.analysis._film import RunFilm
 from metastable.analysis._rewind import EARLIEST
-from metastable.errors import InvalidInputError, PassingMergeWarning
+from metastable.errors import InvalidInputError, PassingMergeWarning, TimeError
 from metastable.integrate.solution import Dense
 
 
@@ -303,3 +303,30 @@ def test_the_latest_times_have_windows_too():
     steps = [np.array([[0.0, 1.0]]), np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[0.0, 0.0]])]
     late = merge_tree(on_circle([0.0, 1e307, 2e307], [1e307, 1e307, 1e307], steps), radius=0.5)
     np.testing.assert_allclose(late.time, [1.5e307], rtol=1e-6)
+
+
+def test_a_predicted_tree_knows_nothing_of_before() -> None:
+    """It answered with its clusters at t0: 6 at t = 1, where there were 21."""
+    run = ms.simulate(ms.Attention(dim=2, beta=16.0), sphere.uniform(30, 2, seed=0), until=60.0, progress=False)
+    tree, predicted = ms.merge_tree(run), run.predict_merges(20.0)
+    assert (tree.t0, predicted.t0) == (0.0, 20.0)
+    assert predicted.count(20.0) == predicted.start_labels.max() + 1 == predicted.labels_at(20.0).max() + 1
+    assert predicted.count([]).size == 0
+    for early in (1.0, [30.0, 1.0]):
+        with pytest.raises(TimeError, match="from t = 20 on, and nothing of t = 1;"):
+            predicted.count(early)
+    with pytest.raises(TimeError, match="from t = 20 on"):
+        predicted.labels_at(19.999)
+    assert tree.count(0.0) == tree.start_labels.max() + 1
+    assert "from t = 20 on" in repr(predicted)
+    assert "from t" not in repr(tree)
+
+
+@pytest.mark.parametrize("tokens", [1, 12])
+@pytest.mark.parametrize("mask", [ms.Causal(), ms.Full()])
+def test_every_predicted_tree_keeps_its_begin(tokens: int, mask: ms.model.Masking) -> None:
+    """Also one without a way: a single token never moves."""
+    model = ms.Attention(dim=2, beta=16.0, mask=mask)
+    state = ms.simulate(model, sphere.uniform(tokens, 2, seed=3), until=40.0, progress=False).final
+    for predicted in (ms.analysis.predict_merges, ms.predict_merges):
+        assert predicted(state, model, 40.0).t0 == 40.0

@@ -7,7 +7,8 @@ import pytest
 
 import metastable as ms
 from metastable.analysis import MergeTree
-from metastable.figures import long_runs, style
+from metastable.errors import TimeError
+from metastable.figures import curves, long_runs, style
 from metastable.figures.moments import sample
 
 
@@ -94,3 +95,34 @@ def test_a_predicted_tree_knows_its_moment(cascade):
     tree = run.predict_merges(100.0)
     assert (tree.t0, ms.merge_tree(run, radius=0.1).t0) == (100.0, 0.0)
     assert (tree.time > 100.0).all()
+
+
+def _widths(ax, row):
+    """Times and widths of the pieces of the branch that is drawn in a row."""
+    pieces = [line for line in ax.lines if len(line.get_xdata()) == 2 and set(line.get_ydata()) == {row}]
+    return [(*line.get_xdata(), line.get_linewidth()) for line in pieces]
+
+
+def test_branches_are_as_wide_as_clusters_are_large_at_each_time():
+    """They had the width of before the first merge, when nearly all are one token."""
+    _, ax = style.figure()
+    sizes = {0: 1, 1: 2, 2: 1}
+    curves.draw_dendrogram(ax, [0, 1, 2], [(10.0, 1, 0), (100.0, 2, 0)], start=1.0, end=1e3, sizes=sizes)
+    rows = [int(tick.get_text()) for tick in ax.get_yticklabels()]
+    pieces = {leader: _widths(ax, float(row)) for row, leader in enumerate(rows)}
+    assert [piece[:2] for piece in pieces[0]] == [(1.0, 10.0), (10.0, 100.0), (100.0, 1e3)]
+    assert pieces[0][0][2] < pieces[1][0][2] < pieces[0][1][2] < pieces[0][2][2]
+    assert pieces[0][0][2] == pieces[2][0][2]
+
+
+def test_a_predicted_tree_begins_where_it_knows_and_a_tree_says_when_its_clusters_are_left(cascade):
+    run, _ = cascade
+    first = float(run.predict_merges(20.0).time[0])
+    late = ms.predict_merges(run.at(0.9 * first), run.model, 0.9 * first)
+    (ax,) = late.plot().axes
+    assert ax.get_xlim()[0] == pytest.approx(late.t0)  # not at half of the first merge
+    assert "1 cluster left at the end of time" in ax.get_title(loc="left")
+    (ax,) = ms.merge_tree(run, radius=0.1).plot().axes
+    assert "left at $t = 10^{15}$" in ax.get_title(loc="left")
+    with pytest.raises(TimeError, match="from t ="):
+        late.plot(since=1.0)

@@ -170,8 +170,8 @@ def test_saved_densities_are_strips_with_nothing_between():
     run = simulate(Attention(dim=2, beta=4.0), start, times=[0.0, 1.0, 3.0], progress=False)
     page = run.plot()
     ax = page.axes[0]
-    edges = ax.collections[0].get_coordinates()[0, :, 0]
-    cells = np.ma.getmaskarray(ax.collections[0].get_array()).reshape(-1, len(edges) - 1).all(axis=0)
+    (image,) = ax.images
+    edges, cells = image.edges[0], np.ma.getmaskarray(image.get_array()).all(axis=0)
     np.testing.assert_array_equal(cells, [False, True, False, True, False])
     assert np.diff(edges)[~cells].max() <= 3.001 / 80
     assert len(ax.patches) == 2  # hatched

@@ -44,6 +44,17 @@ def test_layers_are_told_by_the_range_of_beta():
         assert r"3 models, $\beta$ between 1 and 9, causal" in heading(run.plot())
 
 
+def test_what_is_there_in_between_only_is_named():
+    """It read "none frozen at first, none frozen at last"."""
+    plain, frozen = attention(4.0), attention(4.0, frozen=ms.Frozen(START[:2]))
+    other = attention(4.0, frozen=ms.Frozen(START[:3]))
+    words = titles.words_of([plain, frozen, plain], 6)
+    assert words[-1] == "none frozen at first and at last, 2 frozen tokens in between"
+    assert (
+        titles.words_of([plain, frozen, other, plain], 6)[-1] == "none frozen at first and at last, 2 others in between"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -114,6 +114,41 @@ def test_many_tokens_are_counted_not_drawn_over_each_other():
     np.testing.assert_array_equal(cells.sum(axis=0), 3000.0)
 
 
+@pytest.mark.parametrize("dpi", [20, 45, 70, 100, 300])
+@pytest.mark.parametrize("log", [False, True])
+def test_no_cell_of_a_density_is_lost_between_pixels(dpi, log):
+    """Below 83 dpi there were fewer pixels than cells, and clusters vanished from the picture for a while."""
+    page, ax = style.figure(4.0, 2.0)
+    page.set_dpi(dpi)
+    counts = np.zeros((240, 240))
+    counts[np.arange(240), np.arange(240)[::-1]] = 5.0  # one cell for each moment
+    times = np.geomspace(1.0, 1e9, 240) if log else np.linspace(0.0, 9.0, 240)
+    image = circle_view.draw_world_counts(ax, times, counts, log=log)
+    shown = image.make_image(None)[0][:, :, 3] > 0
+    assert shown.any(axis=0).all()  # every moment
+    assert shown.any(axis=1).all()  # every arc
+    assert abs(shown.shape[0] - ax.bbox.height) <= 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_cells_are_drawn_where_they_are(turned):
+    page, ax = style.figure(4.0, 4.0)
+    page.set_dpi(100)
+    counts = np.array([[0.0, 1.0, 0.0, 2.0], [3.0, 0.0, 0.0, 1.0]])
+    image = circle_view.draw_world_counts(ax, [0.0, 1.0], counts)
+    ax.set_xlim(-0.5, 1.5)  # beside the cells there is nothing
+    if turned:
+        ax.invert_yaxis()
+    pixels, _, _, _ = image.make_image(None)
+    height, width = pixels.shape[:2]
+    rows = ((np.arange(4) + 0.5) / 4 * height).astype(int)[:: -1 if turned else 1]
+    shown = pixels[rows][:, ((np.arange(4) + 0.5) / 4 * width).astype(int)]
+    expected = image.to_rgba(np.ma.masked_equal(np.column_stack([np.zeros(4), counts.T, np.zeros(4)]), 0.0), bytes=True)
+    np.testing.assert_array_equal(shown, expected)
+    row = (pixels[rows[1], :, 3] > 0).sum()
+    assert abs(row - width / 4) <= 1  # no wider than it is
+
+
 def test_world_lines_keep_every_token():
     _page, ax = style.figure()
     times = np.linspace(0, 1, 5)

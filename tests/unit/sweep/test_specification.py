@@ -178,6 +178,7 @@ class TestFamilies:
         ("value", "text"),
         [
             ("gauss", "known families"),
+            ({"kind": "spectrum", "values": [1.0, 0.5]}, "the key family"),
             ({"family": "spectrum", "values": [1.0]}, "one per dimension"),
             ({"family": "spectrum"}, "needs values"),
             ({"family": "gaussian", "size": 2}, "has no parameter"),

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 JORDAN = 5e-3
 """Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
 GAP = 1e-7
-"""Gap behind the leading eigenvalue, relative to |V|, below which nobody can rely on it: nearly Jordan blocks behave like such for so long."""
+"""Gap behind the leading eigenvalue, relative to |V|, below which nobody can rely on it: what is nearly a Jordan block behaves like one
+for so long."""
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
@@ -32,8 +33,8 @@ FIRST_STEP = 1e-2
 DENSE_HORIZON = 1e20
 """Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
 JORDAN_HORIZON = 1e10
-"""The same, in units of 1/|V|, where V has Jordan blocks: tokens are at 1/t from a rest that attracts from one side only, and a factorisation
-that mixes them with fast ones carries them over to the other side from some 1e12 on."""
+"""The same, in units of 1/|V|, where V has Jordan blocks: tokens are at 1/t from a rest that attracts from one side only, and a
+factorisation that mixes them with fast ones carries them over to the other side from some 1e12 on."""
 
 
 @dataclass(frozen=True)

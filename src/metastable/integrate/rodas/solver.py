@@ -29,7 +29,6 @@ from metastable.errors import NumericalRangeError
 from metastable.integrate.plan import DEFAULT, Accuracy, Save
 from metastable.integrate.rodas import prepare as systems
 from metastable.integrate.rodas.prepare import (
-    DENSE_HORIZON,
     dense_horizon,
     dense_system,
     dense_tokens,

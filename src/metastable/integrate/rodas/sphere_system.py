@@ -51,7 +51,8 @@ BLUR = 1e-9
 
 Rows = namedtuple("Rows", ["own", "rate", "inverse", "terms", "allowed"])
 """For each row (n,): 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
-sum of the absolute values of the terms of its velocity (of the component where that is largest); part of its way that a step may err by."""
+sum of the absolute values of the terms of its velocity (of the component where that is largest); part of its way that a step may
+err by."""
 Local = namedtuple("Local", ["y", "slope", "factors", "pivots", "rate"])
 """Memory of a row in its chart: the chart point and the right-hand side (m,), LU factors (m, m), their pivots (m,), a rate (1,)."""
 
