@@ -1,7 +1,9 @@
 """Ensembles that were joined along something else than members, and summaries of what was selected of them."""
 
+import functools
 import json
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -231,7 +233,7 @@ def test_seeds_of_any_size_are_joined(tmp_path, seed):
 @pytest.mark.parametrize("use", [ms.summarize, ms.plot_ensemble])
 def test_members_of_two_models_have_no_summary_or_picture_under_one(use):
     """The attributes are those of the first: "40 members, beta = 4", of which 20 had 64."""
-    with_one_model = "another model, or otherwise, than the attributes of stats say.*combine_attrs='drop_conflicts'"
+    with_one_model = "another model, or otherwise.* than the attributes of stats say.*combine_attrs='drop_conflicts'"
     for seed in (0, 1):
         joined = xr.concat([made(), made(64.0, seed=seed)], "member")
         for stats in (joined, joined.isel(time=[1]), joined.where(joined.clusters > 0), joined.drop_vars("x")):
@@ -353,3 +355,90 @@ def test_empty_moments_warn_of_nothing():
 def test_empty_selections_are_refused_by_name(nobody, use):
     with pytest.raises(InvalidInputError, match="no members, or no times, left"):
         use(made().isel(nobody))
+
+
+# ------------------------------------------------------------------------------------------------------- own functions
+
+
+def topics(centers):
+    def start(generator, tokens, dim):
+        return ms.starts.mixture(tokens, dim, generator, centers=centers, concentration=200.0)
+
+    return start
+
+
+def gaussian(beta):
+    return lambda generator: ms.Attention(dim=3, beta=beta, value=generator.normal(size=(3, 3)))
+
+
+def above(level):
+    return lambda x: float((x[:, 0] > level).mean())
+
+
+def first_and_model(level):
+    return lambda states, times, model: states[:, 0, 0] * model.beta + level
+
+
+@dataclass(frozen=True)
+class Shifted:
+    by: float
+
+    def __call__(self, generator, tokens, dim):
+        return ms.sphere.retract(ms.sphere.uniform(tokens, dim=dim, seed=generator) + self.by)
+
+
+OWN = {
+    "start": lambda value: {"start": topics(value)},
+    "start with fields": lambda value: {"start": Shifted(value)},
+    "partial": lambda value: {"start": functools.partial(ms.starts.mixture, 10, 3, concentration=value + 1.0)},
+    "model": lambda value: {"model": gaussian(float(value))},
+    "observable": lambda value: {"observe": {"n": above(0.1 * value)}},
+    "observable of all states": lambda value: {"observe": {"n": first_and_model(value)}},
+    "drawn model and observable": lambda value: {"model": gaussian(4.0), "observe": {"n": first_and_model(value)}},
+}
+
+
+def _own(changes, seed):
+    model = ms.Attention(dim=3, beta=16.0)
+    fixed = {
+        "model": model,
+        "tokens": 10,
+        "members": 3,
+        "times": [0.0, 1.0],
+        "observe": {"n": ms.observe.clusters(0.3)},
+    }
+    if isinstance(changes.get("start"), functools.partial):
+        changes = {"start": lambda generator, function=changes["start"]: function(generator, centers=3)}
+    return ms.ensemble(**(fixed | changes), seed=seed)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_functions_of_one_name_are_told_apart_by_what_they_give(kind, tmp_path):
+    """Closures, lambdas and partials were known by their names, and members of different ones were joined as computed alike."""
+    one, alike, other = _own(OWN[kind](2), 0), _own(OWN[kind](2), 1), _own(OWN[kind](5), 1)
+    same = xr.concat([one, alike], "member")
+    ms.summarize(same)
+    ms.save_ensemble(same, tmp_path / "same.zarr")
+    assert ms.load_ensemble(tmp_path / "same.zarr").attrs["values"] == "as computed"
+    mixed = xr.concat([one, other], "member")
+    for use in (ms.summarize, ms.plot_ensemble, lambda stats: ms.save_ensemble(stats, tmp_path / "mixed.zarr")):
+        with pytest.raises(InvalidInputError, match="otherwise"):
+            use(mixed)
+    assert not (tmp_path / "mixed.zarr").exists()
+
+
+def test_the_call_that_tells_functions_apart_may_fail():
+    calls = []
+
+    def fragile(x):
+        calls.append(x)
+        if len(calls) > 6:  # three members at two times are measured
+            warnings.warn("odd", UserWarning, stacklevel=1)
+            raise ValueError("not now")
+        return float(x[0, 0])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stats = _own({"observe": {"n": fragile}}, 0)
+    assert stats.attrs["status"] == "success"
+    assert "raises ValueError" in stats.attrs["own_functions"]

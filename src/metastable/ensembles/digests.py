@@ -16,8 +16,8 @@ import numpy as np
 
 from metastable._words import counted
 from metastable.errors import InvalidInputError
-from metastable.stores import members, seal
-from metastable.stores.members import DIGEST, DIGEST_BITS, LENGTHS, WHO
+from metastable.stores import membership, seal
+from metastable.stores.membership import DIGEST, DIGEST_BITS, LENGTHS, WHO
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -78,7 +78,7 @@ def check_attributes(stats: xr.Dataset) -> None:
     Ensembles that were joined with combine_attrs='drop_conflicts' and differ in them have none that could be checked (nor do their
     values count as checked then, see `check`).
     """
-    known = members.sealed_with(stats)
+    known = membership.sealed_with(stats)
     if known is None:
         return
     attributes, observables, interrupted, failure = (
@@ -99,7 +99,7 @@ def check_attributes(stats: xr.Dataset) -> None:
     if changed:
         raise InvalidInputError(
             f"stats does not say any more what it said when it was computed ({', '.join(changed)}), so it is not {REFUSED}; "
-            f"{members.JOIN}"
+            f"{membership.JOIN}"
         )
 
 
@@ -114,7 +114,7 @@ def check(stats: xr.Dataset) -> str:
     The digest of a member is that of all its observables at all times, and of the attributes that it was computed with: where some
     were left out, nothing can be said. Of ensembles that were joined along something else than members, every part is asked.
     """
-    made, names = members.sealed_with(stats), members.observed(stats)
+    made, names = membership.sealed_with(stats), membership.observed(stats)
     dims = {*stats[DIGEST].dims} if DIGEST in stats else set()
     selected = _selected_times(stats, dims)
     if made is None or "member" not in dims or not _whole(stats, names):
@@ -160,14 +160,14 @@ def _parts(stats: xr.Dataset) -> Iterator[xr.Dataset]:
         if "time" not in part[DIGEST].dims:
             yield part
             continue
-        for places in members.parts_of_times(part):
+        for places in membership.parts_of_times(part):
             piece = part.isel(time=places)
-            yield members.gathered(piece, (*WHO, DIGEST, *members.lengths(piece)))
+            yield membership.gathered(piece, (*WHO, DIGEST, *membership.lengths(piece)))
 
 
 def _changed(part: xr.Dataset, names: list[str], made: dict[str, Any]) -> np.ndarray:
     """Which members of one ensemble (members,) are not those that their digests were made of."""
-    once = (*WHO, DIGEST, *members.lengths(part))
+    once = (*WHO, DIGEST, *membership.lengths(part))
     numbers = all(part[name].dtype.kind in "biuf" for name in names)
     if not numbers or any(part[name].dims != ("member",) for name in once):
         return np.full(part.sizes["member"], True)
@@ -179,15 +179,15 @@ def _edited(wrong: list[Any], joined: bool) -> str:
     if joined:
         return (
             "stats was joined along something else than members, and not all of its parts are whole and as computed under the "
-            f"attributes of the first, so they are not {REFUSED}; {members.JOIN}, and parts of which times were left out are saved "
+            f"attributes of the first, so they are not {REFUSED}; {membership.JOIN}, and parts of which times were left out are saved "
             "without the attribute 'computed'"
         )
     shown = ", ".join(map(str, wrong[:6])) + (", ..." if len(wrong) > 6 else "")
     return (
         f"the values of {counted(len(wrong), 'member')} of stats ({shown}) are not what was computed any more, or the number "
-        "(member), seed, status or steps are not, or they were computed with another model, or otherwise, than the attributes of "
-        f"stats say, so they are not {REFUSED}; number members by a coordinate of your own, stats.assign_coords(place=('member', "
-        f"...)); {members.JOIN}"
+        "(member), seed, status or steps are not, or they were computed with another model, or otherwise (or by an earlier version), "
+        f"than the attributes of stats say, so they are not {REFUSED}; number members by a coordinate of your own, "
+        f"stats.assign_coords(place=('member', ...)); {membership.JOIN}"
     )
 
 
@@ -209,7 +209,7 @@ def _digests(stats: xr.Dataset, observables: list[str], origin: str, timed: bool
     total = np.full(size, _hash(origin.encode()), dtype=np.uint64)
     if size == 0:  # interrupted before the first one was finished
         return total.astype(np.int64)
-    for name in (*WHO, *members.lengths(stats)):
+    for name in (*WHO, *membership.lengths(stats)):
         total += _mixed(_bits(stats[name].values) ^ _mixed(np.array([_hash(name.encode())], dtype=np.uint64)))
     times = stats["time"].values
     clock = _mixed(_bits(times)) if timed else GOLDEN * np.argsort(np.argsort(times)).astype(np.uint64)
@@ -226,7 +226,7 @@ def _digests(stats: xr.Dataset, observables: list[str], origin: str, timed: bool
             total[first : first + rows] += _mixed(bits ^ places).sum(axis=1, dtype=np.uint64)
     if not timed:
         return (total >> np.uint64(11)).astype(np.int64)
-    return (members.origin_bits(origin) << DIGEST_BITS) + (total >> np.uint64(64 - DIGEST_BITS)).astype(np.int64)
+    return (membership.origin_bits(origin) << DIGEST_BITS) + (total >> np.uint64(64 - DIGEST_BITS)).astype(np.int64)
 
 
 def _bits(values: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from metastable.integrate.plan import Plan, Wishes
 from metastable.integrate.planning import horizon, make
 from metastable.integrate.tableau import TABLEAUS
 from metastable.model import Attention
-from metastable.stores.members import DIGEST, WHO
+from metastable.stores.membership import DIGEST, WHO
 
 if TYPE_CHECKING:
     from metastable.analysis.observe import Observable

@@ -13,11 +13,12 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles import digests
+from metastable.ensembles.own import own_functions
 from metastable.ensembles.problem import Problem, names_of_lengths
 from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
 from metastable.model import Attention
-from metastable.stores import members, seal
+from metastable.stores import membership, seal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -172,6 +173,7 @@ class Record:
         for name in problem.observables:
             if name not in self.values:  # nobody reached a time
                 self._make_room(name, (), ())
+        own = own_functions(problem)  # after the members: functions may remember how often they were called
         variables: dict[str, Any] = {
             name: (
                 ("member", "time", *self.dims.get(name, ())),
@@ -182,7 +184,7 @@ class Record:
         }
         variables["status"] = ("member", np.array(MEMBER_STATUSES)[self.status[finished]])
         variables |= {name: ("member", all_[finished]) for name, all_ in self.lengths.items()}
-        for column, name in enumerate(members.COUNTERS):
+        for column, name in enumerate(membership.COUNTERS):
             variables[name] = ("member", self.statistics[finished, column])
         found = xr.Dataset(
             variables,
@@ -207,6 +209,7 @@ class Record:
                 **asdict(plan.accuracy),
                 "status": self._status(),
                 "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
+                **({"own_functions": json.dumps(own)} if own else {}),
                 **({"failure": self.failure} if self.failure else {}),
             },
         )
@@ -238,7 +241,7 @@ def current_attributes(stats: xr.Dataset) -> dict[Any, Any]:
         )
     attributes = {**stats.attrs, "members": stats.sizes["member"]}
     if "member_seed" in stats.coords:
-        seeds = sorted({*members.seeds(stats)})
+        seeds = sorted({*membership.seeds(stats)})
         attributes["seed"] = seeds[0] if len(seeds) == 1 else seeds
     if "status" in stats and "member" in stats["status"].dims:
         status = stats["status"].values
@@ -272,9 +275,9 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
         raise InvalidInputError(
             "stats has no members any more (no dim 'member'), so there is nothing to summarize over"
         )
-    members.require_some(stats)
-    stats = members.said_once(stats)
-    members.check_joined(stats)
+    membership.require_some(stats)
+    stats = membership.said_once(stats)
+    membership.check_joined(stats)
     attributes = {
         name: value
         for name, value in current_attributes(stats).items()
@@ -282,7 +285,7 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
     }
     result: dict[str, Any] = {}
     level = MEMBER_QUANTILE if "quantile" in stats.dims else "quantile"
-    for name in members.measured(stats):
+    for name in membership.measured(stats):
         values = stats[name].astype(float, copy=False)
         with warnings.catch_warnings():
             quiet = "(All-NaN|Mean of empty|Degrees of freedom|invalid value)"  # nobody there, and infinity - infinity

@@ -9,7 +9,7 @@ from metastable import _checks, dataset
 from metastable.ensembles import digests
 from metastable.ensembles.record import current_attributes
 from metastable.errors import InvalidInputError, StoreError
-from metastable.stores import members
+from metastable.stores import membership
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,10 +50,10 @@ def save_ensemble(stats: xr.Dataset, path: str | os.PathLike[str], overwrite: bo
     for name in OWN:
         if name in stats.attrs:
             raise InvalidInputError(f"the attribute {name!r} is one of the store's own; put yours under another name")
-    told = members.said_once(stats)
+    told = membership.said_once(stats)
     digests.check_attributes(told)
     attributes = current_attributes(told)
-    members.check_joined(told)
+    membership.check_joined(told)
     values = digests.check(told)
     told = _storable(told)
     told.attrs = {**attributes, digests.VALUES: values, "kind": KIND, ORDER: list(told.data_vars)}

@@ -199,7 +199,7 @@ def draw_world_counts(
     """
     from matplotlib.colors import LogNorm
 
-    from metastable.figures.counts_image import CountsImage
+    from metastable.figures._counts_image import CountsImage
 
     t, numbers = np.asarray(times, dtype=float), np.asarray(counts, dtype=float)
     gaps = np.broadcast_to(np.asarray(gaps, dtype=bool), max(0, t.size - 1))

@@ -17,7 +17,7 @@ from metastable.figures.curves import draw_band
 from metastable.figures.moments import LOG_SPAN
 from metastable.figures.titles import PER_INCH, broken, words_of
 from metastable.model import Attention
-from metastable.stores import members
+from metastable.stores import membership
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +57,7 @@ def plot_ensemble(
 
     if not isinstance(stats, xr.Dataset) or not {"member", "time"} <= set(stats.dims):
         raise InvalidInputError("stats must be the dataset that metastable.ensemble returns, with dims member and time")
-    members.require_some(stats)
+    membership.require_some(stats)
     low, high = (_checks.number(q, "quantiles", 0.0, 1.0) for q in _checks.vector(quantiles, "quantiles", 2))
     if not low < high:
         raise InvalidInputError(
@@ -65,8 +65,8 @@ def plot_ensemble(
         )
     if log is not None:
         _checks.flag(log, "log")
-    stats = members.said_once(stats)
-    members.check_joined(stats)
+    stats = membership.said_once(stats)
+    membership.check_joined(stats)
     names, others = _drawable(stats, observables)
     with style.theme(theme):
         return _page(stats, names, others, (low, high), log)
@@ -74,7 +74,7 @@ def plot_ensemble(
 
 def _drawable(stats: xr.Dataset, observables: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Names of the observables with dims (member, time), or those asked for; and of those that are left out unasked."""
-    numbers = [name for name in members.measured(stats) if {"member", "time"} <= {*stats[name].dims}]
+    numbers = [name for name in membership.measured(stats) if {"member", "time"} <= {*stats[name].dims}]
     flat = [name for name in numbers if stats[name].ndim == 2]
     if not flat:
         raise InvalidInputError(f"no observable has one number for each member and time; {_way_out(stats, numbers)}")
@@ -114,6 +114,8 @@ def _page(
     order = np.argsort(times, kind="stable")  # parts that were joined along time may have any
     logged = bool(times.max() > LOG_SPAN) or _geometric(times[order]) if log is None else log
     shown = order[times[order] > 0] if logged else order
+    if shown.size == 0:
+        raise InvalidInputError("log=True needs a time above 0, and stats has none; leave log out")
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     page, grid = style.figure(3.4 * columns + 0.4, 2.5 * rows + 0.5, rows, columns, managed=True, squeeze=False)

@@ -145,7 +145,8 @@ def _value(head: Any, dim: int) -> str:
 def filled(text: str, most: int) -> str:
     """A text in lines of at most so many letters: broken between words, but not around "=", nor inside of formulas."""
     whole = re.sub(r" = |(?<!\\)\$[^$]*\$", lambda part: part[0].replace(" ", "\xa0"), text)
-    lines = textwrap.wrap(whole, most, break_long_words=False, break_on_hyphens=False)
+    wrap = textwrap.TextWrapper(most, break_long_words=False, break_on_hyphens=False).wrap
+    lines = [line for part in whole.split("\n") for line in wrap(part) or [""]]
     return "\n".join(lines).replace("\xa0", " ")
 
 

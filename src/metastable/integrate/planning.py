@@ -15,6 +15,12 @@ from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wis
 from metastable.kernels import reference, select
 from metastable.model import Attention
 
+EXPLICIT_ERROR = 1e-9
+"""What explicit steps err by at least, in all: `atol`, or rounding."""
+SIDE = 1e-2
+"""Time over the time at which tokens are as near as that to a rest of a Jordan block, up to which they stay on their side of it (seen:
+0.1 is too much for blocks of four)."""
+
 
 def make(
     models: tuple[Attention, ...],
@@ -153,23 +159,27 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
 
 
 def _check_side(model: Attention, tokens: int, method: str, save: Save, accuracy: Accuracy) -> None:
-    """Explicit steps err by `atol`: where tokens are nearer than that to a rest that attracts from one side only, they carry them over
-    to the other side, from which they leave for the antipode."""
-    depth = save.until * size_of_value(model)
-    if (
-        depth * accuracy.atol <= 1.0
-        or METHODS[method].steps == "fixed"
-        or method == "rodas"
-        or not rodas.one_sided(model)
-    ):
+    """Where tokens are nearer to a rest that attracts from one side only than explicit steps err, these carry them over to the other
+    side, from which they leave for the antipode."""
+    error = max(accuracy.atol, EXPLICIT_ERROR)
+    quick = save.until * size_of_value(model) * error <= SIDE
+    if quick or METHODS[method].steps == "fixed" or method == "rodas":
         return
-    if method == "auto" and rodas.horizon_refusal(model, tokens, save.until, save.settled) is None:
+    coupling = rodas.one_sided(model)
+    refused = rodas.horizon_refusal(model, tokens, save.until, save.settled)
+    if save.until * coupling * error <= SIDE or (method == "auto" and refused is None):
         return
-    latest = 1.0 / (accuracy.atol * size_of_value(model))
+    latest = SIDE / (coupling * error)
+    if method == "auto" and rodas.refusal(model, tokens) is None:
+        latest = rodas.dense_horizon(model)
+    way = (
+        f"; method='rodas' tells the side, but {refused}"
+        if refused
+        else ", or use method='rodas', which tells the side"
+    )
     raise NumericalRangeError(
-        f"until = {save.until:g} is too far for explicit steps: Jordan blocks of V have rests that attract from one side only, tokens "
-        f"come as near to them as 1/t, and from about t = {latest:.3g} on errors of {accuracy.atol:g} (atol) decide on which side "
-        "they are; shorten the horizon, or use softmax under a causal mask and method='rodas'"
+        f"until = {save.until:g} is too far: Jordan blocks of V have rests that attract from one side only, tokens come as near to "
+        f"them as 1/t, and from about t = {latest:.3g} on errors of steps decide on which side they are; shorten the horizon{way}"
     )
 
 

@@ -258,29 +258,36 @@ def drive(row, model, columns, i, vectors):
 def linearise(row, model, columns, vectors):
     """At the start of the step: G_k to `force`, the matrix in braces of J_kk to `block`, D_k of each head to `spreads`.
 
-    Normalised weights of the heads stay in the columns for the stages of this row. `terms` has bounds on the sums of the absolute
-    values of all terms of G_k, which is what its rounding errors are relative to, component by component: near a rest within a Jordan
-    block a component of 1e-20 decides, beside others of one. By Cauchy and Schwarz (sum p |Delta_b|)^2 is at most q C_bb; the roots
-    are multiplied, since 1e-170 has no square.
+    Normalised weights of the heads stay in the columns for the stages of this row. Returns a bound on the sum of the absolute
+    values of all terms of G_k, which is what its rounding errors are relative to (by Cauchy and Schwarz (sum p |Delta|)^2 is
+    at most q trace C; the roots are multiplied, since 1e-170 has no square). `terms` has such bounds component by component: near a
+    rest within a Jordan block a component of 1e-20 decides, beside others of one.
     """
     place, dim = vectors.start, model.drift.shape[0]
     vectors.force[:] = 0.0
     apply(model.drift, place, vectors.force)
+    total = 0.0
     for a in range(dim):
         vectors.terms[a] = 0.0
         for b in range(dim):
             vectors.block[a, b] = model.drift[a, b]
             vectors.terms[a] += abs(vectors.block[a, b] * place[b])
+        total += vectors.terms[a]
     for h in range(model.betas.size):
         head, spread = head_of(model, columns, h), vectors.spreads[h]
         others, inverse = attend(row, head, columns.position[0], head.weights, vectors.query, place, spread)
         second_moments(row, head, columns, inverse, vectors)
         apply(head.value, spread, vectors.force)
         add_head(head, others, vectors, spread)
+        trace, size = 0.0, 0.0
         for b in range(dim):
+            trace += vectors.moment[b, b]
             reach = math.sqrt(others) * math.sqrt(vectors.moment[b, b])
             for a in range(dim):
+                size = max(size, abs(head.value[a, b]))
                 vectors.terms[a] += abs(head.value[a, b]) * reach
+        total += size * math.sqrt(others) * math.sqrt(trace)
+    return total
 
 
 @inlined

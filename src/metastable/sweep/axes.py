@@ -123,7 +123,8 @@ def _count(table: Mapping[str, Any], where: str, first: float, last: float) -> i
     count = _checks.count(table["count"], f"{where}.count", 1, LONGEST, error=SweepError)
     if count == 1 and first != last and not own.reads_stored():
         raise SweepError(
-            f"{where}: count = 1 would leave {last:g} out of a range from {first:g} to {last:g}; say count = 2 or more, or [{first:g}]"
+            f"{where}: count = 1 would leave {last:g} out of a range from {first:g} to {last:g}; say count = 2 or more, or [{first:g}] "
+            "(a sweep that was begun with it then goes on with --extend)"
         )
     return count
 

@@ -8,15 +8,18 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from typing import Any
 
 from metastable import _checks
-from metastable.errors import MetastableError, SweepError
+from metastable.errors import SweepError
 from metastable.sweep.specification import Sweep
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute, Task, load, variables
 
 SECONDS = 2.0
 """How long a calibration may take (the first sample is always taken)."""
+FIRST = 30.0
+"""The first trial of a process also imports and loads what the others find there: up to so many times that long it is made again."""
 SAMPLES = 8
 MEMBERS = 16
 """Members of a sampled ensemble (as many as the kernels move at once); time and size are scaled up to all of them."""
@@ -58,7 +61,8 @@ def estimate(sweep: Sweep, execute: str | Execute = ENSEMBLE_TASK, seconds: floa
         if (costs or failures) and time.monotonic() > deadline:
             break
         try:
-            cost, size = _measure(sweep.task(number), function, seconds)
+            patience = seconds if costs or failures else FIRST * seconds
+            cost, size = _measure(sweep.task(number), function, patience)
         except SweepError as reason:
             failures.append(str(reason))
             continue
@@ -79,7 +83,9 @@ def estimate_apart(sweep: Sweep, seconds: float = SECONDS) -> Estimate | None:
     process.start()
     sender.close()  # the process has its own end: when that is closed, too, there is nothing to wait for
     try:
-        answer = receiver.recv()
+        # (What a trial has started may live on, and hold the other end of the pipe open.)
+        wait([receiver, process.sentinel])
+        answer = receiver.recv() if receiver.poll() else None
     except EOFError:
         return None
     except BaseException:
@@ -88,7 +94,7 @@ def estimate_apart(sweep: Sweep, seconds: float = SECONDS) -> Estimate | None:
     finally:
         process.join()
         receiver.close()
-    if isinstance(answer, MetastableError):
+    if isinstance(answer, Exception):
         raise answer
     return answer
 
@@ -98,7 +104,7 @@ def _answer(sender: Any, text: str, seconds: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked hears Ctrl-C, and ends this process
     try:
         answer: Any = estimate(Sweep.from_dict(json.loads(text)), seconds=seconds)
-    except MetastableError as reason:
+    except Exception as reason:
         answer = reason
     sender.send(answer)
 
@@ -141,4 +147,5 @@ def _timed(task: Task, function: Execute, members: int) -> tuple[float, Any]:
     begin = time.monotonic()
     with event.install_timer("numba:compile", compiling.append):
         result = function(replace(task, members=members, threads=1))
-    return time.monotonic() - begin - sum(compiling), result
+    # (What is compiled within another compilation is counted twice.)
+    return max(0.0, time.monotonic() - begin - sum(compiling)), result

@@ -15,7 +15,7 @@ from metastable.sweep.journal import Entry
 
 STATUS = "task_status"
 WAITING, DONE, FAILED = 0, 1, 2
-MEANINGS = {"flag_values": [WAITING, DONE, FAILED], "flag_meanings": "waiting done failed"}
+MEANINGS: dict[str, Any] = {"flag_values": [WAITING, DONE, FAILED], "flag_meanings": "waiting done failed"}
 """Attributes of `STATUS`."""
 
 

@@ -194,7 +194,7 @@ class Variable:
 
 def variables(dataset: xr.Dataset, keep: str) -> list[Variable]:
     """The numeric variables of a result as float64, reduced over members if so asked, and the coordinates of their dims."""
-    from metastable.ensembles.digests import DIGEST
+    from metastable.stores.membership import DIGEST
 
     kept: list[Variable] = []
     for name in sorted(map(str, dataset.data_vars)):

@@ -195,7 +195,7 @@ export const redo = () => { if (canRedo()) { saveNow(); heading = next() + 1; hi
 export function watchHistory(restore, follow) {
   window.addEventListener("popstate", (event) => {
     const at = whereIs(event.state, place), { state } = at === null ? { state: null } : decode(location.hash, []);
-    heading = null;
+    if (!state || at === heading || Math.abs(at - heading) >= Math.abs(place - heading)) heading = null; // else a second step is on its way
     if (!state) {
       // An address that somebody typed: the next entry if it can be read. If not, what is on show stays, and the address says so again.
       committed = null;

@@ -1,6 +1,7 @@
 """Rodas5P with the triangular Jacobian of causal attention: horizons of any length. See `solver`."""
 
 from metastable.integrate.rodas.prepare import DENSE_HORIZON as DENSE_HORIZON
+from metastable.integrate.rodas.prepare import dense_horizon as dense_horizon
 from metastable.integrate.rodas.prepare import dense_tokens as dense_tokens
 from metastable.integrate.rodas.prepare import on_circle as on_circle
 from metastable.integrate.rodas.prepare import one_sided as one_sided

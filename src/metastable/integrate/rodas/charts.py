@@ -56,18 +56,14 @@ def to_chart(charts, k, vector, out):
 
 @inner
 def sizes_in_chart(charts, k, vector, out):
-    """`to_chart` where every term counts with its absolute value, which is what rounding errors are relative to; returns the largest.
-
-    `out` may be `vector`."""
+    """`to_chart` where every term counts with its absolute value: what rounding errors are relative to. (`out` may be `vector`.)"""
     mirror = charts.mirror[k]
-    dot, largest = 0.0, 0.0
+    dot = 0.0
     for a in range(mirror.size):
         dot += abs(mirror[a] * vector[a])
     dot *= charts.scale[k]
     for b in range(1, mirror.size):
         out[b - 1] = abs(vector[b]) + dot * abs(mirror[b])
-        largest = max(largest, out[b - 1])
-    return largest
 
 
 @inner

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.linalg import schur
 
 from metastable._checks import FloatArray
 from metastable.integrate.plan import size_of_value
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 
 JORDAN = 5e-3
 """Eigenvalues this near to the leading one, relative to |V|, may be one Jordan block: rounding splits a block of m by eps^(1/m)."""
-GAP = 1e-7
-"""Gap behind the leading eigenvalue, relative to |V|, below which nobody can rely on it: what is nearly a Jordan block behaves like one
-for so long."""
+GAP = 1e-6
+"""Gap behind the leading eigenvalue, over the coupling of its eigenvectors, below which what is nearly a Jordan block counts as one:
+its other rest is so near."""
 FIRST_STEP = 1e-2
 """First step, in units of the inverse of the largest speed."""
 
 
 DENSE_HORIZON = 1e20
 """Horizon of a dense block: beyond, rounding errors of its slow eigenvalues decide."""
-JORDAN_HORIZON = 1e10
-"""The same, in units of 1/|V|, where V has Jordan blocks: tokens are at 1/t from a rest that attracts from one side only, and a
-factorisation that mixes them with fast ones carries them over to the other side from some 1e12 on."""
+JORDAN_HORIZON = 1e8
+"""The same, in units of the inverse coupling, where V has Jordan blocks: tokens are at 1/t from a rest that attracts from one side
+only, and a factorisation that mixes them with fast ones carries them over to the other side (blocks of 2 from 1e12 on, of 4 from
+1e9)."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def dense_tokens(model: Attention, tokens: int) -> int:
 
 def dense_horizon(model: Attention) -> float:
     """How far a dense block of this model may be taken."""
-    return min(DENSE_HORIZON, JORDAN_HORIZON / size_of_value(model)) if one_sided(model) else DENSE_HORIZON
+    coupling = one_sided(model)
+    return min(DENSE_HORIZON, JORDAN_HORIZON / coupling) if coupling else DENSE_HORIZON
 
 
 def visible_ranges(model: Attention, tokens: int, frozen: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,8 +129,15 @@ class Frame:
     axes: FloatArray | None
     """Q (d, d) orthogonal, None for the identity."""
     drift: FloatArray
-    defective: bool = False
-    """True when the leading eigenvalue has Jordan blocks."""
+    gap: float = math.inf
+    """How far behind the leading eigenvalue the nearest one is whose eigenvector is not in the null space of V_sum - lambda I."""
+    coupling: float = 0.0
+    """Rate c of the leading eigenvalue's Jordan blocks, or of what is nearly one: da/dt = -c a^2 - gap a."""
+
+    @property
+    def defective(self) -> bool:
+        """True when rests attract from one side only, or the other side is less than a radian away."""
+        return self.coupling > self.gap
 
     def into(self, x: FloatArray) -> FloatArray:
         """Coordinates x' of points (..., d)."""
@@ -166,21 +176,25 @@ def frame_of(model: Attention) -> Frame:
     if found is None:
         return Frame(None, total - float(np.linalg.eigvals(total).real.max()) * identity)
     axes, drift = found
+    return Frame(axes, drift, *_jordan(drift, JORDAN * float(np.linalg.norm(total, 2))))
+
+
+def _jordan(drift: FloatArray, near: float) -> tuple[float, float]:
+    """`gap` and `coupling` of V_sum - lambda I whose first columns are exactly zero; eigenvalues up to `near` may be one block."""
+    form: Any = schur(drift, output="complex", sort=lambda value: abs(value) <= near)
+    triangle, _, count = form
+    values = np.sort(np.abs(np.diag(triangle)[:count]))
     nullity = int((~drift.any(axis=0)).sum())
-    near = np.abs(np.linalg.eigvals(drift)) <= JORDAN * np.linalg.norm(total, 2)
-    return Frame(axes, drift, defective=int(near.sum()) > nullity)
+    if count <= nullity:
+        return math.inf, 0.0
+    return float(values[nullity]), float(np.abs(np.triu(triangle[:count, :count], 1)).max())
 
 
-def one_sided(model: Attention) -> bool:
-    """True for Jordan blocks of the leading eigenvalue of V: their rests attract from one side only, and tokens come as near as 1/t.
-
-    What is nearly such a block is none for tokens that are as near to it as its gap.
-    """
+def one_sided(model: Attention) -> float:
+    """Coupling c of the leading eigenvalue's Jordan blocks, 0 for none: their rests attract from one side only, and tokens come as near
+    as 1/(c t). What is nearly such a block has another rest, at gap/c."""
     frame = frame_of(model)
-    if not frame.defective:
-        return False
-    lower = frame.drift[frame.drift.any(axis=0)][:, frame.drift.any(axis=0)]
-    return bool(np.abs(np.linalg.eigvals(lower)).min() <= GAP * np.linalg.norm(value_sum(model), 2))
+    return frame.coupling if frame.gap <= GAP * frame.coupling else 0.0
 
 
 def own_coordinates(model: Attention) -> Frame:
@@ -188,7 +202,7 @@ def own_coordinates(model: Attention) -> Frame:
     frame = frame_of(model)
     if frame.axes is None:
         return frame
-    return Frame(None, frame.axes @ frame.drift @ frame.axes.T, frame.defective)
+    return Frame(None, frame.axes @ frame.drift @ frame.axes.T, frame.gap, frame.coupling)
 
 
 def sphere_system(model: Attention, start: FloatArray, first: int, frame: Frame | None = None) -> SphereSystem:

@@ -121,7 +121,7 @@ def _contraction_rule(model: Attention, tokens: int | None) -> str | None:
 
 def _jordan_rule(model: Attention, tokens: int | None) -> str | None:
     """Points are solved together, which carries them over rests that attract from one side only."""
-    if not one_sided(model):
+    if one_sided(model) == 0.0:
         return None
     return "cannot tell on which side of a rest tokens are that attracts from one side only, as those of the Jordan blocks of V do"
 

@@ -51,8 +51,7 @@ BLUR = 1e-9
 
 Rows = namedtuple("Rows", ["own", "rate", "inverse", "terms", "allowed"])
 """For each row (n,): 1 where a token sees itself; rate of the unstable modes of J_kk; largest entry of (1/(h gamma) - J_kk)^(-1);
-sum of the absolute values of the terms of its velocity (of the component where that is largest); part of its way that a step may
-err by."""
+sum of the absolute values of the terms of its velocity; part of its way that a step may err by."""
 Local = namedtuple("Local", ["y", "slope", "factors", "pivots", "rate"])
 """Memory of a row in its chart: the chart point and the right-hand side (m,), LU factors (m, m), their pivots (m,), a rate (1,)."""
 
@@ -179,6 +178,7 @@ def _curved(system, k):
     """
     velocity, vectors, y, slope = system.velocity[k], system.vectors, system.local.y, system.local.slope
     terms, place = vectors.terms, vectors.part
+    chart.sizes_in_chart(system.charts, k, terms, terms)
     chart.sizes_in_chart(system.charts, k, vectors.start, place)
     speed, bend = 0.0, 0.0
     for b in range(y.size):
@@ -195,13 +195,12 @@ def _curved(system, k):
 
 @inlined
 def linearise_at(system, k):
-    """`linearise` for row k; `terms` are those of its velocity in its chart."""
+    """`linearise` for row k."""
     vectors = system.vectors
     for a in range(system.charts.origin.shape[1]):
         vectors.start[a] = system.charts.origin[k, a]
         vectors.place[a] = vectors.start[a]
-    linearise(_row_of(system, k), system.model, system.columns, vectors)
-    system.rows.terms[k] = chart.sizes_in_chart(system.charts, k, vectors.terms, vectors.terms)
+    system.rows.terms[k] = linearise(_row_of(system, k), system.model, system.columns, vectors)
 
 
 @inlined

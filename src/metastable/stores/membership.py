@@ -130,18 +130,28 @@ def _filled(variable: xr.Variable, parts: Sequence[list[int]]) -> xr.Variable:
 
 
 def parts_of_times(stats: xr.Dataset) -> list[list[int]]:
-    """The times of each ensemble of those that were joined along them, by number: where members have the same digests."""
+    """The times of each ensemble of those that were joined along them, by number: where members have the same digests.
+
+    All of them must agree that are there: members that failed have one digest in all parts of earlier versions. A time of which so much
+    is masked that it may be of several parts is one by itself.
+    """
     digests = stats[DIGEST].transpose("time", ...).values.astype(float)
+    rows = digests.reshape(len(digests), -1)
     parts: list[tuple[np.ndarray, list[int]]] = []
-    for place, row in enumerate(digests.reshape(len(digests), -1)):
-        places, others = [place], []
-        for part in parts:
-            if (part[0] == row).any():  # (NaN, where it is masked, equals nothing)
-                row, places = np.where(np.isnan(row), part[0], row), part[1] + places
-            else:
-                others.append(part)
-        parts = [*others, (row, places)]
-    return [sorted(places) for _, places in parts]
+    for place in np.argsort(np.isnan(rows).sum(axis=1), kind="stable").tolist():  # those that know most come first
+        of = [number for number, (known, _) in enumerate(parts) if _agree(known, rows[place])]
+        if len(of) == 1:
+            known, places = parts[of[0]]
+            parts[of[0]] = np.where(np.isnan(known), rows[place], known), [*places, place]
+        else:
+            parts.append((rows[place], [place]))
+    return sorted(sorted(places) for _, places in parts)
+
+
+def _agree(one: np.ndarray, other: np.ndarray) -> bool:
+    """True where two rows have numbers in common, and no different ones (NaN: not there)."""
+    both = ~(np.isnan(one) | np.isnan(other))
+    return bool(both.any() and (one == other)[both].all())
 
 
 # ------------------------------------------------------------------------------------------------------------ joined
@@ -155,8 +165,9 @@ def check_joined(stats: xr.Dataset) -> None:
     strangers = _strangers(stats)
     if strangers:
         raise InvalidInputError(
-            f"{counted(strangers, 'member')} of stats were computed with another model, or otherwise, than the attributes of stats "
-            f"say: several models (or tolerances, observables) were joined under the attributes of the first; {JOIN}"
+            f"{counted(strangers, 'member')} of stats were computed with another model, or otherwise (or by an earlier version of "
+            "metastable), than the attributes of stats say: several models (or starts, tolerances, observables, functions of your own) "
+            f"were joined under the attributes of the first; {JOIN}"
         )
     _check_repeated(stats)
 
@@ -164,13 +175,13 @@ def check_joined(stats: xr.Dataset) -> None:
 def _strangers(stats: xr.Dataset) -> int:
     """How many members come from elsewhere than the attributes, by their digests.
 
-    (Means over a dim of joined ensembles make numbers of digests, too, but leave no text.)
+    (Means over a dim of joined ensembles make numbers of digests, too, but leave no text. `fillna(0)` is no digest.)
     """
     made = sealed_with(stats)
     if made is None or not made["timed"] or DIGEST not in stats or "status" not in stats:
         return 0
     digests = stats[DIGEST]
-    there = digests.notnull()
+    there = digests.notnull() & (digests != 0)
     foreign = (digests.where(there, 0).astype(np.int64) >> DIGEST_BITS) != origin_bits(made["origin"])
     return int((foreign & there).any([dim for dim in digests.dims if dim != "member"]).sum())
 
