@@ -12,6 +12,7 @@ import xarray as xr
 import metastable as ms
 from metastable.ensembles import digests
 from metastable.errors import InvalidInputError, StoppedEarlyWarning
+from metastable.stores import membership
 
 DROP = {"combine_attrs": "drop_conflicts"}
 
@@ -442,3 +443,26 @@ def test_the_call_that_tells_functions_apart_may_fail():
         stats = _own({"observe": {"n": fragile}}, 0)
     assert stats.attrs["status"] == "success"
     assert "raises ValueError" in stats.attrs["own_functions"]
+
+
+# --------------------------------------------------------------------------------------------- what is there, and what not
+
+
+def test_parts_along_time_agree_in_all_members_that_are_there():
+    """Members that failed have one digest in all parts of earlier versions: one of them in common made one part of two."""
+    nan = np.nan
+    rows = np.array([[1.0, 5.0], [2.0, 5.0], [1.0, nan], [nan, 5.0], [2.0, 5.0], [nan, nan]])
+    stats = xr.Dataset({membership.DIGEST: (("time", "member"), rows)})
+    assert membership.parts_of_times(stats) == [[0, 2], [1, 4], [3], [5]]
+
+
+def test_what_is_filled_with_zero_is_no_stranger():
+    stats = made(times=(0.0, 1.0, 2.0))
+    filled = ms.summarize(stats.where(stats.time > 0.5).fillna(0))
+    assert filled.clusters_mean.values[0] == 0.0
+    assert filled.clusters_mean.values[1] == stats.clusters.values[:, 1].mean()
+
+
+def test_a_logarithmic_picture_of_time_zero_is_refused():
+    with pytest.raises(InvalidInputError, match="log=True needs a time above 0"):
+        ms.plot_ensemble(made().isel(time=[0]), log=True)
