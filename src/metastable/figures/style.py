@@ -282,11 +282,11 @@ def plain(text: str) -> str:
 def time_label(t: float, symbol: str = "t") -> str:
     """`t = 75`, or a power of ten from 10^5 on."""
     if t != 0 and (abs(t) >= 1e5 or abs(t) < 1e-3):
-        exponent = int(np.floor(np.log10(abs(t)) + 1e-9))
-        mantissa = t / 10.0**exponent
-        front = "" if abs(mantissa - 1) < 0.05 else rf"{mantissa:.1f}\times "
-        return rf"${symbol} = {front}10^{{{exponent}}}$"
-    return rf"${symbol} = {t:.4g}$"
+        mantissa, exponent = f"{t:.1e}".split("e")
+        front = "" if mantissa == "1.0" else rf"{mantissa}\times "
+        return rf"${symbol} = {front}10^{{{int(exponent)}}}$"
+    short = f"{t:.4g}"
+    return rf"${symbol} = {f'{t:.0f}' if 'e' in short else short}$"
 
 
 def token_key(page: Figure, ax: Axes, tokens: int) -> None:

@@ -56,7 +56,15 @@ def test_theme_leaves_settings_as_they_were():
 
 @pytest.mark.parametrize(
     ("t", "expected"),
-    [(0.0, "$t = 0$"), (75.0, "$t = 75$"), (1e12, "$t = 10^{12}$"), (2.5e30, r"$t = 2.5\times 10^{30}$")],
+    [
+        (0.0, "$t = 0$"),
+        (75.0, "$t = 75$"),
+        (9999.7, "$t = 10000$"),
+        (12340.0, "$t = 12340$"),
+        (9.96e5, "$t = 10^{6}$"),
+        (1e12, "$t = 10^{12}$"),
+        (2.5e30, r"$t = 2.5\times 10^{30}$"),
+    ],
 )
 def test_time_label(t, expected):
     assert style.time_label(t) == expected
