@@ -385,38 +385,22 @@ def test_entries_that_the_browser_forgot_are_known_by_their_key_or_address(conte
     expect(redo).to_be_disabled()
 
 
-def test_an_address_that_is_typed_is_the_next_entry(follow):
-    """Also one that was on show before: what could be redone is gone, and undo leads back."""
+@pytest.mark.parametrize("before", [["77"], []])
+def test_an_address_that_is_typed_is_the_next_entry(follow, before):
+    """Also one that was on show before (and where one step could be redone, it is a neighbour's, and the number of entries stays): what
+    could be redone is gone, and undo leads back."""
     page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
     until, first = page.locator("#until"), page.evaluate("location.hash")
     for text in ("500", "400"):
         enter(page, "#until", text)
     page.click("#undo")
     expect(until).to_have_value("500")
-    page.evaluate("(hash) => { location.hash = hash; }", link([CIRCLE], {"until": 77.0}, playing=False))
-    expect(until).to_have_value("77")
-    expect(page.locator("#redo")).to_be_disabled()
-    page.evaluate("(hash) => { location.hash = hash; }", first)
-    expect(until).to_have_value("1000")
-    expect(page.locator("#redo")).to_be_disabled()
-    for text in ("77", "500", "1000"):
-        page.click("#undo")
+    typed = [(text, link([CIRCLE], {"until": float(text)}, playing=False)) for text in before]
+    for text, hash_ in [*typed, ("1000", first)]:
+        page.evaluate("(hash) => { location.hash = hash; }", hash_)
         expect(until).to_have_value(text)
-    expect(page.locator("#undo")).to_be_disabled()
-
-
-def test_an_address_that_is_typed_where_one_step_could_be_redone_is_the_next_entry(follow):
-    """The browser drops one entry and adds one, whose address is that of a neighbour."""
-    page = follow(link([CIRCLE], {"until": 1000.0}, playing=False))
-    until, first = page.locator("#until"), page.evaluate("location.hash")
-    for text in ("500", "400"):
-        enter(page, "#until", text)
-    page.click("#undo")
-    expect(until).to_have_value("500")
-    page.evaluate("(hash) => { location.hash = hash; }", first)
-    expect(until).to_have_value("1000")
-    expect(page.locator("#redo")).to_be_disabled()
-    for text in ("500", "1000"):
+        expect(page.locator("#redo")).to_be_disabled()
+    for text in (*before, "500", "1000"):
         page.click("#undo")
         expect(until).to_have_value(text)
     expect(page.locator("#undo")).to_be_disabled()

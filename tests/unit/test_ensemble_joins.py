@@ -11,25 +11,9 @@ import xarray as xr
 
 import metastable as ms
 from metastable.ensembles import digests
-from metastable.errors import InvalidInputError, StoppedEarlyWarning
+from metastable.errors import InvalidInputError
 from metastable.stores import membership
-
-DROP = {"combine_attrs": "drop_conflicts"}
-
-
-def made(beta=4.0, times=(0.0, 1.0), seed=0, max_steps=100):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StoppedEarlyWarning)
-        return ms.ensemble(
-            ms.Attention(dim=2, beta=beta),
-            tokens=5,
-            members=3,
-            times=list(times),
-            seed=seed,
-            engine="reference",
-            max_steps=max_steps,
-            observe={"clusters": ms.observe.clusters(radius=0.1), "x": ms.observe.state()},
-        )
+from tests.small_ensembles import DROP, made
 
 
 def stored(stats, tmp_path):

@@ -7,25 +7,13 @@ import pytest
 import xarray as xr
 
 import metastable as ms
-from metastable.errors import InvalidInputError, RepeatedMembersWarning, StoppedEarlyWarning
-
-DROP = {"combine_attrs": "drop_conflicts"}
+from metastable.errors import InvalidInputError, RepeatedMembersWarning
+from tests.small_ensembles import DROP
+from tests.small_ensembles import made as of_beta
 
 
 def made(times=(0.0, 1.0), seed=0, beta=64.0, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StoppedEarlyWarning)
-        observe = {"clusters": ms.observe.clusters(radius=0.1), "x": ms.observe.state()}
-        return ms.ensemble(
-            ms.Attention(dim=2, beta=beta),
-            tokens=5,
-            members=3,
-            times=list(times),
-            seed=seed,
-            engine="reference",
-            observe=observe,
-            **options,
-        )
+    return of_beta(beta, times, seed, **options)
 
 
 def heading(page):
