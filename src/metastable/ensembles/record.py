@@ -258,9 +258,10 @@ def summarize(stats: xr.Dataset, quantiles: Sequence[float] = (0.1, 0.9)) -> xr.
 
     Each observable `NAME`, and each variable of yours that has numbers for members (True and False are 1 and 0), becomes `NAME_mean`,
     `NAME_error` and `NAME_quantile` (dim `quantile` in front; `member_quantile` where an observable has a dim of that name already, as
-    `cosine_quantiles` does). Where members are infinite the mean is, too (NaN for both signs), and the error is NaN, as are quantiles
-    that lie between a finite and an infinite one. The attributes `members`, `seed`, `status` and `failure` are those of the members that are there
-    (see `save_ensemble`); members that were computed otherwise than the other attributes say (another model) are refused.
+    `cosine_quantiles` does). Where members are infinite the mean is, too (NaN for both signs), and the error is NaN, as are
+    quantiles that lie between a finite and an infinite one. The attributes `members`, `seed`, `status` and `failure` are those of
+    the members that are there (see `save_ensemble`); members that were computed otherwise than the other attributes say (another
+    model) are refused.
     """
     import xarray as xr
 
