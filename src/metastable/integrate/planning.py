@@ -161,9 +161,10 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
 def _check_side(model: Attention, tokens: int, method: str, save: Save, accuracy: Accuracy) -> None:
     """Where tokens are nearer to a rest that attracts from one side only than explicit steps err, these carry them over to the other
     side, from which they leave for the antipode."""
+    if save.settled or METHODS[method].steps == "fixed" or method == "rodas":
+        return
     error = max(accuracy.atol, EXPLICIT_ERROR)
-    quick = save.until * size_of_value(model) * error <= SIDE
-    if quick or METHODS[method].steps == "fixed" or method == "rodas":
+    if save.until * size_of_value(model) * error <= SIDE:
         return
     coupling = rodas.one_sided(model)
     refused = rodas.horizon_refusal(model, tokens, save.until, save.settled)
