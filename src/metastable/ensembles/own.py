@@ -1,15 +1,17 @@
-"""What functions of users are known by beside their names: what they give for one fixed input.
+"""What functions of users are known by beside their names: what they are made with, and what they give for fixed input.
 
 Two closures, `functools.partial`s or lambdas may share a name and be different functions, and so are the versions of one that is
-edited. Their results tell them apart, wherever and however often they are imported; digests of members hold what is said here.
+edited. Numbers that they are made with and what they give tell them apart, wherever and however often they are imported; digests of
+members hold what is said here.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,46 +30,98 @@ DIGITS = 6
 """Digits that count: other processors and libraries differ in the last ones."""
 NOTHING = 1e-9
 """Smaller than that, over the largest number of an array, is rounding."""
+STATES = 66
+"""States that an observable is asked for: clusters, and one of them, whose distances go from those of scattered tokens ..."""
+DECADES = 8.0
+"""... to so many decades less, so that thresholds tell."""
+DEEPEST = 4
+"""Functions within functions that are looked into."""
 
 
 def own_functions(problem: Problem) -> dict[str, str]:
-    """Digests of what the start, the model and the observables that are functions of users give for one fixed input."""
-    return {name: _digest(probe) for name, probe in _probes(problem)}
+    """Digests of the start, the model and the observables that are functions of users."""
+    return {name: _digest(function, probe) for name, function, probe in _probes(problem)}
 
 
-def _probes(problem: Problem) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The functions of users, each with one fixed input."""
+def _probes(problem: Problem) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
+    """The functions of users, each with a call of it with fixed input."""
     draw, draw_model, tokens, dim = problem.draw, problem.draw_model, problem.tokens, problem.model.dim
     if draw is not None:
-        yield "start", lambda: np.asarray(draw(_generator(), tokens, dim), dtype=float)
+        yield "start", draw.function, lambda: np.asarray(draw(_generator(), tokens, dim), dtype=float)
     if draw_model is not None:
-        yield "model", lambda: draw_model(_generator()).to_dict()
-    times = np.array([0.0, 1.0])
-    states = np.stack([sphere.uniform(tokens, dim=dim, seed=seed) for seed in range(times.size)])
+        yield "model", draw_model, lambda: draw_model(_generator()).to_dict()
     for name, item in problem.observables.items():
         if isinstance(item, Own):
-            yield f"observe {name}", partial(_measured, item, states, times, problem)
+            yield f"observe {name}", item.function, functools.partial(_measured, item, problem)
 
 
-def _measured(item: Own, states: FloatArray, times: FloatArray, problem: Problem) -> Any:
-    """What a function says of some states. (Which member's model is the first one depends on the seed.)"""
+def _measured(item: Own, problem: Problem) -> Any:
+    """What a function says of `STATES`, as many at once as the ensemble has times. (Whose model is the first depends on the seed.)"""
     model = problem.model if problem.draw_model is None else problem.draw_model(_generator())
-    return item.measure(states, start=states[0], model=model, times=times)
+    states = gathering(-(-STATES // problem.times.size) * problem.times.size, problem.tokens, problem.model.dim)
+    if not item.whole:
+        return item.measure(states, start=states[0], model=model, times=np.arange(float(len(states))))
+    parts = np.split(states, len(states) // problem.times.size)
+    return [item.measure(part, start=part[0], model=model, times=problem.times) for part in parts]
+
+
+def gathering(count: int, tokens: int, dim: int) -> FloatArray:
+    """States (count, tokens, dim), in turns of clusters and of one cluster, of all widths from scattered to `DECADES` below."""
+    generator = _generator()
+    around = sphere.uniform(tokens, dim=dim, seed=generator)
+    nearest = generator.integers(0, max(1, tokens // 4), tokens)  # the token that each one gathers at
+    widths = 10.0 ** -(np.linspace(0.0, DECADES, count)[:, None, None] + generator.uniform(size=(count, tokens, 1)))
+    noise = widths * generator.standard_normal((count, tokens, dim))
+    one = (np.arange(count) % 2 == 1)[:, None, None]
+    return sphere.retract(np.where(one, around[0], around[nearest]) + noise)
 
 
 def _generator() -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(0, spawn_key=(STREAM,)))
 
 
-def _digest(probe: Callable[[], Any]) -> str:
-    """A digest of what a function gives; members say what it raises. (Ctrl-C loses none of those that are there.)"""
+def _digest(function: Any, probe: Callable[[], Any]) -> str:
+    """A digest of what a function is made with and gives; members say what it raises. (Ctrl-C loses none of those that are there.)"""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            given = probe()
-        return digest_of(_rounded(given))
+            given = _rounded(probe())
     except (Exception, KeyboardInterrupt) as reason:
-        return f"raises {type(reason).__name__}"
+        given = f"raises {type(reason).__name__}"
+    return digest_of([_made_with(function, DEEPEST), given])
+
+
+def _made_with(function: Any, depth: int) -> list[Any]:
+    """Numbers and words that a function is made with: in its closure, defaults, partial arguments, or fields. (What can change between
+    two calls is left to what the function gives.)"""
+    parts: list[Any] = []
+    if isinstance(function, functools.partial):
+        parts = [function.func, *function.args, *sorted(function.keywords.items())]
+    elif is_dataclass(function) and not isinstance(function, type):
+        frozen = type(function).__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [getattr(function, field.name) for field in fields(function)] if frozen else []
+    else:
+        function = getattr(function, "__func__", function)
+        cells = getattr(function, "__closure__", None) or ()
+        named = sorted((getattr(function, "__kwdefaults__", None) or {}).items())
+        parts = [*(_content(cell) for cell in cells), *(getattr(function, "__defaults__", None) or ()), *named]
+    return [_plain(part, depth) for part in parts]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
+
+
+def _plain(part: Any, depth: int) -> Any:
+    """A number, a word, a tuple of them, or what a function is made with; None for the rest."""
+    if isinstance(part, (bool, int, float, complex, str, bytes, np.generic)):
+        return repr(part.item() if isinstance(part, np.generic) else part)
+    if isinstance(part, tuple):
+        return [_plain(item, depth) for item in part]
+    return _made_with(part, depth - 1) if callable(part) and depth > 0 and not isinstance(part, type) else None
 
 
 def _rounded(given: Any) -> Any:
