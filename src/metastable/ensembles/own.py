@@ -81,14 +81,18 @@ def _generator() -> np.random.Generator:
 
 
 def _digest(function: Any, probe: Callable[[], Any]) -> str:
-    """A digest of what a function is made with and gives; members say what it raises. (Ctrl-C loses none of those that are there.)"""
+    """A digest of what a function is made with and of what it gives."""
+    return digest_of([_attempt(lambda: _made_with(function, DEEPEST)), _attempt(lambda: _rounded(probe()))])
+
+
+def _attempt(call: Callable[[], Any]) -> Any:
+    """What a call gives, or that it raises: members say more of that. (Ctrl-C loses none of those that are there.)"""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            given = _rounded(probe())
+            return call()
     except (Exception, KeyboardInterrupt) as reason:
-        given = f"raises {type(reason).__name__}"
-    return digest_of([_made_with(function, DEEPEST), given])
+        return f"raises {type(reason).__name__}"
 
 
 def _made_with(function: Any, depth: int) -> list[Any]:
