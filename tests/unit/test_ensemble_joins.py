@@ -388,7 +388,36 @@ CODE = {
 """Two versions of one function, as in a notebook: what they are made with is in their code only."""
 
 
+def near(target):
+    return lambda x: float((x @ target > 0.99).sum())
+
+
+@dataclass(frozen=True)
+class Holds:
+    function: object
+    weights: object
+
+    dims = ()
+
+    def measure(self, states, *, start, model, times):
+        return self.function(states[:, 0, 0]) + self.weights.sum()
+
+
+def holding(value):
+    weights = np.zeros((500, 3))
+    weights[200] = value
+    return Holds(lambda x: x, weights)
+
+
 OWN = {
+    "array": lambda value: {"observe": {"n": near(np.array([1.0, value, 0.0]) / np.hypot(1.0, value))}},
+    "list": lambda value: {
+        "model": (lambda models: lambda generator: models[generator.integers(3)])(
+            [ms.Attention(dim=3, beta=beta) for beta in (1.0, 4.0, float(value))]
+        )
+    },
+    "array in a field": lambda value: {"observe": {"n": holding(value)}},
+    "function in a field": lambda value: {"observe": {"n": Holds(lambda x: value * x, np.zeros(3))}},
     "clusters": lambda value: {"observe": {"n": clusters_within(10.0**-value)}},
     "edited": lambda value: {"observe": {"n": CODE[value]}},
     "edited clusters": lambda value: {

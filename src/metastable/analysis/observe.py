@@ -19,6 +19,7 @@ measures each member while it runs. Plain functions `f(x)` of one state, or `f(s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -138,7 +139,12 @@ def for_model(observable: Any, model: Attention) -> Any:
 
 def attributes_of(item: Any) -> dict[str, Any]:
     """What a dataset says of an observable: its text, and the lengths that it was measured with (`lengths_of`)."""
-    return {"observable": repr(item), **lengths_of(item)}
+    return {"observable": text_of(item), **lengths_of(item)}
+
+
+def text_of(item: Any) -> str:
+    """An observable in words, without where in memory its functions are: that says nothing, and may be where others were."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(item))
 
 
 def lengths_of(item: Any) -> dict[str, float]:

@@ -8,10 +8,12 @@ members hold what is said here.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 STREAM = 2**31
 """Key of the stream that probes draw from: no member has it."""
+DRAWS = 8
+"""Starts and models that are drawn."""
 DIGITS = 6
 """Digits that count: other processors and libraries differ in the last ones."""
 NOTHING = 1e-9
@@ -47,19 +51,19 @@ def _probes(problem: Problem) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
     """The functions of users, each with a call of it with fixed input."""
     draw, draw_model, tokens, dim = problem.draw, problem.draw_model, problem.tokens, problem.model.dim
     if draw is not None:
-        yield "start", draw.function, lambda: np.asarray(draw(_generator(), tokens, dim), dtype=float)
+        yield "start", draw.function, lambda: np.array([draw(_generator(k), tokens, dim) for k in range(DRAWS)], float)
     if draw_model is not None:
-        yield "model", draw_model, lambda: draw_model(_generator()).to_dict()
+        yield "model", draw_model, lambda: {k: draw_model(_generator(k)).to_dict() for k in range(DRAWS)}
     for name, item in problem.observables.items():
-        if isinstance(item, Own):
-            yield f"observe {name}", item.function, functools.partial(_measured, item, problem)
+        if isinstance(item, Own) or type(item).__module__.split(".")[0] != "metastable":
+            yield f"observe {name}", getattr(item, "function", item), functools.partial(_measured, item, problem)
 
 
-def _measured(item: Own, problem: Problem) -> Any:
+def _measured(item: Any, problem: Problem) -> Any:
     """What a function says of `STATES`, as many at once as the ensemble has times. (Whose model is the first depends on the seed.)"""
     model = problem.model if problem.draw_model is None else problem.draw_model(_generator())
     states = gathering(-(-STATES // problem.times.size) * problem.times.size, problem.tokens, problem.model.dim)
-    if not item.whole:
+    if isinstance(item, Own) and not item.whole:
         return item.measure(states, start=states[0], model=model, times=np.arange(float(len(states))))
     parts = np.split(states, len(states) // problem.times.size)
     return [item.measure(part, start=part[0], model=model, times=problem.times) for part in parts]
@@ -68,16 +72,16 @@ def _measured(item: Own, problem: Problem) -> Any:
 def gathering(count: int, tokens: int, dim: int) -> FloatArray:
     """States (count, tokens, dim), in turns of clusters and of one cluster, of all widths from scattered to `DECADES` below."""
     generator = _generator()
-    around = sphere.uniform(tokens, dim=dim, seed=generator)
+    around = sphere.uniform(count * tokens, dim=dim, seed=generator).reshape(count, tokens, dim)
     nearest = generator.integers(0, max(1, tokens // 4), tokens)  # the token that each one gathers at
     widths = 10.0 ** -(np.linspace(0.0, DECADES, count)[:, None, None] + generator.uniform(size=(count, tokens, 1)))
     noise = widths * generator.standard_normal((count, tokens, dim))
     one = (np.arange(count) % 2 == 1)[:, None, None]
-    return sphere.retract(np.where(one, around[0], around[nearest]) + noise)
+    return sphere.retract(np.where(one, around[:, :1], around[:, nearest]) + noise)
 
 
-def _generator() -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(0, spawn_key=(STREAM,)))
+def _generator(number: int = 0) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(0, spawn_key=(STREAM, number)))
 
 
 def _digest(function: Any, probe: Callable[[], Any]) -> str:
@@ -96,19 +100,18 @@ def _attempt(call: Callable[[], Any]) -> Any:
 
 
 def _made_with(function: Any, depth: int) -> list[Any]:
-    """Numbers and words that a function is made with: in its closure, defaults, partial arguments, or fields. (What can change between
-    two calls is left to what the function gives.)"""
-    parts: list[Any] = []
+    """Numbers and words that a function is made with: in its closure, defaults, partial arguments, or fields."""
     if isinstance(function, functools.partial):
         parts = [function.func, *function.args, *sorted(function.keywords.items())]
     elif is_dataclass(function) and not isinstance(function, type):
-        frozen = type(function).__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
-        parts = [getattr(function, field.name) for field in fields(function)] if frozen else []
+        parts = [getattr(function, field.name) for field in fields(function)]
+    elif not isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
+        parts = sorted(getattr(function, "__dict__", {}).items())
     else:
-        function = getattr(function, "__func__", function)
-        cells = getattr(function, "__closure__", None) or ()
-        named = sorted((getattr(function, "__kwdefaults__", None) or {}).items())
-        parts = [*(_content(cell) for cell in cells), *(getattr(function, "__defaults__", None) or ()), *named]
+        own = getattr(function, "__func__", function)
+        cells = getattr(own, "__closure__", None) or ()
+        named = sorted((getattr(own, "__kwdefaults__", None) or {}).items())
+        parts = [*(_content(cell) for cell in cells), *(getattr(own, "__defaults__", None) or ()), *named]
     return [_plain(part, depth) for part in parts]
 
 
@@ -120,12 +123,20 @@ def _content(cell: Any) -> Any:
 
 
 def _plain(part: Any, depth: int) -> Any:
-    """A number, a word, a tuple of them, or what a function is made with; None for the rest."""
-    if isinstance(part, (bool, int, float, complex, str, bytes, np.generic)):
+    """A number, a word, an array, a collection of them, or what a function is made with; None for the rest."""
+    if part is None or isinstance(part, (bool, int, float, complex, str, bytes, np.generic)):
         return repr(part.item() if isinstance(part, np.generic) else part)
-    if isinstance(part, tuple):
-        return [_plain(item, depth) for item in part]
-    return _made_with(part, depth - 1) if callable(part) and depth > 0 and not isinstance(part, type) else None
+    if isinstance(part, np.ndarray):
+        return [str(part.dtype), list(part.shape), hashlib.blake2b(part.tobytes(), digest_size=8).hexdigest()]
+    if depth == 0 or isinstance(part, type):
+        return None
+    if isinstance(part, dict):
+        return [[repr(key), _plain(value, depth - 1)] for key, value in part.items()]
+    if isinstance(part, (tuple, list)):
+        return [_plain(item, depth - 1) for item in part]
+    if isinstance(part, (set, frozenset)):
+        return sorted(repr(item) for item in part)
+    return _made_with(part, depth - 1) if callable(part) or is_dataclass(part) else None
 
 
 def _rounded(given: Any) -> Any:

@@ -163,7 +163,7 @@ class Record:
         import xarray as xr
 
         from metastable import __version__
-        from metastable.analysis.observe import attributes_of
+        from metastable.analysis.observe import attributes_of, text_of
         from metastable.dataset import FORMAT
 
         problem, plan = self.problem, self.problem.plan
@@ -208,7 +208,7 @@ class Record:
                 "dtype": plan.backend.dtype,
                 **asdict(plan.accuracy),
                 "status": self._status(),
-                "observe": json.dumps({name: repr(item) for name, item in problem.observables.items()}),
+                "observe": json.dumps({name: text_of(item) for name, item in problem.observables.items()}),
                 **({"own_functions": json.dumps(own)} if own else {}),
                 **({"failure": self.failure} if self.failure else {}),
             },
