@@ -59,6 +59,10 @@ WORKERS_HELP = (
 OPTION_HELP = (
     "Option of the batch system's class in dask-jobqueue, for example queue=main, cores=16, memory='32GB'. Repeatable."
 )
+EDITED_HELP = (
+    "Functions of your own were edited: compute again what the former ones made (retry), or take it for theirs (keep). "
+    "Otherwise they are refused."
+)
 EXTEND_HELP = "DIR may hold another sweep: describe it anew and keep the tasks that both have in common."
 
 
@@ -73,6 +77,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, estimate time and size, run nothing.")] = False,
     calibrate: Annotated[float, typer.Option(help="Seconds for the estimate (0: none).")] = 2.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run tasks that failed again.")] = False,
+    edited: Annotated[str, typer.Option(metavar="refuse|retry|keep", help=EDITED_HELP)] = "refuse",
     extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -107,7 +112,7 @@ def run(
     if out is None and not dry_run:
         raise InvalidInputError("say where the results go: --out DIR (or --dry-run to see what would run)")
     if out is not None:
-        check_folder(out, described, extend)
+        check_folder(out, described, extend, edited)
     described.check()
     fresh = out is None or not (out / "results.zarr").exists()
     found = _announce(described, calibrate if dry_run or fresh else 0.0, workers)
@@ -125,6 +130,7 @@ def run(
             cluster=cluster,
             cluster_options=options,
             retry_failed=retry_failed,
+            edited=edited,
             extend=extend,
             progress=False if quiet else None,
             say=_say,

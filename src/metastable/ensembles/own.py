@@ -1,25 +1,23 @@
-"""What functions of users are known by beside their names: what they are made with, and what they give for fixed input.
+"""What functions of users are known by beside their names: what they are made of, and what they give for fixed input.
 
 Two closures, `functools.partial`s or lambdas may share a name and be different functions, and so are the versions of one that is
-edited. Numbers that they are made with and what they give tell them apart, wherever and however often they are imported; digests of
-members hold what is said here.
+edited. What they are made of (`metastable._functions`) and what they give tell them apart, wherever and however often they are
+imported; digests of members hold what is said here.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metastable import sphere
 from metastable._checks import FloatArray
+from metastable._functions import made_of
 from metastable.analysis.observe_own import Own
 from metastable.stores.seal import digest_of
 
@@ -38,8 +36,6 @@ STATES = 66
 """States that an observable is asked for: clusters, and one of them, whose distances go from those of scattered tokens ..."""
 DECADES = 8.0
 """... to so many decades less, so that thresholds tell."""
-DEEPEST = 4
-"""Functions within functions that are looked into."""
 
 
 def own_functions(problem: Problem) -> dict[str, str]:
@@ -85,8 +81,8 @@ def _generator(number: int = 0) -> np.random.Generator:
 
 
 def _digest(function: Any, probe: Callable[[], Any]) -> str:
-    """A digest of what a function is made with and of what it gives."""
-    return digest_of([_attempt(lambda: _made_with(function, DEEPEST)), _attempt(lambda: _rounded(probe()))])
+    """A digest of what a function is made of and of what it gives."""
+    return digest_of([_attempt(lambda: made_of(function)), _attempt(lambda: _rounded(probe()))])
 
 
 def _attempt(call: Callable[[], Any]) -> Any:
@@ -97,46 +93,6 @@ def _attempt(call: Callable[[], Any]) -> Any:
             return call()
     except (Exception, KeyboardInterrupt) as reason:
         return f"raises {type(reason).__name__}"
-
-
-def _made_with(function: Any, depth: int) -> list[Any]:
-    """Numbers and words that a function is made with: in its closure, defaults, partial arguments, or fields."""
-    if isinstance(function, functools.partial):
-        parts = [function.func, *function.args, *sorted(function.keywords.items())]
-    elif is_dataclass(function) and not isinstance(function, type):
-        parts = [getattr(function, field.name) for field in fields(function)]
-    elif not isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
-        parts = sorted(getattr(function, "__dict__", {}).items())
-    else:
-        own = getattr(function, "__func__", function)
-        cells = getattr(own, "__closure__", None) or ()
-        named = sorted((getattr(own, "__kwdefaults__", None) or {}).items())
-        parts = [*(_content(cell) for cell in cells), *(getattr(own, "__defaults__", None) or ()), *named]
-    return [_plain(part, depth) for part in parts]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing yet
-        return None
-
-
-def _plain(part: Any, depth: int) -> Any:
-    """A number, a word, an array, a collection of them, or what a function is made with; None for the rest."""
-    if part is None or isinstance(part, (bool, int, float, complex, str, bytes, np.generic)):
-        return repr(part.item() if isinstance(part, np.generic) else part)
-    if isinstance(part, np.ndarray):
-        return [str(part.dtype), list(part.shape), hashlib.blake2b(part.tobytes(), digest_size=8).hexdigest()]
-    if depth == 0 or isinstance(part, type):
-        return None
-    if isinstance(part, dict):
-        return [[repr(key), _plain(value, depth - 1)] for key, value in part.items()]
-    if isinstance(part, (tuple, list)):
-        return [_plain(item, depth - 1) for item in part]
-    if isinstance(part, (set, frozenset)):
-        return sorted(repr(item) for item in part)
-    return _made_with(part, depth - 1) if callable(part) or is_dataclass(part) else None
 
 
 def _rounded(given: Any) -> Any:

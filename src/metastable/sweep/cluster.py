@@ -18,7 +18,7 @@ from typing import Any
 from metastable.errors import MetastableError, SchedulerLostError, SweepError, missing_extra
 from metastable.sweep.executors import Returned
 from metastable.sweep.tasks import Execute
-from metastable.sweep.work import Batch, run_batch
+from metastable.sweep.work import Batch, run_elsewhere
 
 CLUSTERS = {
     "slurm": "SLURMCluster",
@@ -101,7 +101,7 @@ class OnDask:
         self._number += 1
         key = f"{self._name}-{self._number}"
         # One thread per task: the workers are the parallelism, and results do not depend on the number of threads.
-        future = self._client.submit(run_batch, self._text, batch, self._execute, 1, key=key, pure=False)
+        future = self._client.submit(run_elsewhere, self._text, batch, self._execute, 1, key=key, pure=False)
         self._batches[key] = (batch, future)
         future.add_done_callback(lambda done: self._returned.put(done.key))
 

@@ -21,7 +21,7 @@ from metastable.errors import StoreError
 from metastable.stores.files import PARTIAL, move, write_file
 from metastable.sweep import records
 from metastable.sweep.records import Damage, Record
-from metastable.sweep.tasks import EARLY, Variable
+from metastable.sweep.tasks import EARLY, FUNCTIONS, Variable
 
 SUFFIX = ".segment"
 DAMAGED = "damaged"
@@ -50,6 +50,8 @@ class Entry:
     """Why members of a finished task failed, where functions of one's own raised."""
     early: tuple[tuple[str, int], ...] = ()
     """Members of a finished task that stopped early: (status, how many)."""
+    functions: tuple[tuple[str, str], ...] = ()
+    """Functions of one's own that made it: (import path, fingerprint)."""
 
     def read(self) -> tuple[dict[str, Any], list[Variable]]:
         """Header and arrays, read and verified again."""
@@ -61,6 +63,11 @@ class Entry:
 @cache
 def _interned(layout: Layout) -> Layout:
     return layout
+
+
+@cache
+def _noted(functions: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return functions
 
 
 def entry(path: Path, record: Record) -> Entry:
@@ -80,6 +87,7 @@ def entry(path: Path, record: Record) -> Entry:
         _interned(layout),
         str(header.get("note", "")),
         tuple((sys.intern(str(name)), int(count)) for name, count in dict(header.get(EARLY, {})).items()),
+        _noted(tuple((str(path), str(said)) for path, said in dict(header.get(FUNCTIONS, {})).items())),
     )
 
 

@@ -14,12 +14,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metastable import starts
+from metastable import _functions, starts
 from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
     from metastable.sweep.specification import Sweep
 
+Versions = Mapping[str, tuple[str, ...]]
+"""Fingerprints of functions of one's own by their import path: of all versions whose results count."""
 UNIFORM = "uniform"
 """The start that sweeps have when they say nothing."""
 
@@ -72,6 +74,21 @@ def path_of(function: Callable[..., Any], where: str) -> str:
             "of a module (not in a notebook or a script) and give it as such, or as 'package.module:name'"
         )
     return path
+
+
+def fingerprints(sweep: Sweep) -> dict[str, str]:
+    """Of each function (object, class) of one's own that a sweep names: what tells it from one that is edited."""
+    named = [*(table["kind"] for table in sweep.observe.values()), sweep.start]
+    return {path: _functions.fingerprint(load(path, "the function")) for path in named if is_path(path)}
+
+
+def edited(functions: Mapping[str, str], versions: Versions) -> set[str]:
+    """Names of functions that are none of the versions that count (where none is known, which earlier releases noted, any does)."""
+    return {
+        path
+        for path, found in functions.items()
+        if path in versions and not any(_functions.same(found, known) for known in versions[path])
+    }
 
 
 # -------------------------------------------------------------------------------------------------- observables

@@ -23,7 +23,7 @@ from metastable.sweep import table as tables
 from metastable.sweep import view as views
 from metastable.sweep.journal import Entry
 from metastable.sweep.specification import Sweep
-from metastable.sweep.store import DESCRIPTION, JOURNAL, attributes_of, index_of, read_description
+from metastable.sweep.store import DESCRIPTION, JOURNAL, attributes_of, index_of, read_description, read_versions
 from metastable.sweep.tasks import UNFINISHED
 
 AT_ONCE = 2**28
@@ -207,7 +207,7 @@ def _of_the_journal(folder: Path) -> Any | None:
 
 def _entries(folder: Path, sweep: Sweep) -> dict[int, Entry]:
     """What the journal of a folder has of the tasks of a sweep, by their number."""
-    return index_of(sweep).select(journal.read(folder / JOURNAL).entries)
+    return index_of(sweep, read_versions(folder)).select(journal.read(folder / JOURNAL).entries)
 
 
 def _in_memory(sweep: Sweep, entries: Mapping[int, Entry]) -> Any | None:

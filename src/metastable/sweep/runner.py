@@ -21,7 +21,7 @@ from metastable.sweep import journal
 from metastable.sweep.executors import Executor, Here, Returned
 from metastable.sweep.results import open_results
 from metastable.sweep.specification import Sweep
-from metastable.sweep.store import Say, Store, prepare_folder
+from metastable.sweep.store import EDITED, KEEP, REFUSE, Say, Store, prepare_folder
 from metastable.sweep.tasks import ENSEMBLE_TASK, Execute
 from metastable.sweep.work import Batch, failure
 
@@ -76,6 +76,7 @@ def run(
     cluster: str | None = None,
     cluster_options: Mapping[str, Any] | None = None,
     retry_failed: bool = False,
+    edited: str = REFUSE,
     extend: bool = False,
     execute: str | Execute = ENSEMBLE_TASK,
     progress: bool | None = None,
@@ -93,8 +94,11 @@ def run(
     scheduler : address of a Dask scheduler to use instead.
     cluster, cluster_options : a batch system ("slurm", "pbs", ...) through dask-jobqueue, and the options of its class.
     retry_failed : also run tasks that failed before.
+    edited : what becomes of results of functions of your own that were edited since: "refuse" raises, "retry" computes them again,
+        "keep" takes them for those of the new ones.
     extend : `out` may hold another sweep; what both have in common is kept.
-    execute : what a task runs, `Task -> xarray.Dataset` (or its name, "package.module:name").
+    execute : what a task runs, `Task -> xarray.Dataset` (or its name, "package.module:name"). Edits of it are not noticed:
+        after one, take another folder.
     progress : show a progress bar (None: on a terminal).
     say : called with lines for people (default: print nothing).
     """
@@ -106,15 +110,16 @@ def run(
     elif not callable(say):
         raise SweepError(f"say must be a function that takes a line, not {say!r}")
     retry_failed, extend = _checks.flag(retry_failed, "retry_failed"), _checks.flag(extend, "extend")
+    _checks.choice(edited, "edited", EDITED, error=SweepError)
     check_place(workers, scheduler, cluster)
     sweep.task(0)
     if execute == ENSEMBLE_TASK:
         sweep.check_labels()
-    prepare_folder(folder, sweep, extend)
+    prepare_folder(folder, sweep, extend, edited)
     with locks.exclusive(folder):
         # Once more, now that nobody else can change it.
-        prepare_folder(folder, sweep, extend)
-        store = Store(folder, sweep, say)
+        prepare_folder(folder, sweep, extend, edited)
+        store = Store(folder, sweep, say, edited)
         before = time.monotonic()
         waiting = store.waiting(retry_failed)
         ran = 0
@@ -244,7 +249,8 @@ class _Loop:
             else:
                 size = min(self._batch_size(workers), len(self._waiting))
                 numbers = tuple(self._waiting.popleft() for _ in range(size))
-            batch = Batch(numbers, BATCH_LIMIT * batch_seconds(workers))
+            limit = BATCH_LIMIT * batch_seconds(workers)
+            batch = Batch(numbers, limit, tuple(self.store.functions.items()), self.store.edited != KEEP)
             self._out.append(batch)
             self.executor.submit(batch)
 

@@ -15,7 +15,7 @@ from metastable import _checks
 from metastable.stores import locks
 from metastable.sweep import journal
 from metastable.sweep.results import unfinished_members
-from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description
+from metastable.sweep.store import JOURNAL, PROGRESS, index_of, read_description, read_versions
 
 OFFENDERS = 5
 """How many of the slowest tasks are named."""
@@ -77,7 +77,7 @@ def status(folder: str | PathLike[str]) -> Status:
     """Read the folder of a sweep; works while it runs, and on what a crash left behind."""
     place = _checks.path(folder, "folder")
     sweep = read_description(place)
-    index = index_of(sweep)
+    index = index_of(sweep, read_versions(place))
     contents = journal.read(place / JOURNAL)
     entries = index.select(contents.entries)
     done = [number for number, entry in entries.items() if entry.done]

@@ -1,6 +1,7 @@
 """The folder of a sweep: its description, its journal, and the zarr store that readers open.
 
 DIR/sweep.toml       what is being swept
+DIR/functions.json   fingerprints of the functions of one's own that it names: results of other versions do not count
 DIR/journal/         finished and failed tasks (the truth; see `metastable.sweep.journal`)
 DIR/results.zarr     labelled arrays over the grid (a view of it; see `metastable.sweep.view`)
 DIR/progress.json    what the running process last said about itself
@@ -14,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from metastable.sweep.table import layout_of
 from metastable.sweep.view import View
 
 DESCRIPTION = "sweep.toml"
+FUNCTIONS = "functions.json"
+EDITED = (REFUSE, RETRY, KEEP) = ("refuse", "retry", "keep")
+"""What becomes of results whose functions were edited since."""
 JOURNAL = "journal"
 PROGRESS = "progress.json"
 _BEFORE_DESCRIPTION = (JOURNAL, locks.NAME, locks.NOTE)
@@ -47,18 +51,39 @@ class Index:
     keys: list[str]
     numbers: Mapping[str, list[int]]
 
+    versions: own.Versions = field(default_factory=dict)
+    """Functions of one's own whose results count (empty: of none, or not known)."""
+
     def select(self, entries: Mapping[str, Entry]) -> dict[int, Entry]:
-        """The entries of this sweep's tasks, by number."""
-        return {number: item for key, item in entries.items() for number in self.numbers.get(key, ())}
+        """The entries of this sweep's tasks, by number; not those that other versions of its functions have made."""
+        return {
+            number: item
+            for key, item in entries.items()
+            if key in self.numbers and not own.edited(dict(item.functions), self.versions)
+            for number in self.numbers[key]
+        }
 
 
-def index_of(sweep: Sweep) -> Index:
-    """Keys of all tasks."""
+def index_of(sweep: Sweep, versions: own.Versions | None = None) -> Index:
+    """Keys of all tasks, and the versions of functions whose results count (None: whoever selects no results need not know)."""
     keys = [task.key for task in sweep.tasks()]
     numbers: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
         numbers.setdefault(key, []).append(number)
-    return Index(keys, numbers)
+    return Index(keys, numbers, versions or {})
+
+
+def read_versions(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Fingerprints of the functions whose results count in a folder (none in folders of earlier releases)."""
+    path = folder / FUNCTIONS
+    try:
+        return {str(name): tuple(map(str, said)) for name, said in json.loads(path.read_text("utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as reason:
+        raise StoreError(
+            f"{path} cannot be read ({reason}); when your functions are those that made the results, delete it"
+        ) from reason
 
 
 def read_description(folder: Path) -> Sweep:
@@ -70,8 +95,9 @@ def read_description(folder: Path) -> Sweep:
         return Sweep.from_file(path)
 
 
-def check_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
-    """Raise when the folder holds something else; with `extend` another sweep may take over its finished tasks."""
+def check_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> None:
+    """Raise when the folder holds something else; with `extend` another sweep may take over its finished tasks, and unless `edited` is
+    to be refused, functions of one's own may be others than those that made its results."""
     if folder.exists() and not folder.is_dir():
         raise StoreExistsError(f"{folder} is a file and was left untouched; choose another name")
     if (folder / DESCRIPTION).exists():
@@ -82,17 +108,40 @@ def check_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
                 f"{folder} holds another sweep ({', '.join(changed)} differ) and was left untouched; choose another folder, or "
                 "say --extend to describe it anew and keep what both have in common"
             )
+        others = own.edited(own.fingerprints(sweep), read_versions(folder))
+        if others and edited == REFUSE and _has_results(folder, sweep):
+            raise StoreExistsError(
+                f"{folder} holds results of another version of {', '.join(sorted(others))} (of the code, or of globals that it reads) "
+                "and was left untouched; choose another folder, or say --edited retry to compute them again, or --edited keep if the "
+                "edit does not change them (edited='retry', edited='keep')"
+            )
     elif folder.exists() and any(item.name not in _BEFORE_DESCRIPTION for item in folder.iterdir()):
         raise StoreExistsError(f"{folder} is not empty and holds no sweep; choose another folder")
 
 
-def prepare_folder(folder: Path, sweep: Sweep, extend: bool) -> None:
+def _has_results(folder: Path, sweep: Sweep) -> bool:
+    """True when tasks of the sweep are done."""
+    found = index_of(sweep, read_versions(folder)).select(journal.read(folder / JOURNAL).entries)
+    return any(entry.done for entry in found.values())
+
+
+def prepare_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> None:
     """Make the folder, or check that it holds this sweep (see `check_folder`)."""
-    check_folder(folder, sweep, extend)
+    check_folder(folder, sweep, extend, edited)
     try:
         (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         raise StoreError(f"{folder} cannot be created: {reason.strerror}") from reason
+
+
+def versions_that_count(folder: Path, functions: Mapping[str, str], edited: str) -> dict[str, tuple[str, ...]]:
+    """Today's functions, and with them what a folder knows of: where none is edited, or where `edited` says so."""
+    known = read_versions(folder)
+    others = own.edited(functions, known)
+    return known | {
+        path: tuple(dict.fromkeys((*(known.get(path, ()) if path not in others or edited == KEEP else ()), found)))
+        for path, found in functions.items()
+    }
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -103,13 +152,18 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 class Store:
     """The folder of a sweep, opened for writing by the holder of its lock."""
 
-    def __init__(self, folder: Path, sweep: Sweep, say: Say) -> None:
+    def __init__(self, folder: Path, sweep: Sweep, say: Say, edited: str = REFUSE) -> None:
         self.folder = folder
         self.sweep = sweep
-        self.index: Index = index_of(sweep)
+        self.edited = edited
+        self.functions = own.fingerprints(sweep)
+        """Of the functions of one's own, as they are now."""
+        self.index: Index = index_of(sweep, versions_that_count(folder, self.functions, edited))
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
         grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
+        if self.functions:
+            write_file(folder / FUNCTIONS, json.dumps(self.index.versions, indent=1).encode())
         write_file(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
         self._dirty: set[int] = set()

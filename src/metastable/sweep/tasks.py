@@ -33,6 +33,8 @@ UNFINISHED = "unfinished"
 """The variable that counts the members of a task that stopped early."""
 EARLY = "early"
 """Attribute of a result with how many members stopped early, by status, as JSON."""
+FUNCTIONS = "functions"
+"""Where a record says of which versions of one's own functions it was made (`sweep.own.fingerprints`)."""
 
 
 def canonical(value: Any) -> str:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from metastable.sweep import records
+from metastable import _functions
+from metastable.errors import SweepError
+from metastable.sweep import own, records
 from metastable.sweep.specification import Sweep
-from metastable.sweep.tasks import EARLY, Execute, Task, load, variables
+from metastable.sweep.tasks import EARLY, FUNCTIONS, Execute, Task, load, variables
 
 LONGEST_TRACEBACK = 20_000
 """Characters of a traceback that are kept, counted from its end."""
@@ -26,6 +28,10 @@ class Batch:
 
     numbers: tuple[int, ...]
     limit: float
+    functions: tuple[tuple[str, str], ...] = ()
+    """Functions of one's own that the tasks name: (import path, fingerprint)."""
+    checked: bool = True
+    """Workers ask whether theirs are the same."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,34 @@ def _sweep(text: str) -> Sweep:
     return Sweep.from_dict(json.loads(text))
 
 
+_FIRST: dict[str, tuple[Any, str]] = {}
+"""Functions of one's own as this process first met them, and their fingerprints: before they computed anything."""
+
+
+def run_elsewhere(text: str, batch: Batch, execute: str | Execute, threads: int | None) -> Finished:
+    """`run_batch` in another process than the one that hands out: it imports functions by itself, perhaps after an edit, or before.
+
+    Raises `SweepError` where they are not those of the batch: their results would be kept under the name of others.
+    """
+    _sweep(text)  # imports them
+    for path, expected in batch.functions if batch.checked else ():
+        if not _functions.same(expected, _fingerprint(path)):
+            raise SweepError(
+                f"a worker has another version of {path} than the process that started the sweep: its module was edited after one of "
+                "them imported it (start Python, or the workers of the scheduler, again), or reads something that differs with every "
+                "process (say edited='keep', --edited keep, when that changes no result)"
+            )
+    return run_batch(text, batch, execute, threads)
+
+
+def _fingerprint(path: str) -> str:
+    """Of what is imported here now; globals that it fills while it computes are no edit."""
+    found = own.load(path, "the function")
+    if path not in _FIRST or _FIRST[path][0] is not found:
+        _FIRST[path] = (found, _functions.fingerprint(found))
+    return _FIRST[path][1]
+
+
 def run_batch(text: str, batch: Batch, execute: str | Execute, threads: int | None) -> Finished:
     """Run the tasks of a batch of the sweep `text` (JSON). Tasks that fail become records too; nothing is raised for them."""
     sweep = _sweep(text)
@@ -50,18 +84,18 @@ def run_batch(text: str, batch: Batch, execute: str | Execute, threads: int | No
     for place, number in enumerate(batch.numbers):
         if kept and time.monotonic() - begin > batch.limit:
             return Finished(b"".join(kept), batch.numbers[place:])
-        kept.append(run_task(replace(sweep.task(number), threads=threads), function))
+        kept.append(run_task(replace(sweep.task(number), threads=threads), function, batch))
     return Finished(b"".join(kept), ())
 
 
-def run_task(task: Task, function: Execute) -> bytes:
-    """The record of one task: its arrays, or its traceback and parameters."""
+def run_task(task: Task, function: Execute, batch: Batch) -> bytes:
+    """The record of one task of a batch: its arrays, or its traceback and parameters."""
     begin = time.monotonic()
     try:
         result = function(task)
         kept = variables(result, task.keep)
         extra: dict[str, Any] = {"note": str(result.attrs.get("failure", ""))[:LONGEST_NOTE]}
-        extra[EARLY] = json.loads(result.attrs.get(EARLY, "{}"))
+        extra |= {EARLY: json.loads(result.attrs.get(EARLY, "{}")), FUNCTIONS: dict(batch.functions)}
     except Exception as reason:
         text = "".join(traceback.format_exception(reason))[-LONGEST_TRACEBACK:]
         return failure(task, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
