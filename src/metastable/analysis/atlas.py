@@ -183,7 +183,9 @@ class Classification:
 
     def _facts(self) -> dict[str, str]:
         """What a short form shows, by name."""
-        agrees = "as predicted" if self.as_predicted else f"predicted: {self.prediction.configuration}"
+        expected = self.prediction.configuration
+        agrees = "as predicted" if self.as_predicted else f"predicted: {expected}"
+        agrees = f"nothing is predicted: {self.prediction.reason}" if expected == OTHER else agrees
         return {
             "row": f"{'none' if self.row is None else self.row} ({agrees})",
             "tokens": f"{len(self.features.to_space)}, in {sizes_text(self.groups.sizes)}",

@@ -94,7 +94,8 @@ class Prediction(_checks.LockedArrays):
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in self._facts().items())
-        return f"<Prediction: {self.configuration}; {facts}>"
+        why = f" ({self.reason})" if self.configuration == OTHER else ""
+        return f"<Prediction: {self.configuration}{why}; {facts}>"
 
     def _repr_html_(self) -> str:
         notes = {"reason": self.reason, "caveat": self.caveat}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.1, 0.9)
 MOST_PANELS = 12
+MOST_DOTS = 30
+"""Times that get a dot each; more are a line."""
 LENGTHS = {"delta": r"\delta", "radius": "r"}
 """Attributes of an observable that are lengths, and their symbols."""
 
@@ -159,6 +161,8 @@ def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, fl
         ax.fill_between([], [], [], color=style.MEASURED, alpha=0.16, label="band")
     else:
         draw_band(ax, times, mean, label="the one member")
+    if len(times) <= MOST_DOTS:
+        ax.plot(times, mean, "o", color=style.MEASURED, markersize=2.6, zorder=4)
     ax.update_datalim([(time, 0.0) for time in times], updatey=False)  # the same times in all panels
     ax.autoscale_view()
     if np.isnan(mean).all():

@@ -49,6 +49,8 @@ SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "no
 MOST_PANELS = 24
 MOST_TICKS = 7
 """Values of an axis that get a tick each; more are left to the usual ticks."""
+NAME_ROOM = 0.09
+"""Room of the number at a tick, in lengths of the axis."""
 LEGEND_WIDTH = 1.1
 """Inches beside the panels for the legend of curves."""
 HEADING_LINE = 0.19
@@ -121,11 +123,23 @@ def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
         (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
     ruler = ax.xaxis if axis == "x" else ax.yaxis
     if len(centers) <= MOST_TICKS:
-        ruler.set_ticks(centers.tolist(), [f"{value:.4g}" for value in centers])
+        ruler.set_ticks(centers.tolist(), _tick_names(np.log(centers) if log else centers, centers))
         ruler.set_ticks([], minor=True)
     if log:
         ruler.set_minor_formatter("")
     return centers, cell_edges(centers, log)
+
+
+def _tick_names(places: FloatArray, values: FloatArray) -> list[str]:
+    """Numbers for ticks at `places`: none where it would stand on that of the tick before it, or of the last one."""
+    room = NAME_ROOM * float(np.ptp(places))
+    names, before = [""] * len(values), -np.inf
+    order = np.argsort(places)
+    for number in order:
+        last = number == order[-1]
+        if last or (places[number] - before >= room and places[order[-1]] - places[number] >= room):
+            names[number], before = f"{values[number]:.4g}", places[number]
+    return names
 
 
 def _is_named(values: Any) -> bool:

@@ -348,6 +348,9 @@ def test_rounding_is_no_motion_however_long_a_run_was(dim: int, beta: float, see
     found = classify(run)
     assert found.configuration == "none of the atlas"
     assert found.features.drift <= 1e-3
+    # Nothing was predicted: that is no prediction that came true.
+    assert "nothing is predicted: the atlas covers no mask Full()" in repr(found)
+    assert "(the atlas covers no mask Full() (only Causal))" in repr(found.prediction)
 
 
 def test_forces_below_rounding_are_motion_where_time_is_long_enough() -> None:

@@ -58,6 +58,15 @@ def test_parts_along_time_are_drawn_in_the_order_of_times():
         np.testing.assert_allclose(y, joined.clusters.mean("member").sel(time=x))
 
 
+def test_few_times_are_dots():
+    """Where something was measured was not to be seen."""
+    ax = ms.plot_ensemble(made((0.0, 1.0, 4.0))).axes[0]
+    dots = [line.get_xdata().tolist() for line in ax.lines if line.get_marker() == "o"]
+    assert dots == [[0.0, 1.0, 4.0]]
+    many = ms.plot_ensemble(made(tuple(np.linspace(0.0, 1.0, 40)))).axes[0]
+    assert not [line for line in many.lines if line.get_marker() == "o"]
+
+
 def test_observables_without_values_or_without_a_finite_mean_say_so():
     stats = made((0.0, 1.0, 2.0))
     some = stats.clusters.where(stats.member > 0)

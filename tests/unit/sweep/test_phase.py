@@ -130,6 +130,27 @@ def test_curves_say_what_they_show_beside_the_data():
     assert (lone.get_xscale(), lone.get_xticks().tolist()) == ("linear", [10.0, 20.0, 30.0])
 
 
+def test_numbers_at_ticks_do_not_stand_on_each_other():
+    """Uneven grids of a few values had the numbers of neighbours on top of each other."""
+    values = np.ones((5, 5))
+    for beta, shown in (
+        ([1.0, 1.1, 1.2, 9.0, 64.0], ["1", "", "", "9", "64"]),
+        ([64.0, 63.0, 9.0, 8.9, 1.0], ["64", "", "", "8.9", "1"]),
+        ([1.0, 4.0, 9.0, 16.0, 25.0], ["1", "4", "9", "16", "25"]),
+        ([1.0, 10.0, 110.0, 11.0, 1e4], ["1", "10", "110", "", "1e+04"]),
+    ):
+        coords = {"beta": beta, "tokens": [1, 2, 3, 4, 5]}
+        page = phase.phase_figure(
+            xr.DataArray(values, dims=("beta", "tokens"), coords=coords, name="clusters"), x="beta"
+        )
+        page.canvas.draw()
+        ax = page.axes[0]
+        names = dict(zip(np.round(ax.get_xticks(), 9), (label.get_text() for label in ax.get_xticklabels())))
+        assert [names[value] for value in beta] == shown
+        boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
+        assert not any(one.overlaps(other) for one in boxes for other in boxes if one is not other)
+
+
 def test_mistakes_are_named(results):
     with pytest.raises(InvalidInputError, match="is no axis"):
         phase.phase_figure(results, x="gamma")
