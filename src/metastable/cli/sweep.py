@@ -216,7 +216,9 @@ def plot(
     (--at time=20).
     """
     from metastable.figures import phase, style
+    from metastable.figures.titles import in_common
     from metastable.sweep import open_results
+    from metastable.sweep.points import corner_lines
     from metastable.sweep.results import read_variable
     from metastable.sweep.store import read_description
 
@@ -231,7 +233,10 @@ def plot(
         raise InvalidInputError(f"there is no result called {name!r}; there are: {', '.join(names)}")
     target = out if out is not None else folder / f"{name}.png"
     check_picture(target)
-    page = phase.phase_figure(read_variable(dataset, name, folder), title=described.name, **settings)
+    settled = ((task.attention(), task.tokens) for task in corner_lines(described))
+    shared = in_common(settled, but=[axis.name for axis in described.axes])
+    setting = "; ".join(part for part in (shared, _measured_with(described.observe.get(name, {}))) if part)
+    page = phase.phase_figure(read_variable(dataset, name, folder), title=described.name, setting=setting, **settings)
     for path in style.save(page, target.with_suffix(""), (target.suffix[1:],)):
         typer.echo(str(path))
 
@@ -260,6 +265,13 @@ def plot_settings(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     if any(settings["at"].get(axis) != value for axis, value in before.items()):
         settings.pop("label", None)
     return settings
+
+
+def _measured_with(table: Mapping[str, Any]) -> str:
+    """The arguments of an observable in words: `radius = 0.5 / sqrt(beta)`."""
+    from metastable.figures.style import plain
+
+    return ", ".join(plain(f"{name} = {value}") for name, value in table.items() if name != "kind")
 
 
 def _say(line: str) -> None:

@@ -208,6 +208,7 @@ def phase_figure(
     at: Mapping[str, Any] | None = None,
     label: str | None = None,
     title: str = "",
+    setting: str = "",
     log: bool = False,
     contours: Sequence[float] = (),
 ) -> Figure:
@@ -221,6 +222,7 @@ def phase_figure(
             heading says which) unless it lies outside the cells of all of them.
         label: name of the quantity (default: the name of the array).
         title: title of the figure.
+        setting: what is the same in all of it, a line below the title.
         log: logarithmic colours (map) or values (curves); where some values are not above 0 the heading says what becomes of them.
         contours: levels drawn as lines on a map.
 
@@ -235,10 +237,11 @@ def phase_figure(
                 f"{name!r} is an axis of the picture and fixed by at={{...}}, too; leave one of them out"
             )
     chosen = select(in_order(array), at or {})
-    # An axis of one point has nothing to show, unless it was asked for.
+    # An axis of one point has nothing to show, unless it was asked for; the heading says which point that is.
     aside = {*REPLICATES, "statistic"} - {x, y}
     axes = [dim for dim in chosen.dims if dim not in aside]
     single = [dim for dim in axes if chosen.sizes[dim] == 1 and dim not in (x, y)]
+    only = "" if len(single) == len(axes) else _names(chosen, [str(dim) for dim in single if dim in chosen.coords])
     if len(single) < len(axes):
         chosen = chosen.isel(dict.fromkeys(single, 0), drop=True)
     reduced = numbered(reduce_members(chosen, keep=(x, y)))
@@ -257,9 +260,11 @@ def phase_figure(
         _legend(page, grid[0, 0], plan, reduced)
     if mesh is not None:
         page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
-    told = [_title(title, chosen, at or {}), *_left_out(array.attrs)] + (
-        [_not_logarithmic(reduced, plan)] if log else []
-    )
+    told = [
+        _title(title, chosen, at or {}),
+        ", ".join(part for part in (only, setting) if part),
+        *_left_out(array.attrs),
+    ] + ([_not_logarithmic(reduced, plan)] if log else [])
     # The legend of curves stands at the right end.
     most = int(PER_INCH * (page.get_figwidth() - (LEGEND_WIDTH if plan.y is None else 0.0)))
     heading = "\n".join(filled(part, most) for part in told if part)

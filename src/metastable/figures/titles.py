@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,17 @@ def words_of(models: Sequence[Any], tokens: int) -> list[str]:
             between = distinct[1] if len(distinct) == 2 else f"{len(distinct) - 1} others"
             words.append(f"{values[0]} at first and at last, {between} in between")
     return words
+
+
+def in_common(settings: Iterable[tuple[Any, int]], but: Collection[str] = ()) -> str:
+    """What all of some settings (model, tokens) have in common, as one line, `but` for some fields: of a sweep what has no axis."""
+    found = [{"tokens": f"$n = {tokens}$", "dim": f"$d = {model.dim}$", **_facts(model)} for model, tokens in settings]
+    shared = set.intersection(*({*facts.items()} for facts in found)) if found else set()
+    return (
+        ", ".join(text for name, text in found[0].items() if (name, text) in shared and name not in but)
+        if found
+        else ""
+    )
 
 
 def _joined(before: str, after: str) -> str:

@@ -58,6 +58,17 @@ def resolve(value: Any, scope: Mapping[str, Any], where: str, name: str = "") ->
     return value
 
 
+def corner_lines(sweep: Sweep) -> Iterator[Task]:
+    """The tasks along each axis through the first and through the last of all: whatever an axis changes changes among them."""
+    for corner in (0, -1):
+        for place, length in enumerate(sweep.shape):
+            for along in range(length):
+                index = [along if axis == place else corner % size for axis, size in enumerate(sweep.shape)]
+                yield sweep.task(int(np.ravel_multi_index(index, sweep.shape)))
+    if not sweep.axes:
+        yield sweep.task(0)
+
+
 def task(sweep: Sweep, number: int, index: tuple[int, ...], point: dict[str, Any]) -> Task:
     """The task at one grid point: settings put over the model, formulas evaluated, matrices and the seed drawn."""
     settings: dict[str, Any] = {"tokens": sweep.tokens, **sweep.model}

@@ -109,3 +109,16 @@ def test_members_that_failed_did_not_stop_early():
     words = heading(ms.plot_ensemble(stats))
     assert f"{failed} members could not be drawn or measured (left out)" in " ".join(words.split())
     assert "stopped early" not in words
+
+
+def test_what_settings_have_in_common_is_what_all_of_them_say():
+    settings = [
+        (attention(beta, mask=mask), tokens)
+        for beta in (2.0, 4.0)
+        for mask, tokens in ((ms.Full(), 9), (ms.Causal(), 7))
+    ]
+    assert titles.in_common(settings) == "$d = 2$"
+    assert titles.in_common(settings[::2]) == "$n = 9$, $d = 2$, full"
+    assert titles.in_common(settings[:1]) == r"$n = 9$, $d = 2$, $\beta = 2$, full"
+    assert titles.in_common(settings[:1], but=("tokens", "mask")) == r"$d = 2$, $\beta = 2$"
+    assert titles.in_common([]) == ""

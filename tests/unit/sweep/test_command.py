@@ -129,6 +129,9 @@ def test_plot_of_a_single_time(tmp_path):
     assert "short enough to run here" in call("one.toml", "--out", "one", cwd=tmp_path)
     call("plot", "one", cwd=tmp_path)
     assert (tmp_path / "one" / "clusters.png").stat().st_size > 5000
+    with mock.patch("metastable.figures.style.save", return_value=[]) as saved:
+        call("plot", "one", "-o", "one.svg", cwd=tmp_path)
+    assert saved.call_args.args[0].get_suptitle() == "$t$ = 1, $n = 6$, $d = 2$; radius = 0.1"
 
 
 def test_plot(folder):
