@@ -464,6 +464,39 @@ def test_functions_of_one_name_are_told_apart_by_what_they_give(kind, tmp_path):
     assert not (tmp_path / "mixed.zarr").exists()
 
 
+FAR = 0.1
+PAIRS = {}
+
+
+def share_of_near_pairs(x):
+    if len(x) not in PAIRS:
+        PAIRS[len(x)] = np.triu_indices(len(x), 1)
+    first, second = PAIRS[len(x)]
+    return float((np.linalg.norm(x[first] - x[second], axis=1) < FAR).mean())
+
+
+def test_globals_tell_functions_apart_but_what_these_fill_while_they_compute(monkeypatch):
+    """Lengths that differ by a millionth give equal values; a table that is full in the second ensemble is no edit."""
+    parts = [_own({"observe": {"n": share_of_near_pairs}}, seed) for seed in (0, 1, 2)]
+    ms.summarize(xr.concat(parts, "member"))
+    monkeypatch.setitem(globals(), "FAR", 0.1000001)
+    with pytest.raises(InvalidInputError, match="otherwise"):
+        ms.summarize(xr.concat([parts[0], _own({"observe": {"n": share_of_near_pairs}}, 3)], "member"))
+
+
+def test_rare_branches_tell_functions_apart():
+    """What differs in the order of its instructions only, and for no fixed input."""
+
+    def one(x):
+        return float(x[0, 0] - x[0, 1]) if abs(x[0, 0]) > 1 - 1e-12 else 0.0
+
+    def other(x):
+        return float(x[0, 1] - x[0, 0]) if abs(x[0, 0]) > 1 - 1e-12 else 0.0
+
+    with pytest.raises(InvalidInputError, match="otherwise"):
+        ms.summarize(xr.concat([_own({"observe": {"n": f}}, k) for k, f in enumerate((one, other))], "member"))
+
+
 def test_the_call_that_tells_functions_apart_may_fail():
     calls = []
 

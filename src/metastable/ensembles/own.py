@@ -2,7 +2,8 @@
 
 Two closures, `functools.partial`s or lambdas may share a name and be different functions, and so are the versions of one that is
 edited. What they are made of (`metastable._functions`) and what they give tell them apart, wherever and however often they are
-imported; digests of members hold what is said here.
+imported; digests of members hold what is said here. What a computation changes of them (a counter, a table of results) is no part of
+it. Instructions are those of one version of Python, so what two versions computed is told apart, too.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastable import sphere
+from metastable import _functions, sphere
 from metastable._checks import FloatArray
-from metastable._functions import made_of
 from metastable.analysis.observe_own import Own
 from metastable.stores.seal import digest_of
 
@@ -38,9 +38,32 @@ DECADES = 8.0
 """... to so many decades less, so that thresholds tell."""
 
 
-def own_functions(problem: Problem) -> dict[str, str]:
-    """Digests of the start, the model and the observables that are functions of users."""
-    return {name: _digest(function, probe) for name, function, probe in _probes(problem)}
+Readings = Mapping[str, _functions.Reading | str]
+"""Of each function what it is made of, or why it cannot be read."""
+
+
+def read(problem: Problem) -> Readings:
+    """What the start, the model and the observables that are functions of users are made of, as they are now."""
+    return {name: _attempt(lambda item=function: _functions.read(item)) for name, function, _ in _probes(problem)}
+
+
+def own_functions(problem: Problem, before: Readings) -> dict[str, str]:
+    """Digests of these functions, and the version of Python whose instructions are in them; `before`: as they were `read` before
+    anything was computed."""
+    now = read(problem)
+    digests = {
+        name: digest_of(
+            [_functions.VERSION, _unchanged(before.get(name), now[name]), _attempt(lambda ask=probe: _rounded(ask()))]
+        )
+        for name, _, probe in _probes(problem)
+    }
+    return {"python": _functions.VERSION, **digests} if digests else {}
+
+
+def _unchanged(before: Any, now: Any) -> Any:
+    """What a computation has left as it was; why a function could not be read where that is so."""
+    both = isinstance(before, _functions.Reading) and isinstance(now, _functions.Reading)
+    return _functions.settled(before, now) if both else str(now)
 
 
 def _probes(problem: Problem) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
@@ -52,7 +75,8 @@ def _probes(problem: Problem) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
         yield "model", draw_model, lambda: {k: draw_model(_generator(k)).to_dict() for k in range(DRAWS)}
     for name, item in problem.observables.items():
         if isinstance(item, Own) or type(item).__module__.split(".")[0] != "metastable":
-            yield f"observe {name}", getattr(item, "function", item), functools.partial(_measured, item, problem)
+            function = item.function if isinstance(item, Own) else item
+            yield f"observe {name}", function, functools.partial(_measured, item, problem)
 
 
 def _measured(item: Any, problem: Problem) -> Any:
@@ -78,11 +102,6 @@ def gathering(count: int, tokens: int, dim: int) -> FloatArray:
 
 def _generator(number: int = 0) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(0, spawn_key=(STREAM, number)))
-
-
-def _digest(function: Any, probe: Callable[[], Any]) -> str:
-    """A digest of what a function is made of and of what it gives."""
-    return digest_of([_attempt(lambda: made_of(function)), _attempt(lambda: _rounded(probe()))])
 
 
 def _attempt(call: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from metastable import _checks
 from metastable._checks import FloatArray
 from metastable.ensembles import digests
-from metastable.ensembles.own import own_functions
+from metastable.ensembles.own import Readings, own_functions, read
 from metastable.ensembles.problem import Problem, names_of_lengths
 from metastable.errors import InvalidInputError, ObservableError
 from metastable.integrate.solution import FAILED, MEMBER_STATUSES, SUCCESS, UNFINISHED
@@ -56,10 +56,13 @@ class Record:
     error: Exception | None = None
     """What was raised then."""
     methods: set[str] = field(default_factory=set)
+    functions: Readings = field(init=False)
+    """What functions of users were made of before anything was computed."""
 
     def __post_init__(self) -> None:
         self.status = np.full(self.problem.members, UNFINISHED)
         self.statistics = np.zeros((self.problem.members, 3), dtype=np.int64)
+        self.functions = read(self.problem)
 
     def measure(self, member: int, start: FloatArray, states: FloatArray, model: Attention) -> None:
         """Measure the times that a member reached; the others stay NaN."""
@@ -173,7 +176,7 @@ class Record:
         for name in problem.observables:
             if name not in self.values:  # nobody reached a time
                 self._make_room(name, (), ())
-        own = own_functions(problem)  # after the members: functions may remember how often they were called
+        own = own_functions(problem, self.functions)
         variables: dict[str, Any] = {
             name: (
                 ("member", "time", *self.dims.get(name, ())),

@@ -1,0 +1,5 @@
+"""How a function of somebody is told from another one of the same name, and from its own edited version."""
+
+from metastable._functions.reading import CODE, VERSION, Parts, Reading, fingerprint, read, same, settled
+
+__all__ = ["CODE", "VERSION", "Parts", "Reading", "fingerprint", "read", "same", "settled"]
