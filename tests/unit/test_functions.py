@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import itertools
 import sys
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numba
 import numpy as np
 import pytest
 
-from metastable._functions import CODE, fingerprint, read, same, settled
+from metastable._functions import fingerprint, note_changes, read, same, watched
 
 SOURCE = '''
 """A laboratory."""
@@ -208,6 +207,75 @@ def test_what_globals_hold_counts(one, other):
     assert not same(known(one), known(other))
 
 
+def test_modules_of_somebody_are_followed(tmp_path, monkeypatch):
+    """Of `lab.deep.tools.reach`, and where two functions use one module, each what it names."""
+    monkeypatch.syspath_prepend(tmp_path)
+    text = {
+        "lab_of_modules/deep/tools.py": "def reach(x):\n    return x + 1\ndef other(x):\n    return x + 2\n",
+        "lab_of_modules/main.py": "import lab_of_modules.deep.tools as short\nimport lab_of_modules.deep.tools\n"
+        "def helper(x):\n    return short.other(x)\n"
+        "def measure(x):\n    return lab_of_modules.deep.tools.reach(x) + helper(x)\n",
+    }
+
+    def known(*edit):
+        for name, lines in text.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)  # (packages without __init__.py)
+            (tmp_path / name).write_text(lines.replace(*edit) if edit else lines)
+        for name in [name for name in sys.modules if name.startswith("lab_of_modules")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        return fingerprint(importlib.import_module("lab_of_modules.main").measure)
+
+    marks = [known(), known(), known("x + 1", "x + 8"), known("x + 2", "x + 9")]
+    assert same(marks[0], marks[1])
+    assert not same(marks[0], marks[2])
+    assert not same(marks[0], marks[3])
+
+
+def test_long_chains_of_calls_are_followed_and_wide_ones_are_read_once():
+    chain = "\n".join(f"def f{k}(x):\n    return f{k + 1}(x)" for k in range(12)) + "\ndef f12(x):\n    return x + {}"
+    assert not same(*(fingerprint(compiled("f0(x)", chain.format(number))) for number in (1, 2)))
+    layers = "\n".join(
+        f"def f{layer}_{k}(x):\n    return {' + '.join(f'f{layer + 1}_{j}(x)' for j in range(8))}"
+        for layer in range(8)
+        for k in range(8)
+    )
+    ends = "\n".join(f"def f8_{k}(x):\n    return x + {k}" for k in range(8))
+    assert len(read(compiled("f0_0(x)", f"{layers}\n{ends}")).parts) < 3000
+
+
+class Odd(dict):
+    """Answers with a KeyError when it is asked for an attribute that it has not."""
+
+    __getattr__ = dict.__getitem__
+
+    def __call__(self, x):
+        return x
+
+
+def test_odd_objects_are_read():
+    assert parts_of(shifted(Odd(level=1))) != parts_of(shifted(Odd(level=2)))
+
+
+def test_an_observable_of_the_package_has_a_function_of_somebody(tmp_path, monkeypatch):
+    """Of an installed package, whose code is known by name to others only."""
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    (tmp_path / "site-packages/lab_installed").mkdir(parents=True)
+    found = []
+    for level in (1, 2):
+        lines = (
+            f"import metastable as ms\ndef f(x):\n    return x.max() + {level}\nHEIGHT = ms.observe.own(f, dims=())\n"
+        )
+        (tmp_path / "site-packages/lab_installed/__init__.py").write_text(lines)
+        sys.modules.pop("lab_installed", None)
+        importlib.invalidate_caches()
+        made = importlib.import_module("lab_installed")
+        found.append(
+            [fingerprint(made.HEIGHT, home="lab_installed"), fingerprint(made.f), fingerprint(shifted(made.f))]
+        )
+    assert [same(*pair) for pair in zip(*found)] == [False, False, True]
+
+
 def test_globals_that_a_function_does_not_read_do_not_count():
     assert fingerprint(compiled("x.mean()", "mean = 3")) == fingerprint(compiled("x.mean()", "mean = 4"))
 
@@ -286,31 +354,81 @@ def test_methods_count_but_those_of_dataclasses():
 
 COUNTED = {}
 SETTINGS = {"power": 2, "tried": 0}
+SEEN, QUEUE, TABLE = [], [1, 2], None
+MANY = dict.fromkeys(range(2000), 0)
 calls = 0
 
 
 @functools.lru_cache
-def remembered(x):
-    global calls
+def remembered(x, kept={}):  # noqa: B006
+    global calls, TABLE
     calls += 1
-    COUNTED[x] = SETTINGS["power"]
+    TABLE = np.arange(5) if TABLE is None else TABLE
+    kept[x] = COUNTED[x] = SETTINGS["power"]
     SETTINGS["tried"] += 1
+    SETTINGS[f"tried {x}"] = True
+    SEEN.append(x)
+    QUEUE.pop()
+    MANY[x] = 1
     return x + 2.5
 
 
-def test_what_changes_while_a_program_runs_can_be_left_out():
-    readings = [read(remembered)]
+class Counts:
+    def __init__(self):
+        self.calls, self.level = 0, 3
+        self.array = np.zeros(3)
+
+    def __call__(self, x):
+        self.calls += 1
+        self.array[0] += 1
+        self.last = x
+        return x + self.level
+
+
+def counting(function):
+    """A decorator that remembers."""
+    asked = []
+
+    @functools.wraps(function)
+    def asking(x):
+        asked.append(x)
+        return function(x)
+
+    return asking
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: remembered, Counts, lambda: counting(lambda x: x + 1)], ids=["globals", "object", "closure"]
+)
+def test_what_a_computation_changes_tells_no_functions_apart(make, monkeypatch):
+    function = make()
+    first, mark = read(function), fingerprint(function)
     for value in (1.0, 2.0):
-        remembered(value)
-        readings.append(read(remembered))
-    assert len({str(item.parts) for item in readings}) == 3
-    first, second = (settled(*pair) for pair in itertools.pairwise(readings))
-    assert first == second
-    assert not any(place.startswith((".calls", ".COUNTED", ".SETTINGS['tried']")) for place in first)
-    assert first[CODE] == readings[0].parts[CODE]
-    assert first[".SETTINGS['power']"] == "2"
-    # A table that is full by now does not count either: it was filled.
-    assert not any(place.startswith(".COUNTED") for place in settled(readings[2], readings[2]))
+        before = read(function)
+        assert before.parts == first.parts
+        function(value)
+        assert value > 1.0 or read(function).parts != first.parts
+        note_changes(before, read(function))
+        assert read(function).parts == first.parts
+        assert fingerprint(function) == mark
+    # What somebody changes is seen all the same.
+    if function is remembered:
+        monkeypatch.setitem(SETTINGS, "power", 3)
+        assert {place for place, text in read(function).parts.items() if first.parts.get(place) != text} == {
+            ".SETTINGS['power']"
+        }
+    elif isinstance(function, Counts):
+        function.level = 4
+        assert not same(fingerprint(function), mark)
+
+
+def test_changes_are_noted_when_a_computation_fails():
+    function = Counts()
+    mark = fingerprint(function)
+    with pytest.raises(TypeError), watched([function]):
+        function("text")
+    assert function.calls == 1
+    assert fingerprint(function) == mark
 
 
 def test_libraries_are_known_by_name():

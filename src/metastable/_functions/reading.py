@@ -5,8 +5,8 @@ edited, wherever and however often they are imported. So a function is read: its
 fields), the globals that it names, and the functions, classes and modules of somebody among all these, in the same way. Libraries are
 known by the names that are used of them; objects of libraries by what they hold, too.
 
-What is read is a flat table, `{".helper.code": ..., ".SETTINGS['radius']": "0.1"}`, so that two of them can be compared place by place:
-whatever a computation changes (a counter, a table of results) is not what tells functions apart, and `settled` leaves it out.
+What is read is a flat table, `{".helper.code": ..., ".SETTINGS['radius']": "0.1"}`. What a computation changes (a counter, a table of
+results) tells no functions apart: who computes says so (`note_changes`), and from then on it is read as it was before.
 """
 
 from __future__ import annotations
@@ -14,39 +14,30 @@ from __future__ import annotations
 import copyreg
 import functools
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
 import sys
-import sysconfig
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from metastable._functions import modules
 from metastable._functions.instructions import codes, constants, globals_of, imports, instructions
 
 Parts = dict[str, str]
 """What is found at each place of a function."""
 
-
-@dataclass(frozen=True)
-class Reading:
-    """What a function was made of at some moment, and the collections that could have changed since, by their places."""
-
-    parts: Parts
-    collections: Mapping[str, Any]
-
-
 VERSION = ".".join(map(str, sys.version_info[:2]))
 """Instructions are those of a version of Python."""
 CODE = ".code"
 """The end of places with instructions."""
+ORDER = "#order"
+"""The end of places with the order of a collection, which follows from what is in it."""
 DEEPEST = 40
 """Functions, collections and objects within one another that are looked into ..."""
 DEEPEST_IN_LIBRARIES = 4
@@ -56,58 +47,87 @@ MOST = 100_000
 LONGEST = 1000
 """Entries of a collection with a place each; longer ones have one for all."""
 NEXT = "\n"
-COLLECTIONS = (dict, list, set, deque)
 METHODS = (classmethod, staticmethod)
 NAMED = (type, FunctionType, BuiltinFunctionType, np.ufunc)
 """What is told by its name where it is that of a library."""
-LIBRARIES = frozenset({"metastable", "numpy", "scipy", *sys.stdlib_module_names})
-"""Packages that nobody writes on the side."""
-OF_CLASSES = frozenset(
-    {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__dataclass_fields__", "__qualname__"}
+PYTHONS_OWN = frozenset(
+    {
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__qualname__",
+        "__slots__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__annotate__",
+        "__annotations_cache__",
+        "__annotate_func__",
+        "__classdictcell__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__match_args__",
+    }
 )
-OF_CLASSES |= {
-    "__dataclass_params__",
-    "__match_args__",
-    "__slots__",
-    "__firstlineno__",
-    "__static_attributes__",
-    "__annotate__",
-}
-OF_CLASSES |= {"__annotations_cache__", "__annotate_func__", "__classdictcell__", "__abstractmethods__", "_abc_impl"}
 """What Python itself puts into classes."""
 RANDOM = (np.random.Generator, np.random.BitGenerator, np.random.RandomState)
 """Where the next number comes from is another one after each."""
 
 
-def read(function: Any) -> Reading:
-    """All that a function, or an object that is used as one, is made of, as it is now."""
-    reader = _Reader(function)
+@dataclass(frozen=True)
+class Reading:
+    """What a function was made of at some moment."""
+
+    parts: Parts = field(default_factory=dict)
+    owners: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    """Of places at which something else could be put: in which object, and under which name."""
+    within: dict[str, str] = field(default_factory=dict)
+    """Of every place the innermost of these that holds it."""
+
+
+def read(function: Any, home: str = "") -> Reading:
+    """All that a function, or an object that is used as one, is made of; `home`: the package of whoever wrote it, where it says not."""
+    reader = _Reader(home or _home_of(function))
     reader.walk("", function, DEEPEST)
-    tables = {place: item for place, item in reader.met.values() if isinstance(item, COLLECTIONS)}
-    return Reading(reader.parts, tables)
+    return reader.reading
 
 
-_FILLED: dict[int, Any] = {}
-"""Collections that a computation has filled (or emptied) in this process; they are kept, so that nothing else gets their numbers."""
+_FIRST: dict[int, tuple[Any, dict[str, Parts]]] = {}
+"""What computations have changed in this process: in which object (kept, so that no other gets its number), under which name, and what
+was there before."""
 
 
-def settled(before: Reading, after: Reading) -> Parts:
-    """What a computation has left as it was, nor has an earlier one filled: tables of results may be full by now."""
-    for place, item in after.collections.items():
-        if before.parts.get(place) != after.parts[place]:
-            _FILLED[id(item)] = item
-    filled = [place for place, item in after.collections.items() if id(item) in _FILLED]
-    return {
-        place: text
-        for place, text in before.parts.items()
-        if after.parts.get(place) == text
-        and not any(place == where or place.startswith(f"{where}[") for where in filled)
-    }
+def note_changes(before: Reading, after: Reading) -> None:
+    """What differs between two readings was changed by what was computed in between, and is read as it was before from now on."""
+    for place in {**before.parts, **after.parts}:
+        if before.parts.get(place) == after.parts.get(place) or place.endswith(ORDER):
+            continue
+        top = (after if place in after.parts else before).within[place]
+        owner, name = after.owners.get(top) or before.owners.get(top) or (None, "")
+        if owner is not None:
+            below = {
+                at[len(top) :]: text for at, text in before.parts.items() if at == top or at.startswith(_below(top))
+            }
+            _FIRST.setdefault(id(owner), (owner, {}))[1].setdefault(name, below)
 
 
-def fingerprint(function: Any) -> str:
+@contextmanager
+def watched(functions: Iterable[Any]) -> Iterator[None]:
+    """What is computed within notes what it changes of these functions."""
+    known = [(function, read(function)) for function in functions]
+    try:
+        yield
+    finally:
+        for function, before in known:
+            note_changes(before, read(function))
+
+
+def fingerprint(function: Any, home: str = "") -> str:
     """`PYTHON:WORDS:CODE`: a digest of what every version of Python says of a function, and one of its instructions in this version."""
-    parts = read(function).parts
+    parts = read(function, home).parts
     words = {place: text for place, text in parts.items() if not place.endswith(CODE)}
     return ":".join((VERSION, _digest_of(words), _digest_of(parts)))
 
@@ -115,134 +135,162 @@ def fingerprint(function: Any) -> str:
 def same(one: str, other: str) -> bool:
     """True where two fingerprints are those of one function, as far as two versions of Python can tell."""
     first, second = one.split(":"), other.split(":")
-    return first[1] == second[1] and (first[0] != second[0] or first[2] == second[2])
+    return first[1:2] == second[1:2] and (first[0] != second[0] or first[2:] == second[2:])
 
 
 class _Reader:
     """Reads a function of somebody, and what it uses of theirs."""
 
-    def __init__(self, function: Any) -> None:
-        self.parts: Parts = {}
-        while isinstance(function, functools.partial):
-            function = function.func
-        self.home = _package(getattr(_plainest(function), "__module__", None) or type(function).__module__)
-        self.met: dict[int, tuple[str, Any]] = {}
-        """Where whatever may be met again was read (and itself, so that nothing else gets its number)."""
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.reading = Reading()
+        self.top = ""
+        """The innermost place, of those that are being read, at which something else could be put."""
+        self.met: dict[int, tuple[str, int, Any]] = {}
+        """Where whatever may be met again was read, how deep it was looked into, and itself, so that nothing else gets its number."""
+        self.looked: set[tuple[str, str]] = set()
+        """Modules of somebody, and what was read of them."""
+
+    def put(self, place: str, text: str) -> None:
+        self.reading.parts[place] = text
+        self.reading.within[place] = self.top
 
     def walk(self, place: str, item: Any, depth: int) -> None:
         """Put down what an item is made of, at `place` and below."""
         item = _plainest(item) if callable(item) else item
         told = _told(item)
+        where, looked, _ = self.met.get(id(item), ("", 0, None))
         if told is not None:
-            self.parts[place] = told
-        elif depth <= 0 or len(self.parts) >= MOST:
-            self.parts[place] = f"{_name_of(type(item))}, not looked into"
-        elif isinstance(item, tuple):
-            self._list(place, item, depth)
-        elif id(item) in self.met:
-            self.parts[place] = f"as {self.met[id(item)][0]!r}"
+            self.put(place, told)
+        elif depth <= 0 or len(self.reading.parts) >= MOST:
+            self.put(place, f"{_name_of(type(item))}, not looked into")
+        elif isinstance(item, ModuleType):
+            self.put(place, item.__name__)
+        elif looked > DEEPEST_IN_LIBRARIES or looked >= depth:
+            self.put(place, f"as {where!r}")
         else:
-            self.met[id(item)] = place, item
+            if not isinstance(item, tuple):
+                self.met[id(item)] = place, depth, item
             self._inside(place, item, depth)
+
+    def held_by(self, owner: Any, items: Iterable[tuple[str, str, Any]], depth: int) -> list[str]:
+        """Read what an object holds: (name, place, value). What a computation has changed is what it was. Returns the names."""
+        first = _FIRST.get(id(owner), (None, {}))[1]
+        names, outside = [], self.top
+        for name, place, value in items:
+            self.top = place
+            self.reading.owners[place] = owner, name
+            if name not in first:
+                self.walk(place, value, depth - 1)
+            for below, text in first.get(name, {}).items():
+                self.put(place + below, text)
+            names += [] if name in first and not first[name] else [name]
+        self.top = outside
+        return names
 
     def _inside(self, place: str, item: Any, depth: int) -> None:
         if isinstance(item, (dict, MappingProxyType)):
             self._table(place, item, depth)
-        elif isinstance(item, (list, deque)):
+        elif isinstance(item, (list, tuple, deque)):
             self._list(place, item, depth)
         elif isinstance(item, (set, frozenset)):
-            self.parts[place] = json.dumps(sorted(self._apart(entry, depth - 1) for entry in item))
+            self.put(place, json.dumps(sorted(self._apart(entry, depth - 1) for entry in item)))
         elif isinstance(item, functools.partial):
             self.walk(f"{place}.function", item.func, depth - 1)
             self._list(f"{place}.given", item.args, depth)
-            self._table(f"{place}.given", item.keywords, depth)
+            self._table(f"{place}.keywords", item.keywords, depth)
         elif isinstance(item, MethodType):
             self.walk(place, item.__func__, depth - 1)
             self.walk(f"{place}.self", item.__self__, depth - 1)
-        elif isinstance(item, ModuleType):
-            self.parts[place] = item.__name__
-        elif self._theirs(str(getattr(item, "__module__", None) or type(item).__module__)) or _nameless(item):
-            self._code_or_object(place, item, depth)
-        elif _name_of(item) is not None and (isinstance(item, NAMED) or not hasattr(item, "__dict__")):
-            self.parts[place] = str(_name_of(item))
-        else:
-            self._object(place, item, depth)
-
-    def _code_or_object(self, place: str, item: Any, depth: int) -> None:
-        if isinstance(item, FunctionType):
+        elif isinstance(item, FunctionType) and (self._theirs(item.__module__) or "<" in item.__qualname__):
             self._function(place, item, depth)
-        elif isinstance(item, type):
+        elif isinstance(item, type) and self._theirs(item.__module__):
             self._class(place, item, depth)
+        elif _name_of(item) is not None and (isinstance(item, NAMED) or not hasattr(item, "__dict__")):
+            self.put(place, str(_name_of(item)))
         else:
             self._object(place, item, depth)
 
     def _list(self, place: str, items: Any, depth: int) -> None:
-        self.parts[place] = f"{type(items).__name__} of {len(items)}"
         if len(items) > LONGEST:
-            self.parts[place] += f": {_digest(NEXT.join(self._apart(entry, depth - 1) for entry in items))}"
+            every = NEXT.join(self._apart(entry, depth - 1) for entry in items)
+            self.put(place, f"{type(items).__name__} of {len(items)}: {_digest(every)}")
             return
-        for number, entry in enumerate(items):
-            self.walk(f"{place}[{number}]", entry, depth - 1)
+        self.put(place, type(items).__name__)
+        self._entries(place, items, {str(number): entry for number, entry in enumerate(items)}, depth)
 
     def _table(self, place: str, table: Mapping[Any, Any], depth: int) -> None:
-        names = [_told(key) or self._apart(key, depth - 1) for key in table]
-        if len(names) > LONGEST:
-            values = (self._apart(value, depth - 1) for value in table.values())
-            self.parts[place] = f"{type(table).__name__} of {len(names)}: {_digest(NEXT.join((*names, *values)))}"
+        named = {_told(key) or self._apart(key, depth - 1): value for key, value in table.items()}
+        if len(named) > LONGEST:
+            values = (self._apart(value, depth - 1) for value in named.values())
+            self.put(place, f"{type(table).__name__} of {len(named)}: {_digest(NEXT.join((*named, *values)))}")
             return
-        self.parts[place] = f"{type(table).__name__} of {', '.join(names)}"
-        for name, value in zip(names, table.values()):
-            self.walk(f"{place}[{name}]", value, depth - 1)
+        self.put(place, type(table).__name__)
+        self.put(place + ORDER, ", ".join(self._entries(place, table, named, depth)))
+
+    def _entries(self, place: str, owner: Any, named: Mapping[str, Any], depth: int) -> list[str]:
+        """The entries of a collection, and those that a computation has taken out of it."""
+        gone = [name for name, before in _FIRST.get(id(owner), (None, {}))[1].items() if before and name not in named]
+        items = [*named.items(), *((name, None) for name in gone)]
+        return self.held_by(owner, [(name, f"{place}[{name}]", value) for name, value in items], depth)
 
     def _apart(self, item: Any, depth: int) -> str:
         """What an item is made of, as one text: of an entry of a set, which has no place."""
         told = _told(item)
         if told is not None:
             return told
-        reader = _Reader(item)
-        reader.home, reader.met = self.home, dict(self.met)
+        reader = _Reader(self.home)
+        reader.met = dict(self.met)
         reader.walk("", item, depth)
-        return _digest_of(reader.parts)
+        return _digest_of(reader.reading.parts)
 
     # ---------------------------------------------------------------------------------------- code of somebody
 
     def _function(self, place: str, function: FunctionType, depth: int) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            self.walk(f"{place}.{name}", _content(cell), depth - 1)
+            self.held_by(cell, [("", f"{place}.{name}", _content(cell))], depth)
         self._list(f"{place}.defaults", function.__defaults__ or (), depth)
-        self._table(f"{place}.defaults", function.__kwdefaults__ or {}, depth)
+        self._table(f"{place}.keywords", function.__kwdefaults__ or {}, depth)
         every = [*codes(function.__code__)]
         names = sorted({name for code in every for name in code.co_names})
-        self.parts[f"{place}.names"] = " ".join(names)
-        self.parts[f"{place}.constants"] = " ".join(sorted({word for code in every for word in constants(code)}))
-        self.parts[place + CODE] = _digest(NEXT.join(instructions(code) for code in every))
+        self.put(f"{place}.names", " ".join(names))
+        self.put(f"{place}.constants", " ".join(sorted({word for code in every for word in constants(code)})))
+        self.put(place + CODE, _digest(NEXT.join(instructions(code) for code in every)))
         known = function.__globals__
-        for name in sorted({name for code in every for name in globals_of(code)}):
-            if name in known:
-                self._global(f"{place}.{name}", known[name], names, depth)
-        for module in sorted({found for code in every for found in imports(code, known.get("__package__"))}):
-            if self._theirs(module) and module not in known:
-                self._global(f"{place}.{module}", _imported(module), names, depth)
+        read = sorted({name for code in every for name in globals_of(code) if name in known})
+        self.held_by(known, [(name, f"{place}.{name}", known[name]) for name in read], depth)
+        used = [(f"{place}.{name}", known[name]) for name in read if isinstance(known[name], ModuleType)]
+        for name in sorted({found for code in every for found in imports(code, known.get("__package__"))}):
+            if self._theirs(name):
+                used.append((f"{place}.{name}", modules.imported(name)))
+        for where, module in used:
+            self._module(where, module, names, depth)
 
-    def _global(self, place: str, value: Any, names: list[str], depth: int) -> None:
-        """A global that a function uses; of a module of somebody what has one of the `names`."""
-        self.walk(place, value, depth - 1)
-        if isinstance(value, ModuleType) and self._theirs(value.__name__) and self.parts[place] == value.__name__:
-            for name in names:
-                if name in vars(value):
-                    self._global(f"{place}.{name}", vars(value)[name], names, depth - 1)
+    def _module(self, place: str, module: Any, names: list[str], depth: int) -> None:
+        """Of a module of somebody what has one of the `names`."""
+        if not isinstance(module, ModuleType) or not self._theirs(module.__name__):
+            return
+        there = vars(module)
+        fresh = [name for name in names if name in there and (module.__name__, name) not in self.looked]
+        self.looked |= {(module.__name__, name) for name in fresh}
+        self.held_by(there, [(name, f"{place}.{name}", there[name]) for name in fresh], depth)
+        for name in fresh:
+            self._module(f"{place}.{name}", there[name], names, depth - 1)
 
     def _class(self, place: str, made: type, depth: int) -> None:
         """The methods and other attributes of a class of somebody. (What is made for dataclasses says no more than their fields.)"""
-        self.parts[place] = made.__qualname__
+        self.put(place, made.__qualname__)
         for number, parent in enumerate(made.__mro__):
             if not self._theirs(parent.__module__):
-                self.parts[f"{place}({number})"] = parent.__qualname__
+                self.put(f"{place}({number})", parent.__qualname__)
                 continue
-            for name, member in sorted(vars(parent).items()):
-                generated = is_dataclass(parent) and name.startswith("__") and _is_generated(name, member)
-                if name not in OF_CLASSES and not generated and not inspect.ismemberdescriptor(member):
-                    self.walk(f"{place}({number}).{name}", _method(member), depth - 1)
+            members = {
+                name: _method(member)
+                for name, member in sorted(vars(parent).items())
+                if name not in PYTHONS_OWN and not inspect.ismemberdescriptor(member)
+                if not (is_dataclass(parent) and name.startswith("__") and _is_generated(name, member))
+            }
+            self.held_by(parent, [(name, f"{place}({number}).{name}", item) for name, item in members.items()], depth)
 
     # ----------------------------------------------------------------------------------------------- objects
 
@@ -251,29 +299,41 @@ class _Reader:
         if self._theirs(type(item).__module__):
             self.walk(f"{place}.class", type(item), depth - 1)
         else:
-            self.parts[place] = str(_name_of(type(item)))
+            self.put(place, str(_name_of(type(item))))
             # Those of libraries may hold half of it, but for what somebody makes of numbers.
             depth = depth if is_dataclass(item) else min(depth, DEEPEST_IN_LIBRARIES)
         if hasattr(type(item), "__array__"):  # which may hold more: a mask, labels
-            self.parts[f"{place}.array"] = _array_told(item) or "not told"
+            self.put(f"{place}.array", _array_told(item) or "not told")
         held = _held(item)
         if held is not None:
-            for name, value in sorted(held.items()):
-                self.walk(f"{place}.{name}", value, depth - 1)
+            self.held_by(item, [(name, f"{place}.{name}", value) for name, value in sorted(held.items())], depth)
             return
         try:
             told = copyreg.dispatch_table.get(type(item), _reduced)(item)
         except Exception:  # whatever cannot be written down
-            self.parts[f"{place}.held"] = "not told"
+            self.put(f"{place}.held", "not told")
             return
         for number, part in enumerate([told] if isinstance(told, str) else told):
             part = list(part) if isinstance(part, Iterator) else part
             self.walk(f"{place}.held[{number}]", part, depth - 1)
 
-    def _theirs(self, module: str) -> bool:
+    def _theirs(self, module: Any) -> bool:
         """True for modules of whoever wrote the function, and for those that nobody installed."""
-        package = _package(module)
-        return (package == self.home and package not in LIBRARIES) or not _installed(package)
+        return modules.is_somebodys(str(module), self.home)
+
+
+def _home_of(function: Any) -> str:
+    """The package in which a function, or the class of an object, was written."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = _plainest(function)
+    named = named if isinstance(named, (FunctionType, MethodType, type)) else type(named)
+    return modules.package(str(named.__module__))
+
+
+def _below(place: str) -> tuple[str, ...]:
+    """How places below a place begin."""
+    return (f"{place}.", f"{place}[", f"{place}(", f"{place}#")
 
 
 # ------------------------------------------------------------------------------------------------- what is plain
@@ -321,9 +381,8 @@ def _names_of(slots: Any) -> tuple[str, ...]:
 
 
 def _digest(text: str | bytes) -> str:
-    return hashlib.blake2b(
-        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text, digest_size=8
-    ).hexdigest()
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _digest_of(parts: Parts) -> str:
@@ -332,19 +391,22 @@ def _digest_of(parts: Parts) -> str:
 
 def _plainest(function: Any) -> Any:
     """The Python function behind one that Numba compiles, or whose answers `functools` keeps."""
-    function = getattr(function, "py_func", function)
-    return function if isinstance(function, FunctionType) else getattr(function, "__wrapped__", function)
+    function = _attribute(function, "py_func", function)
+    return function if isinstance(function, FunctionType) else _attribute(function, "__wrapped__", function)
+
+
+def _attribute(item: Any, name: str, otherwise: Any) -> Any:
+    """An attribute of something that may answer anything when it is asked."""
+    try:
+        return getattr(item, name, otherwise)
+    except Exception:
+        return otherwise
 
 
 def _name_of(item: Any) -> str | None:
     """How something that is defined at the top of a module is called."""
-    name = getattr(item, "__qualname__", None) or getattr(item, "__name__", None)
+    name = _attribute(item, "__qualname__", None) or _attribute(item, "__name__", None)
     return name if isinstance(name, str) else None
-
-
-def _nameless(item: Any) -> bool:
-    """True for a function that is made within another one."""
-    return isinstance(item, FunctionType) and "<" in item.__qualname__
 
 
 def _is_generated(name: str, member: Any) -> bool:
@@ -360,47 +422,6 @@ def _method(member: Any) -> Any:
     if isinstance(member, functools.cached_property):
         return member.func
     return getattr(member, "__func__", member) if isinstance(member, METHODS) else member
-
-
-# ------------------------------------------------------------------------------------------------------- modules
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _installed(package: str) -> bool:
-    """True for packages of Python itself, and for those in its folders of packages."""
-    if package == "__main__":
-        return False
-    path = None if package in LIBRARIES else _file_of(package)
-    return path is None or _among_packages(path)
-
-
-@functools.cache
-def _among_packages(path: str) -> bool:
-    places = sysconfig.get_paths()
-    return any(Path(path).is_relative_to(places[name]) for name in ("stdlib", "purelib", "platlib"))
-
-
-def _file_of(package: str) -> str | None:
-    """Where a package stands (a folder where it has no file of its own); None for what is built in, or cannot be found."""
-    module = sys.modules.get(package)
-    try:
-        spec = getattr(module, "__spec__", None) or importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    places = [*(getattr(spec, "submodule_search_locations", None) or ()), getattr(module, "__file__", None)]
-    places.append(spec.origin if spec is not None and spec.has_location else None)
-    return next((str(place) for place in places if place is not None), None)
-
-
-def _imported(module: str) -> Any:
-    """A module that a function imports when it is called."""
-    try:
-        return importlib.import_module(module)
-    except Exception:  # importing runs somebody's code
-        return None
 
 
 def _content(cell: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from metastable import _checks
 from metastable._words import counted
 from metastable.cli.pictures import check_picture
 from metastable.errors import InvalidInputError, SweepError
@@ -100,8 +101,9 @@ def run(
     from metastable.sweep import Sweep
     from metastable.sweep import run as run_sweep
     from metastable.sweep.runner import check_place
-    from metastable.sweep.store import check_folder
+    from metastable.sweep.store import EDITED, check_folder
 
+    _checks.choice(edited, "edited", EDITED)
     check_place(workers, scheduler, cluster)
     # Functions of one's own may stand beside the file; local workers are started with the same path.
     sys.path.append(str(file.resolve().parent))

@@ -19,7 +19,7 @@ from typing import Any
 
 from metastable.errors import StoreError
 from metastable.stores.files import PARTIAL, move, write_file
-from metastable.sweep import records
+from metastable.sweep import own, records
 from metastable.sweep.records import Damage, Record
 from metastable.sweep.tasks import EARLY, FUNCTIONS, Variable
 
@@ -101,15 +101,17 @@ def early_members(entries: Iterable[Entry]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Contents:
-    """All of a journal: the last word on each key, and what is damaged (segment, key or None)."""
+    """All of a journal: the last word on each key, what is damaged (segment, key or None), and the keys of what other versions of
+    functions of one's own have finished."""
 
     entries: dict[str, Entry]
     damages: list[tuple[Path, str | None]]
+    others: frozenset[str] = frozenset()
 
 
-def append(folder: Path, data: bytes) -> dict[str, Entry]:
-    """Write the records `data` as one new segment; returns its entries by key."""
-    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
+def append(folder: Path, data: bytes, place: str = "") -> dict[str, Entry]:
+    """Write the records `data` as one new segment, the last one, or at the `place` of another one; returns its entries by key."""
+    path = folder / f"{place or f'{time.time_ns():020d}'}-{uuid.uuid4().hex[:8]}{SUFFIX}"
     found = list(records.scan(data))
     good = [item for item in found if isinstance(item, Record)]
     if len(good) != len(found):
@@ -131,28 +133,53 @@ def read_segment(path: Path) -> Iterator[Record | Damage]:
         raise StoreError(f"{path} cannot be read: {reason}") from reason
 
 
-def read(folder: Path) -> Contents:
-    """Read and verify the whole journal. A finished record beats a failed one; among equals the later one counts."""
+def read(folder: Path, versions: own.Versions | None = None) -> Contents:
+    """Read and verify the whole journal. A finished record beats a failed one; among equals the later one counts.
+
+    Records that were made by other `versions` of functions of one's own do not count.
+    """
     entries: dict[str, Entry] = {}
     damages: list[tuple[Path, str | None]] = []
+    others: set[str] = set()
     for path in segments(folder):
         for item in read_segment(path):
             if isinstance(item, Damage):
                 damages.append((path, item.key))
-            elif item.key not in entries or item.done or not entries[item.key].done:
-                entries[item.key] = entry(path, item)
-    return Contents(entries, damages)
+                continue
+            found = entry(path, item)
+            before = entries.get(item.key)
+            if not own.counts(dict(found.functions), versions or {}):
+                others |= {item.key} if found.done else set()
+            elif before is None or found.done or not before.done:
+                entries[item.key] = found
+    return Contents(entries, damages, frozenset(others))
+
+
+def versions(folder: Path) -> dict[str, tuple[str, ...]]:
+    """The versions of functions of one's own that finished records name, of each function (`own.UNKNOWN` where some say nothing)."""
+    known: dict[str, dict[str, None]] = {}
+    said = [dict(item.functions) for item in _all_done(folder)]
+    for path in {path: None for functions in said for path in functions}:
+        known[path] = dict.fromkeys(functions.get(path, own.UNKNOWN) for functions in said)
+    return {path: tuple(found) for path, found in known.items()}
+
+
+def _all_done(folder: Path) -> Iterator[Entry]:
+    for path in segments(folder):
+        for item in read_segment(path):
+            if isinstance(item, Record) and item.done:
+                yield entry(path, item)
 
 
 def repair(folder: Path, damaged: Iterable[Path]) -> None:
-    """Set damaged segments aside under `damaged/`, keeping their good records in new segments."""
+    """Set damaged segments aside under `damaged/`, keeping their good records in new segments at their places."""
     for path in dict.fromkeys(damaged):
         data = path.read_bytes()
         good = [
             data[item.offset : item.offset + item.length] for item in records.scan(data) if isinstance(item, Record)
         ]
         if good:
-            append(folder, b"".join(good))
+            append(folder, b"".join(good), place=path.name.partition("-")[0])
         (folder / DAMAGED).mkdir(exist_ok=True)
         move(path, folder / DAMAGED / path.name)
 

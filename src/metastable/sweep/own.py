@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Versions = Mapping[str, tuple[str, ...]]
 """Fingerprints of functions of one's own by their import path: of all versions whose results count."""
+UNKNOWN = ""
+"""The version of results that do not say which: of earlier releases."""
 UNIFORM = "uniform"
 """The start that sweeps have when they say nothing."""
 
@@ -78,17 +80,32 @@ def path_of(function: Callable[..., Any], where: str) -> str:
 
 def fingerprints(sweep: Sweep) -> dict[str, str]:
     """Of each function (object, class) of one's own that a sweep names: what tells it from one that is edited."""
+    return {path: fingerprint(path) for path in names(sweep)}
+
+
+def names(sweep: Sweep) -> list[str]:
+    """Import paths of the functions (objects, classes) of one's own that a sweep names."""
     named = [*(table["kind"] for table in sweep.observe.values()), sweep.start]
-    return {path: _functions.fingerprint(load(path, "the function")) for path in named if is_path(path)}
+    return list(dict.fromkeys(item for item in named if is_path(item)))
+
+
+def fingerprint(path: str) -> str:
+    """What tells the function (object, class) that a path names from one that is edited."""
+    return _functions.fingerprint(load(path, "the function"), home=path.partition(":")[0].partition(".")[0])
 
 
 def edited(functions: Mapping[str, str], versions: Versions) -> set[str]:
-    """Names of functions that are none of the versions that count (where none is known, which earlier releases noted, any does)."""
-    return {
-        path
-        for path, found in functions.items()
-        if path in versions and not any(_functions.same(found, known) for known in versions[path])
-    }
+    """Names of functions that are none of the versions that count."""
+    return {path for path, found in functions.items() if path in versions and not _is_one_of(found, versions[path])}
+
+
+def counts(functions: Mapping[str, str], versions: Versions) -> bool:
+    """True for a result that versions that count have made; one that says nothing counts where `UNKNOWN` does."""
+    return all(_is_one_of(functions.get(path, UNKNOWN), known) for path, known in versions.items())
+
+
+def _is_one_of(found: str, known: tuple[str, ...]) -> bool:
+    return found in known or any(_functions.same(found, item) for item in known if found and item)
 
 
 # -------------------------------------------------------------------------------------------------- observables

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -181,10 +181,12 @@ def _newest(folder: Path, stored: Any | None) -> Any | None:
     try:
         sweep = read_description(folder)
         same = _sweep_of(stored).identity == sweep.identity
-        if same and ((status == tables.DONE).all() or locks.holder(folder) is not None):
+        whole = bool((status == tables.DONE).all()) and not own.names(sweep)  # by whichever version of these
+        if same and (whole or locks.holder(folder) is not None):
             return stored
-        entries = _entries(folder, sweep)
-        return _in_memory(sweep, entries) if _lacks_tasks(stored, status, sweep, entries) else stored
+        contents = journal.read(folder / JOURNAL, read_versions(folder, sweep))
+        entries = index_of(sweep).select(contents.entries)
+        return _in_memory(sweep, entries) if _differs(stored, status, sweep, entries, contents.others) else stored
     except (MetastableError, OSError) as reason:
         warnings.warn(
             f"{folder / views.NAME} is opened as it is, and may lack tasks of the journal ({reason}); run the sweep again for those",
@@ -207,7 +209,7 @@ def _of_the_journal(folder: Path) -> Any | None:
 
 def _entries(folder: Path, sweep: Sweep) -> dict[int, Entry]:
     """What the journal of a folder has of the tasks of a sweep, by their number."""
-    return index_of(sweep, read_versions(folder)).select(journal.read(folder / JOURNAL).entries)
+    return index_of(sweep).select(journal.read(folder / JOURNAL, read_versions(folder, sweep)).entries)
 
 
 def _in_memory(sweep: Sweep, entries: Mapping[int, Entry]) -> Any | None:
@@ -216,18 +218,24 @@ def _in_memory(sweep: Sweep, entries: Mapping[int, Entry]) -> Any | None:
     return tables.in_memory(sweep.axes, attributes_of(sweep), entries) if done else None
 
 
-def _lacks_tasks(stored: Any, status: np.ndarray, sweep: Sweep, entries: Mapping[int, Entry]) -> bool:
-    """True where a zarr store, with this `status` of its tasks, is of another grid than the sweep, or has less than its journal. Raises
-    where the journal has lost something that the store has."""
+def _differs(
+    stored: Any, status: np.ndarray, sweep: Sweep, entries: Mapping[int, Entry], others: Collection[str]
+) -> bool:
+    """True where a zarr store, with this `status` of its tasks, is of another grid than the sweep, has less than its journal, or has
+    what other versions of functions of one's own have made. Raises where the journal has lost something that the store has.
+
+    `others`: keys of what these have made.
+    """
     other, index = _sweep_of(stored), index_of(sweep)
     now = _status_by_key(index.keys, entries)
     held = dict(zip(index_of(other).keys, status.tolist()))
-    if other.identity == sweep.identity and all(held.get(key) in (tables.DONE, state) for key, state in now.items()):
-        return False
-    lost = sum(state == tables.DONE and key in index.numbers and now.get(key) != state for key, state in held.items())
+    more = {
+        key for key, state in held.items() if state == tables.DONE and key in index.numbers and now.get(key) != state
+    }
+    lost = more.difference(others)
     if lost:
-        raise StoreError(f"{lost} tasks of the store cannot be read in the journal any more")
-    return True
+        raise StoreError(f"{len(lost)} tasks of the store cannot be read in the journal any more")
+    return bool(more) or other.identity != sweep.identity or any(held.get(key) != state for key, state in now.items())
 
 
 def _status_by_key(keys: list[str], entries: Mapping[int, Entry]) -> dict[str, int]:

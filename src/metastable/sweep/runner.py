@@ -282,7 +282,7 @@ class _Loop:
             self._alone.extend(returned.batch.numbers)
             return b""
         task = self.store.sweep.task(max(returned.batch.numbers))
-        return failure(task, returned.reason, returned.reason, 0.0)
+        return failure(task, returned.batch, returned.reason, returned.reason, 0.0)
 
     def _keep(self, data: bytes) -> None:
         entries = self.store.add(data)

@@ -77,8 +77,8 @@ def status(folder: str | PathLike[str]) -> Status:
     """Read the folder of a sweep; works while it runs, and on what a crash left behind."""
     place = _checks.path(folder, "folder")
     sweep = read_description(place)
-    index = index_of(sweep, read_versions(place))
-    contents = journal.read(place / JOURNAL)
+    index = index_of(sweep)
+    contents = journal.read(place / JOURNAL, read_versions(place, sweep))
     entries = index.select(contents.entries)
     done = [number for number, entry in entries.items() if entry.done]
     failed = sorted(number for number, entry in entries.items() if not entry.done)

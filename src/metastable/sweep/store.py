@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,39 +51,46 @@ class Index:
     keys: list[str]
     numbers: Mapping[str, list[int]]
 
-    versions: own.Versions = field(default_factory=dict)
-    """Functions of one's own whose results count (empty: of none, or not known)."""
-
     def select(self, entries: Mapping[str, Entry]) -> dict[int, Entry]:
-        """The entries of this sweep's tasks, by number; not those that other versions of its functions have made."""
-        return {
-            number: item
-            for key, item in entries.items()
-            if key in self.numbers and not own.edited(dict(item.functions), self.versions)
-            for number in self.numbers[key]
-        }
+        """The entries of this sweep's tasks, by number."""
+        return {number: item for key, item in entries.items() if key in self.numbers for number in self.numbers[key]}
 
 
-def index_of(sweep: Sweep, versions: own.Versions | None = None) -> Index:
-    """Keys of all tasks, and the versions of functions whose results count (None: whoever selects no results need not know)."""
+def index_of(sweep: Sweep) -> Index:
+    """Keys of all tasks."""
     keys = [task.key for task in sweep.tasks()]
     numbers: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
         numbers.setdefault(key, []).append(number)
-    return Index(keys, numbers, versions or {})
+    return Index(keys, numbers)
 
 
-def read_versions(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Fingerprints of the functions whose results count in a folder (none in folders of earlier releases)."""
-    path = folder / FUNCTIONS
-    try:
-        return {str(name): tuple(map(str, said)) for name, said in json.loads(path.read_text("utf-8")).items()}
-    except FileNotFoundError:
+def read_versions(folder: Path, sweep: Sweep) -> dict[str, tuple[str, ...]]:
+    """Fingerprints of the functions of one's own that a sweep names whose results count in a folder (none of those that nobody knows).
+
+    The journal says them where the file is lost, unless its results come from several versions: then it cannot say which count.
+    """
+    names = own.names(sweep)
+    if not names:
         return {}
+    try:
+        known = _all_versions(folder)
     except (OSError, ValueError, TypeError, AttributeError) as reason:
-        raise StoreError(
-            f"{path} cannot be read ({reason}); when your functions are those that made the results, delete it"
-        ) from reason
+        known = {name: (own.UNKNOWN, *found) for name, found in journal.versions(folder / JOURNAL).items()}
+        several = [name for name in names if len({*known.get(name, ())}) > 2]
+        if several:
+            raise StoreError(
+                f"{folder / FUNCTIONS} cannot be read ({reason}), and there are results of several versions of {', '.join(several)}; "
+                "say --edited retry to compute again what today's has not made, or --edited keep if all of them count (edited='retry', "
+                "edited='keep')"
+            ) from reason
+    return {name: known[name] for name in names if name in known}
+
+
+def _all_versions(folder: Path) -> dict[str, tuple[str, ...]]:
+    """What the file of a folder says, also of functions of an earlier grid."""
+    said = json.loads((folder / FUNCTIONS).read_text("utf-8"))
+    return {str(name): tuple(map(str, known)) for name, known in said.items()}
 
 
 def read_description(folder: Path) -> Sweep:
@@ -108,8 +115,8 @@ def check_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> None:
                 f"{folder} holds another sweep ({', '.join(changed)} differ) and was left untouched; choose another folder, or "
                 "say --extend to describe it anew and keep what both have in common"
             )
-        others = own.edited(own.fingerprints(sweep), read_versions(folder))
-        if others and edited == REFUSE and _has_results(folder, sweep):
+        others = _edited_since(folder, sweep) if edited == REFUSE else set()
+        if others:
             raise StoreExistsError(
                 f"{folder} holds results of another version of {', '.join(sorted(others))} (of the code, or of globals that it reads) "
                 "and was left untouched; choose another folder, or say --edited retry to compute them again, or --edited keep if the "
@@ -119,10 +126,12 @@ def check_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> None:
         raise StoreExistsError(f"{folder} is not empty and holds no sweep; choose another folder")
 
 
-def _has_results(folder: Path, sweep: Sweep) -> bool:
-    """True when tasks of the sweep are done."""
-    found = index_of(sweep, read_versions(folder)).select(journal.read(folder / JOURNAL).entries)
-    return any(entry.done for entry in found.values())
+def _edited_since(folder: Path, sweep: Sweep) -> set[str]:
+    """Functions of one's own that are others than those that made the results of a folder, of this grid or of an earlier one."""
+    known = read_versions(folder, sweep)
+    others = own.edited(own.fingerprints(sweep), known)
+    done = others and any(item.done for item in journal.read(folder / JOURNAL, known).entries.values())
+    return others if done else set()
 
 
 def prepare_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> None:
@@ -134,14 +143,21 @@ def prepare_folder(folder: Path, sweep: Sweep, extend: bool, edited: str) -> Non
         raise StoreError(f"{folder} cannot be created: {reason.strerror}") from reason
 
 
-def versions_that_count(folder: Path, functions: Mapping[str, str], edited: str) -> dict[str, tuple[str, ...]]:
-    """Today's functions, and with them what a folder knows of: where none is edited, or where `edited` says so."""
-    known = read_versions(folder)
-    others = own.edited(functions, known)
-    return known | {
-        path: tuple(dict.fromkeys((*(known.get(path, ()) if path not in others or edited == KEEP else ()), found)))
-        for path, found in functions.items()
-    }
+def versions_that_count(folder: Path, sweep: Sweep, edited: str) -> dict[str, tuple[str, ...]]:
+    """Today's functions, and with them what a folder knows of: unless `edited` says that only today's do."""
+    functions = own.fingerprints(sweep)
+    if edited == RETRY:
+        return {path: (found,) for path, found in functions.items()}
+    try:
+        known = read_versions(folder, sweep)
+    except StoreError:
+        if edited != KEEP:
+            raise
+        known = journal.versions(folder / JOURNAL)
+    others = set() if edited == KEEP else own.edited(functions, known)
+    # Of what nobody knows all that is there counts.
+    before = {path: known[path] if path in known and path not in others else (own.UNKNOWN,) for path in functions}
+    return {path: tuple(dict.fromkeys((*before[path], found))) for path, found in functions.items()}
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -158,12 +174,12 @@ class Store:
         self.edited = edited
         self.functions = own.fingerprints(sweep)
         """Of the functions of one's own, as they are now."""
-        self.index: Index = index_of(sweep, versions_that_count(folder, self.functions, edited))
+        self.versions = versions_that_count(folder, sweep, edited)
+        """Whose results count."""
+        self.index: Index = index_of(sweep)
         journal.sweep_up(folder / JOURNAL)
         views.sweep_up(folder)
         grown = (folder / DESCRIPTION).exists() and read_description(folder).identity != sweep.identity
-        if self.functions:
-            write_file(folder / FUNCTIONS, json.dumps(self.index.versions, indent=1).encode())
         write_file(folder / DESCRIPTION, sweep.to_toml().encode())
         self.entries: dict[int, Entry] = self.index.select(self._read_journal(say))
         self._dirty: set[int] = set()
@@ -172,12 +188,18 @@ class Store:
         self.view: View | None = None
         # For another grid the zarr store must be made anew, which is nothing to report.
         self._open_view((lambda line: None) if grown else say)
+        # Last: until then what is in the journal counts as before, and nothing is lost.
+        if self.functions:
+            earlier: dict[str, Any] = {}
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                earlier = _all_versions(folder)
+            write_file(folder / FUNCTIONS, json.dumps(earlier | self.versions, indent=1).encode())
 
     def _read_journal(self, say: Say) -> dict[str, Entry]:
-        contents = journal.read(self.folder / JOURNAL)
+        contents = journal.read(self.folder / JOURNAL, self.versions)
         if contents.damages:
             journal.repair(self.folder / JOURNAL, (path for path, _ in contents.damages))
-            contents_now = journal.read(self.folder / JOURNAL)
+            contents_now = journal.read(self.folder / JOURNAL, self.versions)
             for path, key in contents.damages:
                 numbers = self.index.numbers.get(key or "", [])
                 if key is not None and key in contents_now.entries:

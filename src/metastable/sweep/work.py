@@ -47,10 +47,6 @@ def _sweep(text: str) -> Sweep:
     return Sweep.from_dict(json.loads(text))
 
 
-_FIRST: dict[str, tuple[Any, str]] = {}
-"""Functions of one's own as this process first met them, and their fingerprints: before they computed anything."""
-
-
 def run_elsewhere(text: str, batch: Batch, execute: str | Execute, threads: int | None) -> Finished:
     """`run_batch` in another process than the one that hands out: it imports functions by itself, perhaps after an edit, or before.
 
@@ -58,7 +54,7 @@ def run_elsewhere(text: str, batch: Batch, execute: str | Execute, threads: int 
     """
     _sweep(text)  # imports them
     for path, expected in batch.functions if batch.checked else ():
-        if not _functions.same(expected, _fingerprint(path)):
+        if not _functions.same(expected, own.fingerprint(path)):
             raise SweepError(
                 f"a worker has another version of {path} than the process that started the sweep: its module was edited after one of "
                 "them imported it (start Python, or the workers of the scheduler, again), or reads something that differs with every "
@@ -67,24 +63,18 @@ def run_elsewhere(text: str, batch: Batch, execute: str | Execute, threads: int 
     return run_batch(text, batch, execute, threads)
 
 
-def _fingerprint(path: str) -> str:
-    """Of what is imported here now; globals that it fills while it computes are no edit."""
-    found = own.load(path, "the function")
-    if path not in _FIRST or _FIRST[path][0] is not found:
-        _FIRST[path] = (found, _functions.fingerprint(found))
-    return _FIRST[path][1]
-
-
 def run_batch(text: str, batch: Batch, execute: str | Execute, threads: int | None) -> Finished:
     """Run the tasks of a batch of the sweep `text` (JSON). Tasks that fail become records too; nothing is raised for them."""
     sweep = _sweep(text)
     function = load(execute) if isinstance(execute, str) else execute
     begin = time.monotonic()
     kept: list[bytes] = []
-    for place, number in enumerate(batch.numbers):
-        if kept and time.monotonic() - begin > batch.limit:
-            return Finished(b"".join(kept), batch.numbers[place:])
-        kept.append(run_task(replace(sweep.task(number), threads=threads), function, batch))
+    # Globals that they fill while they compute are no edit, of which the next fingerprint would tell.
+    with _functions.watched(own.load(path, "the function") for path, _ in batch.functions):
+        for place, number in enumerate(batch.numbers):
+            if kept and time.monotonic() - begin > batch.limit:
+                return Finished(b"".join(kept), batch.numbers[place:])
+            kept.append(run_task(replace(sweep.task(number), threads=threads), function, batch))
     return Finished(b"".join(kept), ())
 
 
@@ -98,16 +88,16 @@ def run_task(task: Task, function: Execute, batch: Batch) -> bytes:
         extra |= {EARLY: json.loads(result.attrs.get(EARLY, "{}")), FUNCTIONS: dict(batch.functions)}
     except Exception as reason:
         text = "".join(traceback.format_exception(reason))[-LONGEST_TRACEBACK:]
-        return failure(task, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
+        return failure(task, batch, f"{type(reason).__name__}: {reason}", text, time.monotonic() - begin)
     header = _header(task, records.DONE, time.monotonic() - begin)
     return records.encode(header | {name: value for name, value in extra.items() if value}, kept)
 
 
-def failure(task: Task, error: str, text: str, seconds: float) -> bytes:
-    """The record of a task that failed."""
+def failure(task: Task, batch: Batch, error: str, text: str, seconds: float) -> bytes:
+    """The record of a task of a batch that failed."""
     parameters = {"model": dict(task.model), "tokens": task.tokens, "members": task.members, "seed": task.seed}
     header = _header(task, records.FAILED, seconds) | {"error": error, "traceback": text, "parameters": parameters}
-    return records.encode(header)
+    return records.encode(header | ({FUNCTIONS: dict(batch.functions)} if batch.functions else {}))
 
 
 def _header(task: Task, status: str, seconds: float) -> dict[str, Any]:

@@ -152,8 +152,8 @@ def test_a_journal_that_is_tidied_while_somebody_reads_it(killed, monkeypatch):
     """Segments move away between two looks; whoever has a store gets that, others are asked to come again."""
     keep = journal.read
 
-    def read(folder):
-        found = keep(folder)
+    def read(folder, versions):
+        found = keep(folder, versions)
         for segment in folder.glob("*.segment"):
             segment.rename(segment.with_suffix(".aside"))
         return found
