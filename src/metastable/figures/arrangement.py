@@ -22,18 +22,27 @@ MOST_NAMED = 12
 REPLICATES = ("member", "draw", "token")
 """Dims over which the mean is taken, unless a picture has one of them as its axis."""
 
-PARTS = ("mean", "low", "high")
+PARTS = ("mean", "low", "high", "count")
 """The arrays of `Reduced`."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """A quantity over the grid: mean over members, its 0.1 and 0.9 quantiles, and what a legend calls the band between them."""
+    """A quantity over the grid: mean over members, its 0.1 and 0.9 quantiles, of how many members (or draws) there is a value, and what
+    a legend calls the band."""
 
     mean: xr.DataArray
     low: xr.DataArray
     high: xr.DataArray
+    count: xr.DataArray
+    total: int = 1
+    """Members of a place: the largest possible `count`."""
     band: str = BAND_MEANING
+
+    @property
+    def of(self) -> str:
+        """What is counted."""
+        return "member" if "members" in self.band else "draw"
 
 
 def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
@@ -51,21 +60,25 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         warnings.filterwarnings("ignore", "(All-NaN|Mean of empty|invalid value)", RuntimeWarning)
         if "statistic" in array.dims:
             mean, low, high = (array.sel(statistic=name, drop=True) for name in ("mean", "q10", "q90"))
+            left = array.sel(statistic="count", drop=True).fillna(0.0)
+            members = int(array.attrs.get("members", left.max()))
+            total = members * int(np.prod([array.sizes[dim] for dim in over]))
             if over:
-                left = array.sel(statistic="count", drop=True).fillna(0.0)
-                total = left.sum(over)
-                mean = (mean.where(left > 0, 0.0) * left).sum(over, skipna=False) / total.where(total > 0)
-                low, high = low.mean(over), high.mean(over)
-            return Reduced(mean, low, high, _band(BAND_MEANING, over))
+                count = left.sum(over)
+                mean = (mean.where(left > 0, 0.0) * left).sum(over, skipna=False) / count.where(count > 0)
+                low, high, left = low.mean(over), high.mean(over), count
+            return Reduced(mean, low, high, left, total, _band(BAND_MEANING, over))
         inner = [dim for dim in over if dim == "token"]
         spread = [dim for dim in over if dim not in inner]
         array = array.mean(inner, keep_attrs=True) if inner else array
+        count = array.notnull().sum(spread)
         if not spread:
-            return Reduced(array, array, array)
+            return Reduced(array, array, array, count)
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
         low, high = (array.reduce(np.nanquantile, spread, q=level, keep_attrs=True) for level in (0.1, 0.9))
         meaning = BAND_MEANING if "member" in spread else BAND_MEANING.replace("members", "draws")
-        return Reduced(array.mean(spread), low, high, _band(meaning, inner))
+        total = int(np.prod([array.sizes[dim] for dim in spread]))
+        return Reduced(array.mean(spread), low, high, count, total, _band(meaning, inner))
 
 
 def _band(meaning: str, averaged: list[str]) -> str:

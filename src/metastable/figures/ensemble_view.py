@@ -190,8 +190,13 @@ def _stopped(stats: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 def _gaps(name: str, values: np.ndarray, early: np.ndarray) -> list[str]:
     """What an observable lacks, in words, beside what `early` members (members,) do: `values` (members, m)."""
     label, size = style.plain(name.replace("_", " ")), len(values)
-    valued, infinite = (~np.isnan(values)).any(axis=1), int(np.isinf(values).any(axis=1).sum())
-    words = [] if (valued | early).all() else [f"{label}: {valued.sum()} of {counted(size, 'member')} have values"]
+    infinite = int(np.isinf(values).any(axis=1).sum())
+    # Those who stopped early are told by themselves; of the others some may have no value at some times, or at none.
+    valued = (~np.isnan(values[~early])).sum(axis=0)
+    few, many = (int(valued.min()), int(valued.max())) if (~early).any() else (0, 0)
+    words = []
+    if few < size - early.sum():
+        words.append(f"{label}: {few if few == many else f'{few} to {many}'} of {counted(size, 'member')} have values")
     if infinite:
         words.append(f"{label}: infinite for {infinite} of {counted(size, 'member')} (no mean there)")
     return words

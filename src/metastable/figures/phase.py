@@ -7,6 +7,7 @@ dims are the axes of a grid (and `member` or `statistic`, over which it takes th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from metastable._words import counted, left_out
 from metastable.errors import InvalidInputError
 from metastable.figures import style
 from metastable.figures.arrangement import (
+    PARTS,
     REPLICATES,
     Arrangement,
     Reduced,
@@ -228,8 +230,9 @@ def phase_figure(
 
     Numbers of an axis are in order, whatever their order in the array; names stay as they are. Axes that are left become panels, but
     for `draw`, the replicate number: like members, draws are averaged. Members that stopped early are left out of means and bands from
-    there on, and the heading says how many did. Of a sweep that is not finished panels and curves are drawn as far as there are
-    results, and the heading says how many of its tasks are done.
+    there on, and the heading says how many did; and over how many members means are, where an observable has no value for some. Of a
+    sweep that is not finished panels and curves are drawn as far as there are results, and the heading says how many of its tasks are
+    done.
     """
     for name in (x, y):
         if name is not None and name in (at or {}):
@@ -264,7 +267,9 @@ def phase_figure(
         _title(title, chosen, at or {}),
         ", ".join(part for part in (only, setting) if part),
         *_left_out(array.attrs),
-    ] + ([_not_logarithmic(reduced, plan)] if log else [])
+        *_thin(reduced),
+        _not_logarithmic(reduced, plan) if log else "",
+    ]
     # The legend of curves stands at the right end.
     most = int(PER_INCH * (page.get_figwidth() - (LEGEND_WIDTH if plan.y is None else 0.0)))
     heading = "\n".join(filled(part, most) for part in told if part)
@@ -291,7 +296,7 @@ def _draw_panels(
             ax.set_axis_off()
             continue
         where = panels[place]
-        part = Reduced(reduced.mean.isel(where), reduced.low.isel(where), reduced.high.isel(where))
+        part = replace(reduced, **{each: getattr(reduced, each).isel(where) for each in PARTS})
         if plan.y is not None:
             cells = part.mean.transpose(plan.y, plan.x)
             across, up = cells[plan.x].values, cells[plan.y].values
@@ -340,6 +345,26 @@ def _not_logarithmic(reduced: Reduced, plan: Arrangement) -> str:
     if plan.y is not None:
         return "colours are linear, not logarithmic: some values are not above 0"
     return "values that are not above 0 have no place on the logarithmic axis"
+
+
+def _thin(reduced: Reduced) -> list[str]:
+    """Over how many members means are, where some have no value, and where infinite ones leave none."""
+    there, known = reduced.count > 0, np.isfinite(reduced.mean)
+    words = []
+    if bool((there & (reduced.count < reduced.total)).any()):
+        counts = reduced.count.values[there.values]
+        words.append(
+            f"means are over {_range(counts)} of {counted(reduced.total, reduced.of)}: the others have no value there"
+        )
+    infinite = int((there & ~known).sum())
+    if infinite:
+        words.append(f"no mean in {infinite} of {counted(int(there.size), 'place')}: {reduced.of}s are infinite there")
+    return words
+
+
+def _range(numbers: Any) -> str:
+    low, high = int(numbers.min()), int(numbers.max())
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _missing_tasks(attributes: Mapping[str, Any]) -> str:

@@ -37,7 +37,8 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
 
     Where members stopped early or failed every variable has the attribute `unfinished`: how many did, in the whole sweep; and
     `failed`: how many of them could not be drawn or measured. Where tasks have no result every variable has the attributes `tasks`,
-    `done_tasks` and `failed_tasks`: how many there are, are done, and failed.
+    `done_tasks` and `failed_tasks`: how many there are, are done, and failed. Statistics have the attribute `members`: of how many each
+    task has made them.
 
     What a process that was killed had finished is there as well: a zarr store that lacks tasks of the journal is left as it is, and the
     dataset is made of the journal, all of it in memory (the next run brings the store itself up to date). While somebody works on the
@@ -60,7 +61,7 @@ def open_results(folder: str | os.PathLike[str]) -> Any:
     if early:
         told |= {UNFINISHED: early} | _failed_members(place, found, early)
     for variable in found.data_vars.values():
-        variable.attrs |= told
+        variable.attrs |= told | ({"members": _sweep_of(found).members} if "statistic" in variable.dims else {})
     return found
 
 

@@ -86,6 +86,14 @@ def test_observables_without_values_or_without_a_finite_mean_say_so():
     assert len({panels[name].get_xlim() for name in ("some", "far", "lost")}) == 1
 
 
+def test_members_without_values_at_some_times_are_told():
+    """A mean over 14 of 40 members, those whose clusters had not met yet, looked like one over all."""
+    stats = made((0.0, 1.0, 2.0))
+    page = ms.plot_ensemble(stats.assign(gap=stats.clusters.where((stats.member < 2) | (stats.time < 1))))
+    assert "gap: 2 to 3 of 3 members have values" in heading(page)
+    assert "clusters" not in heading(page)
+
+
 def test_members_that_stopped_are_not_said_to_lack_values():
     early = made((2.0, 3.0), max_steps=1)
     assert np.isnan(early.clusters).all()

@@ -71,13 +71,15 @@ def test_statistics_are_drawn_like_members(results):
             results.mean("member"),
             results.quantile(0.1, "member", skipna=True),
             results.quantile(0.9, "member", skipna=True),
+            results.count("member"),
         ],
-        dim=xr.DataArray(["mean", "q10", "q90"], dims="statistic"),
+        dim=xr.DataArray(["mean", "q10", "q90", "count"], dims="statistic"),
         coords="minimal",
         compat="override",
     )
     one, other = phase.reduce_members(results), phase.reduce_members(statistic)
-    for name in ("mean", "low", "high"):
+    assert one.total == other.total
+    for name in ("mean", "low", "high", "count"):
         assert np.allclose(
             getattr(one, name).transpose("mask", "beta", "time"),
             getattr(other, name).transpose("mask", "beta", "time"),
@@ -443,3 +445,26 @@ def test_draws_count_by_the_members_that_are_left():
     assert reduced.mean.values.tolist() == [2.0]
     assert (reduced.low.values.tolist(), reduced.high.values.tolist()) == ([2.0], [4.0])
     assert np.isnan(phase.reduce_members(array.isel(draw=[2])).mean.values).all()
+
+
+@pytest.mark.parametrize("kind", ["map", "curves"])
+@pytest.mark.parametrize("keep", ["members", "statistics"])
+def test_pictures_say_over_how_many_members_their_means_are(results, kind, keep):
+    """Means over the few members that still have a value were drawn like all others, without a word."""
+    few = results.where((results.member % 4 == 0) | (results.time < 10.0))
+    if keep == "statistics":
+        parts = [few.mean("member"), few.mean("member"), few.mean("member"), few.count("member")]
+        names = xr.DataArray(["mean", "q10", "q90", "count"], dims="statistic")
+        few = xr.concat(parts, dim=names, coords="minimal", compat="override").assign_attrs(
+            members=results.sizes["member"]
+        )
+    said = phase.phase_figure(few, x="time", kind=kind).get_suptitle().replace("\n", " ")
+    left = len(range(0, results.sizes["member"], 4))
+    assert f"means are over {left} to {results.sizes['member']} of {results.sizes['member']} members" in said
+    assert "means are over" not in phase.phase_figure(results, x="time", kind=kind).get_suptitle()
+
+
+def test_pictures_say_where_infinite_members_leave_no_mean(results):
+    far = results.where((results.member > 0) | (results.time < 50.0), np.inf)
+    said = phase.phase_figure(far).get_suptitle().replace("\n", " ")
+    assert f"no mean in {int((results.time >= 50.0).sum()) * 14} of 182 places: members are infinite there" in said
