@@ -106,3 +106,24 @@ def test_why_steps_ran_out_is_said_in_a_schedule():
     assert run.message.startswith(
         f"stopped after 3000 steps at t = {run.end:.6g}: the leading eigenvalues of the value matrix are"
     )
+
+
+def test_the_end_of_dense_steps_names_the_way_on():
+    """It said that the method ends there, which goes on with a horizon."""
+    model = ms.Attention(dim=3, beta=32.0, mask=ms.Full(), value=1.78 * np.eye(3))
+    start = ms.sphere.uniform(8, dim=3, seed=1)
+    with pytest.warns(errors.StoppedEarlyWarning, match=r"had not settled .* give a horizon \(until=1e30"):
+        assert ms.simulate(model, start, until="settled").status == "max_steps"
+    run = ms.simulate(model, start, until=1e30)
+    assert (run.status, len(np.unique(ms.cluster_labels(run.final, radius=1e-3)))) == ("success", 1)
+
+
+def test_a_time_outside_of_a_run_is_told_from_its_end():
+    run = ms.simulate(ms.Attention(dim=2, beta=4.0), X, until=3.0)
+    with pytest.raises(errors.TimeError, match=r"t = 3\.0000001 is outside the run, which covers 0\.0 to 3\.0"):
+        run.at(3.0000001)
+
+
+def test_a_lambda_is_asked_for_a_name():
+    with pytest.raises(errors.InvalidInputError, match="a lambda"):
+        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[1.0], observe=lambda x: x[0, 0])

@@ -163,10 +163,11 @@ class Classification:
 
     @property
     def as_predicted(self) -> bool:
-        """True when the run ended in the predicted configuration (for rows 3 and 5 one of the two places may be empty)."""
+        """True when the run ended in the predicted configuration (for rows 3 and 5 one of the two places may be empty); False where
+        nothing is predicted."""
         if self.row is not None:
             return self.row == self.prediction.row
-        return self.configuration == self.prediction.configuration
+        return self.configuration == self.prediction.configuration != OTHER
 
     @property
     def distances(self) -> dict[str, float]:

@@ -106,7 +106,7 @@ def predict_merges(
     square deviation in log10(time - t0) of four cascades whose places are disturbed by `blur` (and at least the time of order one
     that a fall takes, and a fifth of what followers change), and `doubtful` is True where one of them goes into another cluster. The
     uncertainty is a standard deviation from four draws, not a bound: errors of more than three times as much happen in about one of a
-    hundred merges, and four to five times have been seen.
+    hundred merges, and up to six times have been seen.
 
     Followers need not be where their leader is (under the causal mask): they rest beside it, fall a little before or after it, or
     go over to a heavier cluster. So they are carried along as points of their own (`followers`), in groups that grow along the

@@ -241,6 +241,10 @@ def _observables(observe: Any, model: Attention | None) -> dict[str, Observable]
         return {"x": known.state()}
     if callable(observe) and name_of(observe).isidentifier():
         observe = {name_of(observe): observe}  # a function of one's own: its name is that of the result
+    if callable(observe):
+        raise InvalidInputError(
+            'observe: this function has no name to call its result by (a lambda); give it one, observe={"height": f}'
+        )
     if not isinstance(observe, Mapping) or not observe:
         raise InvalidInputError(
             'observe must be a dictionary such as {"clusters": metastable.observe.clusters(radius=0.1)}'

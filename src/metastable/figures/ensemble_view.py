@@ -141,6 +141,8 @@ def _page(
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
     stopped = left_out(int(early.sum()), int(failed.sum()))
     words = [counted(len(early), "member"), *_model(stats), *([stopped] if stopped else []), *gaps]
+    if logged and (times == 0).any():
+        words.append("$t = 0$ is not on the logarithmic axis")
     if others:
         words += [f"not drawn: {others[0]}", *others[1:]]
     page.suptitle(broken(words, max(24, int(PER_INCH * page.get_figwidth()))), x=0.01, ha="left", fontsize="medium")
@@ -156,12 +158,24 @@ def _draw(ax: Any, times: np.ndarray, values: np.ndarray, edges: tuple[float, fl
         values = np.where(np.isinf(values).any(axis=0), np.nan, values)
         mean = np.nanmean(values, axis=0)
         low, high = np.nanquantile(values, edges, axis=0)
-    if len(values) > 1:
+    if len(times) == 1:
+        ax.plot(
+            times,
+            mean,
+            "o",
+            color=style.MEASURED,
+            markersize=3.6,
+            label="mean" if len(values) > 1 else "the one member",
+            zorder=4,
+        )
+        if len(values) > 1:
+            ax.vlines(times, low, high, color=style.MEASURED, linewidth=1.0, label="band", zorder=3)
+    elif len(values) > 1:
         draw_band(ax, times, mean, low, high, label="mean")
         ax.fill_between([], [], [], color=style.MEASURED, alpha=0.16, label="band")
     else:
         draw_band(ax, times, mean, label="the one member")
-    if len(times) <= MOST_DOTS:
+    if 1 < len(times) <= MOST_DOTS:
         ax.plot(times, mean, "o", color=style.MEASURED, markersize=2.6, zorder=4)
     ax.update_datalim([(time, 0.0) for time in times], updatey=False)  # the same times in all panels
     ax.autoscale_view()

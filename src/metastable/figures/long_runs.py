@@ -135,7 +135,7 @@ def draw_tree(tree: Any, *, since: float | None = None, theme: str = "screen") -
     end = max(min(end, math.inf if known is None else known), 1.01 * begin)
     with style.theme(theme):
         rows = int(tree.labels_at(since).max()) + 1
-        page, ax = style.figure(7.2, 1.4 + 0.2 * min(rows, 40), managed=True)
+        page, ax = style.figure(7.2, 1.4 + 0.2 * min(max(rows, 4), 40), managed=True)
         draw_merges(ax, tree, since=begin, end=end)
         ax.set_xlim(right=_room_behind(last, begin, end))
         if getattr(tree, "uncertainty", None) is not None:

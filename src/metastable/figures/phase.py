@@ -51,8 +51,8 @@ SYMBOLS = {"beta": r"$\beta$", "time": "$t$", "tokens": "$n$", "dim": "$d$", "no
 MOST_PANELS = 24
 MOST_TICKS = 7
 """Values of an axis that get a tick each; more are left to the usual ticks."""
-NAME_ROOM = 0.09
-"""Room of the number at a tick, in lengths of the axis."""
+LETTER, LINE = 0.062, 0.13
+"""Width of a letter and height of a line at a tick, in inches."""
 LEGEND_WIDTH = 1.1
 """Inches beside the panels for the legend of curves."""
 HEADING_LINE = 0.19
@@ -125,23 +125,42 @@ def _place(ax: Axes, values: Any, axis: str) -> tuple[FloatArray, FloatArray]:
         (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
     ruler = ax.xaxis if axis == "x" else ax.yaxis
     if len(centers) <= MOST_TICKS:
-        ruler.set_ticks(centers.tolist(), _tick_names(np.log(centers) if log else centers, centers))
+        names = numbers_apart(centers)
+        length = float(ax.bbox.width if axis == "x" else ax.bbox.height) / float(ax.figure.dpi)
+        rooms = [LETTER * (len(name) + 1.5) if axis == "x" else LINE for name in names]
+        ruler.set_ticks(
+            centers.tolist(), _with_room(np.log(centers) if log else centers, names, np.array(rooms) / length)
+        )
         ruler.set_ticks([], minor=True)
     if log:
         ruler.set_minor_formatter("")
     return centers, cell_edges(centers, log)
 
 
-def _tick_names(places: FloatArray, values: FloatArray) -> list[str]:
-    """Numbers for ticks at `places`: none where it would stand on that of the tick before it, or of the last one."""
-    room = NAME_ROOM * float(np.ptp(places))
-    names, before = [""] * len(values), -np.inf
-    order = np.argsort(places)
+def numbers_apart(values: FloatArray) -> list[str]:
+    """Numbers as text, in four digits, or as many as tell them apart."""
+    for digits in range(4, 17):
+        names = [f"{value:.{digits}g}" for value in values]
+        if len({*names}) == len({*values.tolist()}):
+            return names
+    return [repr(float(value)) for value in values]
+
+
+def _with_room(places: FloatArray, names: Sequence[str], rooms: FloatArray) -> list[str]:
+    """The names of ticks at `places`, where they have their `rooms` (in lengths of the axis): none where one would stand on that of the
+    tick before it, or of the last one. Nearest ends of cells are half a cell away, so that the axis is a little longer."""
+    span = float(np.ptp(places)) * len(places) / max(1, len(places) - 1)
+    shown, order = [""] * len(names), np.argsort(places)
+    last = order[-1]
+    before: int | None = None
     for number in order:
-        last = number == order[-1]
-        if last or (places[number] - before >= room and places[order[-1]] - places[number] >= room):
-            names[number], before = f"{values[number]:.4g}", places[number]
-    return names
+
+        def apart(other: int, number: int = number) -> bool:
+            return abs(places[number] - places[other]) >= 0.5 * (rooms[number] + rooms[other]) * span
+
+        if number == last or ((before is None or apart(before)) and apart(last)):
+            shown[number], before = names[number], number
+    return shown
 
 
 def _is_named(values: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from metastable._words import counted
 from metastable.figures import style
 from metastable.figures.moments import RunLike
+from metastable.model.declare import parameters
 from metastable.model.values import scalar_multiple
 
 USUAL = {
@@ -119,11 +121,11 @@ def _facts(model: Any) -> dict[str, str]:
         facts["beta"] = rf"$\beta = {heads[0].beta:g}$" + (", 1 head" if model.beta is None else "")
     else:
         facts["beta"] = f"{len(heads)} heads"
-    facts["mask"] = type(model.mask).__name__.lower()
+    facts["mask"] = _variant(model.mask).lower()
     if getattr(model.mask, "include_self", True) is False:
         facts["mask"] += " without self"
     facts["weights"] = model.weights if isinstance(model.weights, str) else type(model.weights).__name__.lower()
-    facts["norm"] = type(model.norm).__name__
+    facts["norm"] = _variant(model.norm)
     facts["noise"] = rf"$\sigma = {model.noise:g}$"
     if len(heads) == 1:
         facts["form"] = USUAL["form"] if heads[0].bilinear is None and not _positional(heads[0]) else "own $Q$, $K$"
@@ -133,8 +135,15 @@ def _facts(model: Any) -> dict[str, str]:
     facts["masses"] = USUAL["masses"] if model.masses is None else "unequal masses"
     if model.masses is not None and np.ptp(model.masses) == 0:
         facts["masses"] = f"masses {model.masses[0]:g}"
-    facts["bias"] = USUAL["bias"] if model.bias is None else type(model.bias).__name__
+    facts["bias"] = USUAL["bias"] if model.bias is None else _variant(model.bias)
     return {name: text for name, text in facts.items() if text != USUAL.get(name)}
+
+
+def _variant(item: Any) -> str:
+    """`NGPT(0.5)`, `Window(4)`: the name of a variant with its numbers."""
+    numbers = [getattr(item, name) for name in parameters(item)] if is_dataclass(item) else []
+    shown = [f"{value:g}" for value in numbers if not isinstance(value, bool) and isinstance(value, (int, float))]
+    return type(item).__name__ + (f"({', '.join(shown)})" if shown else "")
 
 
 def _positional(head: Any) -> bool:

@@ -167,7 +167,7 @@ def _check_side(model: Attention, tokens: int, method: str, save: Save, accuracy
     if save.until * size_of_value(model) * error <= SIDE:
         return
     coupling = rodas.one_sided(model)
-    refused = rodas.horizon_refusal(model, tokens, save.until, save.settled)
+    refused = rodas.horizon_refusal(model, tokens, save.until, False)
     if save.until * coupling * error <= SIDE or (method == "auto" and refused is None):
         return
     latest = SIDE / (coupling * error)

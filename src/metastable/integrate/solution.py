@@ -116,7 +116,9 @@ class Dense:
     def __call__(self, t: float) -> FloatArray:
         """Packed state `(tokens, dim)` or `(tokens, dim + 1)` at time t."""
         if not self.start[0] <= t <= self.end * (1 + 1e-12):
-            raise TimeError(f"t = {t:g} is outside the run, which covers {self.start[0]:g} to {self.end:g}")
+            raise TimeError(
+                f"t = {float(t)!r} is outside the run, which covers {float(self.start[0])!r} to {float(self.end)!r}"
+            )
         step = self.step_of(t)
         return self.evaluate(step, float(np.clip((t - self.start[step]) / self.width[step], 0.0, 1.0)))
 

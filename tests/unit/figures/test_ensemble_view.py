@@ -67,6 +67,21 @@ def test_few_times_are_dots():
     assert not [line for line in many.lines if line.get_marker() == "o"]
 
 
+def test_one_moment_is_a_dot_with_a_bar():
+    """The legend promised a line and a band that were not there."""
+    page = ms.plot_ensemble(made((1.0,)))
+    ax = page.axes[0]
+    assert [line.get_marker() for line in ax.lines] == ["o"]
+    (bar,) = ax.collections
+    low, high = bar.get_segments()[0][:, 1]
+    assert low <= ax.lines[0].get_ydata()[0] <= high
+    assert [text.get_text() for text in page.legends[0].get_texts()] == ["mean", "10 % to 90 % of members"]
+
+
+def test_a_logarithmic_picture_says_what_it_has_no_place_for():
+    assert "$t = 0$ is not on the logarithmic axis" in heading(ms.plot_ensemble(made((0.0, 1.0, 4.0)), log=True))
+
+
 def test_observables_without_values_or_without_a_finite_mean_say_so():
     stats = made((0.0, 1.0, 2.0))
     some = stats.clusters.where(stats.member > 0)

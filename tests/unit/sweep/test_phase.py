@@ -1,5 +1,7 @@
 """Phase diagrams: what is drawn is what was measured."""
 
+import itertools
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -130,6 +132,38 @@ def test_curves_say_what_they_show_beside_the_data():
     even = xr.DataArray(values[:3, 0], dims=("tokens", "member"), coords={"tokens": [10, 20, 30]}, name="clusters")
     lone = phase.phase_figure(even).axes[0]
     assert (lone.get_xscale(), lone.get_xticks().tolist()) == ("linear", [10.0, 20.0, 30.0])
+
+
+@pytest.mark.parametrize("panels", [1, 3, 6])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(1, 8) / 9,
+        np.arange(1, 8) * 1e5,
+        np.linspace(1.234e-5, 7.9e-5, 7),
+        [0.0, 0.1, 0.2, 1.0],
+        [-1.234, -0.1234, 0.1234],
+    ],
+)
+def test_numbers_of_narrow_panels_do_not_stand_on_each_other(panels, values):
+    array = xr.DataArray(
+        np.random.default_rng(0).random((panels, len(values), 5)),
+        dims=("mask", "beta", "tokens"),
+        coords={"mask": [f"m{k}" for k in range(panels)], "beta": values, "tokens": [1, 2, 3, 4, 5]},
+        name="clusters",
+    )
+    for x, y in (("beta", "tokens"), ("tokens", "beta")):
+        page = phase.phase_figure(array, x=x, y=y, kind="map")
+        page.canvas.draw()
+        for ax in page.axes[:panels]:
+            for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+                boxes = [label.get_window_extent() for label in labels if label.get_text()]
+                assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_numbers_at_ticks_are_told_apart():
+    assert phase.numbers_apart(np.array([1.00001, 1.00002, 2.0])) == ["1.00001", "1.00002", "2"]
+    assert phase.numbers_apart(np.array([1.0, 10.0, 1e4])) == ["1", "10", "1e+04"]
 
 
 def test_numbers_at_ticks_do_not_stand_on_each_other():

@@ -10,9 +10,10 @@ which is why a dense block limits the horizon (see `rodas.DENSE_HORIZON`).
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
-from scipy.linalg import lu_factor, lu_solve
+from scipy.linalg import get_lapack_funcs, lu_solve
 
 from metastable._checks import FloatArray
 from metastable.integrate.rodas import control
@@ -38,7 +39,8 @@ BREAKDOWN = 1e-12
 """What is left of a vector, over the largest one, that is rounding: the space is closed, and more of it would have made-up values."""
 RELATIVE_NOISE = 1e-13
 """Real parts below this times the largest entry cannot be told from rounding."""
-
+FACTORIZE: Any = get_lapack_funcs("getrf", dtype=np.float64)
+"""LU factors, and a number that says whether a pivot is zero (`scipy.linalg.lu_factor` warns of that)."""
 
 Linearised = namedtuple("Linearised", ["forces", "blocks", "spreads", "weights"])
 """Of the leading rows: G_k (first, d), the matrices in braces of J_kk (first, d, d), D_k (first, heads, d) and the weights p_kj
@@ -179,7 +181,10 @@ class DenseSystem:
         if not np.isfinite(matrix).all():
             self.result[[ERROR, EXTENT, FASTEST]] = np.nan, 0.0, 0.0
             return
-        factors = lu_factor(np.eye(size) / (h * GAMMA) - matrix, overwrite_a=True, check_finite=False)
+        *factors, singular = FACTORIZE(np.eye(size) / (h * GAMMA) - matrix, overwrite_a=True)
+        if singular:  # a step too long for its own numbers
+            self.result[[ERROR, EXTENT, FASTEST]] = np.nan, 0.0, 0.0
+            return
         slope = np.array(system.velocity[:first])
         for i in range(STAGES):
             if i > 0:
@@ -187,7 +192,7 @@ class DenseSystem:
                 if system.defective and i == STAGES - 1:
                     system.rows.allowed[:first] = np.where(self._curved(matrix, slope), RELATIVE, 0.0)
                 slope += np.einsum("j,jkb->kb", C[i, :i] / h, system.increments[:i, :first])
-            solved = lu_solve(factors, slope.reshape(-1), check_finite=False)
+            solved = lu_solve(tuple(factors), slope.reshape(-1), check_finite=False)
             system.increments[i, :first] = solved.reshape(slope.shape)
             self.tangents[i] = np.einsum("kdb,kb->dk", self.frames, system.increments[i, :first])
         control.run(self.place, "attempt", h)

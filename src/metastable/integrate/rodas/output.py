@@ -12,6 +12,7 @@ from metastable._progress import Report
 from metastable.integrate.plan import LATEST, SETTLED_HORIZON, size_of_value
 from metastable.integrate.rodas import control
 from metastable.integrate.rodas.prepare import Prepared, rotation
+from metastable.integrate.rodas.solver import JOINED
 from metastable.integrate.solution import (
     DENSE_LIMIT,
     Dense,
@@ -24,7 +25,7 @@ from metastable.integrate.solution import (
     unchart,
     unresolved,
 )
-from metastable.model import Attention
+from metastable.model import Attention, why_not
 
 MARCH_BYTES = 2**26
 """Dense output that one march keeps."""
@@ -162,7 +163,7 @@ class Integration:
         if code == control.SETTLED or (code == control.REACHED and goal.settle == 0.0):
             return "success", ""
         if code == control.REACHED:
-            where = "where method='rodas' ends for this model"
+            where = _end_of_dense_steps(model, len(self.start))
             if times.size and times[-1] <= goal.until:
                 where = "the last of the output times"
             elif t >= SETTLED_HORIZON:
@@ -188,6 +189,14 @@ class Integration:
             f"the leading eigenvalues of the value matrix are the complex pair {pair}, so token 1 rotates for ever and the others "
             f"follow it, which asks for short steps; {horizon}; up to about t = {latest:.3g} method='tsit5' may do"
         )
+
+
+def _end_of_dense_steps(model: Attention, tokens: int) -> str:
+    """Why steps of all tokens at once ended before these were at rest, and what to do."""
+    said = "where rounding errors begin to decide where clusters go"
+    if why_not(model, JOINED, tokens) is not None:
+        return said
+    return f"{said}; give a horizon (until=1e30, say): up to that one clusters are joined, for this V too"
 
 
 def _end_of_time(model: Attention) -> str:
