@@ -126,4 +126,4 @@ def test_a_time_outside_of_a_run_is_told_from_its_end():
 
 def test_a_lambda_is_asked_for_a_name():
     with pytest.raises(errors.InvalidInputError, match="a lambda"):
-        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[1.0], observe=lambda x: x[0, 0])
+        ms.ensemble(ms.Attention(dim=2, beta=4.0), tokens=4, members=2, times=[1.0], seed=0, observe=lambda x: x[0, 0])
