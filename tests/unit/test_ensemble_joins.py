@@ -523,8 +523,13 @@ class Counting:
 
 def test_what_functions_remember_tells_them_not_apart():
     counting = Counting()
-    parts = [_own({"observe": {"n": counting}}, seed) for seed in (0, 1)] + [_own({"observe": {"n": Counting()}}, 2)]
+    parts = [_own({"observe": {"n": counting}}, 0)]
+    ms.simulate(ms.Attention(dim=3, beta=4.0), ms.sphere.uniform(5, dim=3, seed=0), times=[0.0, 1.0]).observe(counting)
+    parts += [_own({"observe": {"n": counting}}, 1), _own({"observe": {"n": Counting()}}, 2)]
     ms.summarize(xr.concat(parts, "member"))
+    counting.calls = -5
+    with pytest.raises(InvalidInputError, match="otherwise"):
+        ms.summarize(xr.concat([parts[0], _own({"observe": {"n": counting}}, 3)], "member"))
 
 
 # --------------------------------------------------------------------------------------------- what is there, and what not

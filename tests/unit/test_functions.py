@@ -417,9 +417,28 @@ def test_what_a_computation_changes_tells_no_functions_apart(make, monkeypatch):
         assert {place for place, text in read(function).parts.items() if first.parts.get(place) != text} == {
             ".SETTINGS['power']"
         }
+        monkeypatch.setattr(sys.modules[__name__], "TABLE", np.arange(6))  # of what a computation has changed, too
+        assert any(
+            place.startswith(".TABLE") for place, text in read(function).parts.items() if first.parts.get(place) != text
+        )
     elif isinstance(function, Counts):
         function.level = 4
         assert not same(fingerprint(function), mark)
+        function.level, function.calls = 3, 100
+        assert not same(fingerprint(function), mark)
+
+
+def test_what_somebody_puts_where_a_computation_has_written_counts():
+    function = Counts()
+    marks = []
+    for calls in (0, 100, 0):
+        function.calls = calls
+        marks.append(fingerprint(function))
+        with watched([function]):
+            function(1.0)
+        assert function.calls == calls + 1
+        assert fingerprint(function) == marks[-1]
+    assert marks[0] != marks[1]
 
 
 def test_changes_are_noted_when_a_computation_fails():

@@ -6,7 +6,8 @@ fields), the globals that it names, and the functions, classes and modules of so
 known by the names that are used of them; objects of libraries by what they hold, too.
 
 What is read is a flat table, `{".helper.code": ..., ".SETTINGS['radius']": "0.1"}`. What a computation changes (a counter, a table of
-results) tells no functions apart: who computes says so (`note_changes`), and from then on it is read as it was before.
+results) tells no functions apart: who computes says so (`note_changes`), and as long as nobody else changes it, it is read as it was
+before.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class Reading:
     """Of places at which something else could be put: in which object, and under which name."""
     within: dict[str, str] = field(default_factory=dict)
     """Of every place the innermost of these that holds it."""
+    actual: dict[str, Parts] = field(default_factory=dict)
+    """What is there now (relative places), where computations have changed it."""
 
 
 def read(function: Any, home: str = "") -> Reading:
@@ -95,23 +98,30 @@ def read(function: Any, home: str = "") -> Reading:
     return reader.reading
 
 
-_FIRST: dict[int, tuple[Any, dict[str, Parts]]] = {}
-"""What computations have changed in this process: in which object (kept, so that no other gets its number), under which name, and what
-was there before."""
+_CHANGED: dict[int, tuple[Any, dict[str, tuple[Parts, Parts]]]] = {}
+"""What computations have changed in this process: in which object (kept, so that no other gets its number), under which name, what was
+there before the first of them, and after the last one."""
+GONE = object()
+"""What is not in a collection any more."""
 
 
 def note_changes(before: Reading, after: Reading) -> None:
-    """What differs between two readings was changed by what was computed in between, and is read as it was before from now on."""
-    for place in {**before.parts, **after.parts}:
-        if before.parts.get(place) == after.parts.get(place) or place.endswith(ORDER):
+    """What differs between two readings was changed by what was computed in between."""
+    changed = [
+        place
+        for place in {**before.parts, **after.parts}
+        if before.parts.get(place) != after.parts.get(place) and not place.endswith(ORDER)
+    ]
+    tops: list[str] = []
+    for place in sorted(changed, key=len):
+        if any(_is_within(place, top) for top in tops):
             continue
         top = (after if place in after.parts else before).within[place]
         owner, name = after.owners.get(top) or before.owners.get(top) or (None, "")
         if owner is not None:
-            below = {
-                at[len(top) :]: text for at, text in before.parts.items() if at == top or at.startswith(_below(top))
-            }
-            _FIRST.setdefault(id(owner), (owner, {}))[1].setdefault(name, below)
+            tops.append(top)
+            now = after.actual.get(top, _subtree(after.parts, top))
+            _CHANGED.setdefault(id(owner), (owner, {}))[1][name] = _subtree(before.parts, top), now
 
 
 @contextmanager
@@ -174,19 +184,31 @@ class _Reader:
             self._inside(place, item, depth)
 
     def held_by(self, owner: Any, items: Iterable[tuple[str, str, Any]], depth: int) -> list[str]:
-        """Read what an object holds: (name, place, value). What a computation has changed is what it was. Returns the names."""
-        first = _FIRST.get(id(owner), (None, {}))[1]
+        """Read what an object holds: (name, place, value). What is as a computation has left it is read as it was before. Returns the
+        names of what is there."""
+        changed = _CHANGED.get(id(owner), (None, {}))[1]
         names, outside = [], self.top
         for name, place, value in items:
             self.top = place
             self.reading.owners[place] = owner, name
-            if name not in first:
+            known = len(self.reading.parts)
+            if value is not GONE:
                 self.walk(place, value, depth - 1)
-            for below, text in first.get(name, {}).items():
-                self.put(place + below, text)
-            names += [] if name in first and not first[name] else [name]
+            if name not in changed or self._as_before(place, known, *changed[name]):
+                names.append(name)
         self.top = outside
         return names
+
+    def _as_before(self, place: str, known: int, before: Parts, after: Parts) -> bool:
+        """Put what was there before a computation to what was read at `place` (behind the first `known` places) where that is what it
+        has left; returns whether anything is there."""
+        parts = self.reading.parts
+        actual = {where[len(place) :]: parts.pop(where) for where in [*parts][known:]}
+        self.reading.actual[place] = actual
+        told = before if actual == after else actual
+        for where, text in told.items():
+            self.put(place + where, text)
+        return bool(told)
 
     def _inside(self, place: str, item: Any, depth: int) -> None:
         if isinstance(item, (dict, MappingProxyType)):
@@ -230,8 +252,8 @@ class _Reader:
 
     def _entries(self, place: str, owner: Any, named: Mapping[str, Any], depth: int) -> list[str]:
         """The entries of a collection, and those that a computation has taken out of it."""
-        gone = [name for name, before in _FIRST.get(id(owner), (None, {}))[1].items() if before and name not in named]
-        items = [*named.items(), *((name, None) for name in gone)]
+        gone = [name for name in _CHANGED.get(id(owner), (None, {}))[1] if name not in named]
+        items = [*named.items(), *((name, GONE) for name in gone)]
         return self.held_by(owner, [(name, f"{place}[{name}]", value) for name, value in items], depth)
 
     def _apart(self, item: Any, depth: int) -> str:
@@ -331,9 +353,12 @@ def _home_of(function: Any) -> str:
     return modules.package(str(named.__module__))
 
 
-def _below(place: str) -> tuple[str, ...]:
-    """How places below a place begin."""
-    return (f"{place}.", f"{place}[", f"{place}(", f"{place}#")
+def _is_within(place: str, top: str) -> bool:
+    return place == top or place.startswith((f"{top}.", f"{top}[", f"{top}(", f"{top}#"))
+
+
+def _subtree(parts: Parts, top: str) -> Parts:
+    return {place[len(top) :]: text for place, text in parts.items() if _is_within(place, top)}
 
 
 # ------------------------------------------------------------------------------------------------- what is plain
