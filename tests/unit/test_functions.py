@@ -253,6 +253,16 @@ class Odd(dict):
         return x
 
 
+@pytest.mark.parametrize("kind", [dict, list, tuple, set])
+def test_collections_of_somebody_have_methods_too(kind):
+    def made(level, items=(("a", 1),)):
+        return type("Made", (kind,), {"__module__": __name__, "scaled": lambda self: level})(items)
+
+    assert parts_of(shifted(made(1))) == parts_of(shifted(made(1)))
+    assert parts_of(shifted(made(1))) != parts_of(shifted(made(2)))
+    assert parts_of(shifted(made(1))) != parts_of(shifted(made(1, (("a", 2),))))
+
+
 def test_odd_objects_are_read():
     assert parts_of(shifted(Odd(level=1))) != parts_of(shifted(Odd(level=2)))
 
@@ -342,7 +352,7 @@ def test_what_holds_itself_is_read_once():
 
 def test_methods_count_but_those_of_dataclasses():
     def made(**methods):
-        return type("Made", (), {"__module__": "somewhere", **methods})()
+        return type("Made", (), {"__module__": __name__, **methods})()
 
     assert parts_of(made(__call__=lambda self, x: x + 1)) != parts_of(made(__call__=lambda self, x: x + 2))
     assert parts_of(made(__getitem__=lambda self, x: x + 1)) != parts_of(made(__getitem__=lambda self, x: x + 2))

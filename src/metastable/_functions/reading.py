@@ -48,6 +48,7 @@ MOST = 100_000
 LONGEST = 1000
 """Entries of a collection with a place each; longer ones have one for all."""
 NEXT = "\n"
+COLLECTIONS = (dict, MappingProxyType, list, tuple, deque, set, frozenset)
 METHODS = (classmethod, staticmethod)
 NAMED = (type, FunctionType, BuiltinFunctionType, np.ufunc)
 """What is told by its name where it is that of a library."""
@@ -211,12 +212,10 @@ class _Reader:
         return bool(told)
 
     def _inside(self, place: str, item: Any, depth: int) -> None:
-        if isinstance(item, (dict, MappingProxyType)):
-            self._table(place, item, depth)
-        elif isinstance(item, (list, tuple, deque)):
-            self._list(place, item, depth)
-        elif isinstance(item, (set, frozenset)):
-            self.put(place, json.dumps(sorted(self._apart(entry, depth - 1) for entry in item)))
+        if isinstance(item, COLLECTIONS):
+            self._collection(place, item, depth)
+            if self._theirs(type(item).__module__):
+                self._object(place, item, depth)
         elif isinstance(item, functools.partial):
             self.walk(f"{place}.function", item.func, depth - 1)
             self._list(f"{place}.given", item.args, depth)
@@ -232,6 +231,14 @@ class _Reader:
             self.put(place, str(_name_of(item)))
         else:
             self._object(place, item, depth)
+
+    def _collection(self, place: str, item: Any, depth: int) -> None:
+        if isinstance(item, (dict, MappingProxyType)):
+            self._table(place, item, depth)
+        elif isinstance(item, (list, tuple, deque)):
+            self._list(place, item, depth)
+        else:
+            self.put(place, json.dumps(sorted(self._apart(entry, depth - 1) for entry in item)))
 
     def _list(self, place: str, items: Any, depth: int) -> None:
         if len(items) > LONGEST:
@@ -327,7 +334,8 @@ class _Reader:
         if hasattr(type(item), "__array__"):  # which may hold more: a mask, labels
             self.put(f"{place}.array", _array_told(item) or "not told")
         held = _held(item)
-        if held is not None:
+        if held is not None or isinstance(item, COLLECTIONS):
+            held = held or {}
             self.held_by(item, [(name, f"{place}.{name}", value) for name, value in sorted(held.items())], depth)
             return
         try:
