@@ -548,3 +548,10 @@ def test_layers_that_a_token_did_not_survive_are_not_said_to_have_been_applied()
     assert run.status == "diverged"
     with pytest.raises(UnsupportedError, match="this run cannot go on"):
         run.extend(5.0)
+
+
+def test_masses_never_settle_by_extending_and_a_horizon_is_the_way():
+    model = ms.Attention(dim=2, beta=4.0, masses=[1.0, 2.0, 0.5, 1.5])
+    run = ms.simulate(model, ms.sphere.uniform(4, dim=2, seed=3), HALF)
+    with pytest.raises(UnsupportedError, match="give a horizon"):
+        run.extend("settled")

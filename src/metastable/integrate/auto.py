@@ -27,7 +27,7 @@ from metastable._checks import FloatArray
 from metastable._progress import Report
 from metastable.errors import UnsupportedError
 from metastable.integrate import explicit, rodas, work
-from metastable.integrate.plan import LATEST, Plan, size_of_value
+from metastable.integrate.plan import LATEST, Plan, size_of_value, without_settling
 from metastable.integrate.solution import Resume, Solution, Statistics, one_after_the_other, out_of_steps, part_of_run
 
 FIRST_STRETCH = 8.0
@@ -131,9 +131,7 @@ def solve(plan: Plan, start: FloatArray, report: Report) -> Solution:
     model, until = plan.model, plan.save.until
     reason = rodas.horizon_refusal(model, len(start), until, plan.save.settled)
     if plan.save.settled and reason is not None:
-        raise UnsupportedError(
-            f"until='settled' needs the implicit method; give a horizon, such as until=1000.0, to a model that it refuses: {reason}"
-        )
+        raise UnsupportedError(without_settling(reason))
     if reason is not None:
         solution = explicit.solve(plan, start, report)
         segments = [segment("tsit5", 0.0, until, solution.statistics)]

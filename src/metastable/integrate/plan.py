@@ -145,3 +145,8 @@ def short(model: Attention, until: float) -> bool:
     """True for horizons that explicit steps reach easily."""
     limit = SHORT_DENSE if model.weighting.kind == "unnormalized" else SHORT
     return until * size_of_value(model) <= limit
+
+
+def without_settling(reason: str) -> str:
+    """What to do instead of `until="settled"` where the implicit method is refused for this reason."""
+    return f"until='settled' needs the implicit method; give a horizon, such as until=1000.0, to a model that it refuses: {reason}"

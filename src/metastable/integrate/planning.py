@@ -11,7 +11,16 @@ from metastable._checks import FloatArray
 from metastable.errors import InvalidInputError, NumericalRangeError, TimeError, UnsupportedError
 from metastable.integrate import rodas, sde
 from metastable.integrate.methods import FIXED_STEP, METHODS
-from metastable.integrate.plan import SETTLED_HORIZON, Accuracy, Plan, Save, Wishes, short, size_of_value
+from metastable.integrate.plan import (
+    SETTLED_HORIZON,
+    Accuracy,
+    Plan,
+    Save,
+    Wishes,
+    short,
+    size_of_value,
+    without_settling,
+)
 from metastable.kernels import reference, select
 from metastable.model import Attention
 
@@ -147,7 +156,7 @@ def _check(model: Attention, tokens: int, method: str, engine: str, seed: int | 
     """What a method cannot do; "auto" chooses among the methods and refuses nothing."""
     reason = METHODS[method].refusal(model, tokens)
     if reason is not None:
-        raise UnsupportedError(reason)
+        raise UnsupportedError(without_settling(reason) if settled else reason)
     if METHODS[method].steps == "implicit" and engine not in ("auto", "cpu"):
         raise UnsupportedError(f"long horizons (method='rodas') run on engine='cpu', not {engine!r}; use engine='auto'")
     if method == "rodas":
