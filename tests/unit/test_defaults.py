@@ -126,6 +126,8 @@ def test_flags_are_built_from_the_declarations():
     assert variant_help("mask", "Who: ") == "Who: causal, full, window:WIDTH, sink:SINKS,WIDTH, prefix:LENGTH."
     assert read_variant("mask", "sink:1,16") == {"kind": "sink", "sinks": 1, "width": 16}
     assert read_variant("bias", "alibi:0.5") == {"kind": "alibi", "slope": 0.5}
+    assert read_variant("norm", "PreLN") == read_variant("norm", "pre-ln") == {"kind": "pre_ln"}
+    assert read_variant("norm", "NGPT:0.5") == {"kind": "ngpt", "alpha": 0.5}
     model = ms.Attention.from_dict({"dim": 2, "beta": 1.0, "bias": read_variant("bias", "alibi:0.5")})
     assert model.bias == ms.ALiBi(0.5)
     for family, text, word in (

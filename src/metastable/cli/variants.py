@@ -39,10 +39,15 @@ def variant_help(family: str, first: str = "") -> str:
     return f"{first}{listed}."
 
 
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
 def read_variant(family: str, text: str) -> dict[str, Any]:
-    """'window:8' as {"kind": "window", "width": 8}."""
+    """'window:8' as {"kind": "window", "width": 8}; the names of Python do as well ('PreLN')."""
     flags = _flags(family)
-    kind, _, rest = text.partition(":")
+    said, _, rest = text.partition(":")
+    kind = next((name for name in flags if _plain(name) == _plain(said)), said)
     if kind not in flags:
         raise ModelError(f"--{family} {text!r}: unknown kind {kind!r}; there are {variant_help(family)[:-1]}")
     names = flags[kind]
