@@ -514,11 +514,11 @@ def test_observables_see_the_states_of_the_members_and_no_others():
 
 class Counting:
     def __init__(self):
-        self.calls = 0
+        self.calls, self.level = 0, 1.0
 
     def __call__(self, x):
         self.calls += 1
-        return float(x[0, 0])
+        return self.level * float(x[0, 0])
 
 
 def test_what_functions_remember_tells_them_not_apart():
@@ -526,10 +526,12 @@ def test_what_functions_remember_tells_them_not_apart():
     parts = [_own({"observe": {"n": counting}}, 0)]
     ms.simulate(ms.Attention(dim=3, beta=4.0), ms.sphere.uniform(5, dim=3, seed=0), times=[0.0, 1.0]).observe(counting)
     parts += [_own({"observe": {"n": counting}}, 1), _own({"observe": {"n": Counting()}}, 2)]
-    ms.summarize(xr.concat(parts, "member"))
     counting.calls = -5
+    parts += [_own({"observe": {"n": counting}}, 3)]
+    ms.summarize(xr.concat(parts, "member"))
+    counting.level = 2.0
     with pytest.raises(InvalidInputError, match="otherwise"):
-        ms.summarize(xr.concat([parts[0], _own({"observe": {"n": counting}}, 3)], "member"))
+        ms.summarize(xr.concat([parts[0], _own({"observe": {"n": counting}}, 4)], "member"))
 
 
 # --------------------------------------------------------------------------------------------- what is there, and what not

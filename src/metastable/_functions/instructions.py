@@ -1,17 +1,17 @@
-"""Instructions of functions as text, in the version of Python that runs, and the words that every version agrees on."""
+"""Instructions of functions as text, in the version of Python that runs."""
 
 from __future__ import annotations
 
 import dis
-import importlib.util
+import inspect
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-LOADS = ("LOAD_CONST", "RETURN_CONST", "LOAD_SMALL_INT")
-"""Instructions that have the constants of code; which of them has what depends on the version of Python."""
 GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 """Instructions that read a global."""
+FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+"""What is said of code beside its instructions (and does not follow from how it was compiled)."""
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -24,7 +24,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def instructions(code: CodeType) -> str:
     """Code as text: all but where it stands and what it is called."""
-    signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & FLAGS)
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
     lines = [f"{item.opname} {_constant(_argument(code, item))}" for item in dis.get_instructions(code)]
     return "\n".join([*map(str, signature), *arguments, *lines, code.co_exceptiontable.hex()])
@@ -50,32 +50,9 @@ def globals_of(code: CodeType) -> Iterator[str]:
     return (item.argval for item in dis.get_instructions(code) if item.opname in GLOBALS)
 
 
-def constants(code: CodeType) -> Iterator[str]:
-    """Numbers and words of code, without its documentation."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("KW_NAMES", *LOADS):
-            yield from _words(_argument(code, instruction))
-
-
-def _words(value: Any) -> Iterator[str]:
-    if isinstance(value, (tuple, frozenset)):
-        for item in value:
-            yield from _words(item)
-    elif isinstance(value, slice):
-        yield from _words((value.start, value.stop, value.step))
-    elif isinstance(value, (int, float, complex, str, bytes)) and not isinstance(value, bool):
-        yield repr(value)
-
-
-def imports(code: CodeType, package: Any) -> Iterator[str]:
-    """Full names of the modules that code imports when it is called."""
-    loaded: list[Any] = []
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in LOADS:
-            loaded.append(instruction.argval)
-        elif instruction.opname == "IMPORT_NAME":
-            level = loaded[-2] if len(loaded) > 1 and isinstance(loaded[-2], int) else 0
-            try:
-                yield importlib.util.resolve_name("." * level + str(instruction.argval), package)
-            except (ImportError, ValueError):  # which the function will say itself
-                continue
+def words_of(code: CodeType) -> Iterator[str]:
+    """Words among the constants of code, which may be names."""
+    for value in code.co_consts:
+        for word in value if isinstance(value, (tuple, frozenset)) else (value,):
+            if isinstance(word, str):
+                yield word

@@ -1,4 +1,4 @@
-"""What functions of users are known by beside their names: digests of what they are made of (`metastable._functions`).
+"""What functions of users are known by beside their names: digests of what they are made of (`metastable._functions.reading`).
 
 Two closures, `functools.partial`s or lambdas may share a name and be different functions, and so are the versions of one that is
 edited, wherever and however often they are imported; digests of members hold what is said here. What a computation changes of them (a
@@ -9,30 +9,45 @@ apart, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from metastable import _functions
+from metastable._functions import reading
 from metastable.analysis.observe_own import Own
 from metastable.stores.seal import digest_of
 
 if TYPE_CHECKING:
     from metastable.ensembles.problem import Problem
 
-Readings = dict[str, _functions.Reading]
+Readings = dict[str, reading.Reading]
 """Of each function what it is made of."""
+
+_known_otherwise: ContextVar[bool] = ContextVar("known_otherwise", default=False)
+
+
+@contextmanager
+def known_otherwise() -> Iterator[None]:
+    """While somebody computes who knows versions of functions by other means (a sweep): they are not read for every ensemble."""
+    token = _known_otherwise.set(True)
+    try:
+        yield
+    finally:
+        _known_otherwise.reset(token)
 
 
 def read(problem: Problem) -> Readings:
     """What the start, the model and the observables that are functions of users are made of, as they are now."""
-    return {name: _functions.read(function) for name, function in _functions_of(problem)}
+    functions = {} if _known_otherwise.get() else dict(_functions_of(problem))
+    return {name: reading.read(function) for name, function in functions.items()}
 
 
 def own_functions(problem: Problem, before: Readings) -> dict[str, str]:
-    """Digests of these functions as they were `before` anything was computed, and the version of Python whose code they have."""
-    for name, now in read(problem).items():
-        _functions.note_changes(before[name], now)
-    digests = {name: digest_of(reading.parts) for name, reading in before.items()}
-    return {"python": _functions.VERSION, **digests} if digests else {}
+    """Digests of these functions, without what the computation since `before` has changed, and the version of Python whose code they
+    have."""
+    after, functions = read(problem), dict(_functions_of(problem))
+    parts = {name: reading.unchanged(functions[name], before[name], after[name]) for name in before}
+    return {"python": reading.VERSION, **{name: digest_of(found) for name, found in parts.items()}} if parts else {}
 
 
 def _functions_of(problem: Problem) -> Iterator[tuple[str, Any]]:

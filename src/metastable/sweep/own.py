@@ -14,7 +14,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metastable import _functions, starts
+from metastable import starts
+from metastable._functions import source
 from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def load(path: str, what: str) -> Any:
     """What `"package.module:name"` names."""
     module, _, name = path.partition(":")
     try:
-        return getattr(import_module(module), name)
+        found = getattr(import_module(module), name)
     except ModuleNotFoundError as reason:
         raise SweepError(
             f"{what} {path!r} cannot be loaded: {reason}; put the module beside the sweep file, install it, or name its folder in "
@@ -64,6 +65,8 @@ def load(path: str, what: str) -> Any:
         ) from reason
     except Exception as reason:  # importing runs somebody's code
         raise SweepError(f"{what} {path!r} cannot be loaded: {type(reason).__name__}: {reason}") from reason
+    source.note(module, name)
+    return found
 
 
 def path_of(function: Callable[..., Any], where: str) -> str:
@@ -91,21 +94,37 @@ def names(sweep: Sweep) -> list[str]:
 
 def fingerprint(path: str) -> str:
     """What tells the function (object, class) that a path names from one that is edited."""
-    return _functions.fingerprint(load(path, "the function"), home=path.partition(":")[0].partition(".")[0])
+    module, _, name = path.partition(":")
+    return source.fingerprint(module, name)
+
+
+def not_as_written(path: str) -> str:
+    """What this process has of a function that is not what its files say now; "" where all is."""
+    module, _, name = path.partition(":")
+    load(path, "the function")
+    return source.not_as_written(module, name)
+
+
+def check_as_written(sweep: Sweep) -> None:
+    """Refuse functions that are other ones in this process than in their files: results would be kept under the name of these."""
+    for path in names(sweep):
+        other = not_as_written(path)
+        if other:
+            raise SweepError(
+                f"{other}, which {path} uses, is not what its file says: it was edited after this process imported it, or set from "
+                "outside; import it again (importlib.reload) or start Python again, give numbers that vary as arguments of the "
+                "observable, or say edited='keep' (--edited keep) when it changes no result"
+            )
 
 
 def edited(functions: Mapping[str, str], versions: Versions) -> set[str]:
     """Names of functions that are none of the versions that count."""
-    return {path for path, found in functions.items() if path in versions and not _is_one_of(found, versions[path])}
+    return {path for path, found in functions.items() if path in versions and found not in versions[path]}
 
 
 def counts(functions: Mapping[str, str], versions: Versions) -> bool:
     """True for a result that versions that count have made; one that says nothing counts where `UNKNOWN` does."""
-    return all(_is_one_of(functions.get(path, UNKNOWN), known) for path, known in versions.items())
-
-
-def _is_one_of(found: str, known: tuple[str, ...]) -> bool:
-    return found in known or any(_functions.same(found, item) for item in known if found and item)
+    return all(functions.get(path, UNKNOWN) in known for path, known in versions.items())
 
 
 # -------------------------------------------------------------------------------------------------- observables

@@ -17,7 +17,7 @@ from metastable._progress import progress_bar
 from metastable.errors import MetastableError, SchedulerLostError, StoreError, SweepError
 from metastable.stores import locks
 from metastable.sweep import cluster as clusters
-from metastable.sweep import journal
+from metastable.sweep import journal, own
 from metastable.sweep.executors import Executor, Here, Returned
 from metastable.sweep.results import open_results
 from metastable.sweep.specification import Sweep
@@ -115,6 +115,8 @@ def run(
     sweep.task(0)
     if execute == ENSEMBLE_TASK:
         sweep.check_labels()
+    if edited != KEEP:
+        own.check_as_written(sweep)
     prepare_folder(folder, sweep, extend, edited)
     with locks.exclusive(folder):
         # Once more, now that nobody else can change it.

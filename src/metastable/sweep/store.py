@@ -89,7 +89,7 @@ def read_versions(folder: Path, sweep: Sweep) -> dict[str, tuple[str, ...]]:
 
 def _all_versions(folder: Path) -> dict[str, tuple[str, ...]]:
     """What the file of a folder says, also of functions of an earlier grid."""
-    said = json.loads((folder / FUNCTIONS).read_text("utf-8"))
+    said = json.loads((folder / FUNCTIONS).read_text(encoding="utf-8"))
     return {str(name): tuple(map(str, known)) for name, known in said.items()}
 
 
@@ -172,9 +172,9 @@ class Store:
         self.folder = folder
         self.sweep = sweep
         self.edited = edited
-        self.functions = own.fingerprints(sweep)
+        self.functions: dict[str, str] = own.fingerprints(sweep)
         """Of the functions of one's own, as they are now."""
-        self.versions = versions_that_count(folder, sweep, edited)
+        self.versions: dict[str, tuple[str, ...]] = versions_that_count(folder, sweep, edited)
         """Whose results count."""
         self.index: Index = index_of(sweep)
         journal.sweep_up(folder / JOURNAL)

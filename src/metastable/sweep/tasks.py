@@ -139,9 +139,9 @@ def run_ensemble(task: Task) -> xr.Dataset:
     An ensemble that was interrupted has fewer members than it should: it is no result. One of which no member reached the last time
     is a failure.
     """
-    from metastable.ensembles import ensemble  # Numba and xarray, which only workers need
+    from metastable.ensembles import ensemble, own  # Numba and xarray, which only workers need
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), own.known_otherwise():
         warnings.simplefilter("ignore", StoppedEarlyWarning)  # what it says is counted, or ends the task
         result = ensemble(
             task.attention(),

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from metastable import _functions
 from metastable.errors import SweepError
 from metastable.sweep import own, records
 from metastable.sweep.specification import Sweep
@@ -54,11 +53,11 @@ def run_elsewhere(text: str, batch: Batch, execute: str | Execute, threads: int 
     """
     _sweep(text)  # imports them
     for path, expected in batch.functions if batch.checked else ():
-        if not _functions.same(expected, own.fingerprint(path)):
+        other = own.not_as_written(path)
+        if expected != own.fingerprint(path) or other:
             raise SweepError(
-                f"a worker has another version of {path} than the process that started the sweep: its module was edited after one of "
-                "them imported it (start Python, or the workers of the scheduler, again), or reads something that differs with every "
-                "process (say edited='keep', --edited keep, when that changes no result)"
+                f"a worker has another version of {other or path} than the process that started the sweep: its file is another one "
+                "there, or was edited meanwhile; put the same files everywhere, and start the workers of the scheduler again"
             )
     return run_batch(text, batch, execute, threads)
 
@@ -69,12 +68,10 @@ def run_batch(text: str, batch: Batch, execute: str | Execute, threads: int | No
     function = load(execute) if isinstance(execute, str) else execute
     begin = time.monotonic()
     kept: list[bytes] = []
-    # Globals that they fill while they compute are no edit, of which the next fingerprint would tell.
-    with _functions.watched(own.load(path, "the function") for path, _ in batch.functions):
-        for place, number in enumerate(batch.numbers):
-            if kept and time.monotonic() - begin > batch.limit:
-                return Finished(b"".join(kept), batch.numbers[place:])
-            kept.append(run_task(replace(sweep.task(number), threads=threads), function, batch))
+    for place, number in enumerate(batch.numbers):
+        if kept and time.monotonic() - begin > batch.limit:
+            return Finished(b"".join(kept), batch.numbers[place:])
+        kept.append(run_task(replace(sweep.task(number), threads=threads), function, batch))
     return Finished(b"".join(kept), ())
 
 

@@ -99,9 +99,9 @@ def test_a_function_that_is_mended(tmp_path):
 def test_failed_tasks_are_no_results_of_another_version(tmp_path):
     made = sweep(observe={"north": {"kind": "tests.unit.sweep.toy:northern"}})
     assert made.run(tmp_path, workers=0, execute=lambda task: xr.Dataset()).failed == 2
-    (tmp_path / "functions.json").write_text('{"tests.unit.sweep.toy:northern": ["3.11:another:one"]}')
+    (tmp_path / "functions.json").write_text('{"tests.unit.sweep.toy:northern": ["anotherone"]}')
     assert made.run(tmp_path, workers=0, execute=toy.execute, retry_failed=True).done == 2
-    (tmp_path / "functions.json").write_text('{"tests.unit.sweep.toy:northern": ["3.11:another:one"]}')
+    (tmp_path / "functions.json").write_text('{"tests.unit.sweep.toy:northern": ["anotherone"]}')
     # Nothing that is done was made by the version that the folder has now.
     assert ms.sweep.status(tmp_path).done == 0
 
@@ -310,9 +310,14 @@ def test_workers_that_have_another_version_stop_the_sweep(tmp_path, monkeypatch)
     importlib.invalidate_caches()
     made = ms.Sweep.from_file(tmp_path / "lab/mine.toml")
     write_lab(tmp_path / "lab", 30.0)  # in a notebook, say, whose process has the former one
-    with pytest.raises(SweepError, match="a worker has another version of edited_lab:height"):
-        made.run(tmp_path / "out", workers=1)
-    assert ms.sweep.status(tmp_path / "out").done == 0
+    for workers in (0, 1):
+        with pytest.raises(SweepError, match=r"edited_lab:(FACTOR|HOTTEST), which edited_lab:height uses, is not what"):
+            made.run(tmp_path / "out", workers=workers)
+    assert not (tmp_path / "out").exists()
+    # A worker of a scheduler that has run for long.
+    batch = work.Batch((0,), 100.0, tuple(own.fingerprints(made).items()))
+    with pytest.raises(SweepError, match=r"a worker has another version of edited_lab:(FACTOR|HOTTEST)"):
+        work.run_elsewhere(json.dumps(made.to_dict()), batch, "metastable.sweep.tasks:run_ensemble", 1)
     # Who knows better says so; and a process that has read the module again agrees with its workers.
     assert made.run(tmp_path / "kept", workers=1, edited="keep").complete
     importlib.reload(sys.modules["edited_lab"])

@@ -1,0 +1,322 @@
+"""What tells a function that can be imported from its own edited version: the text of whatever defines it."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from metastable._functions.source import fingerprint, not_as_written
+
+SOURCE = '''
+"""A laboratory."""
+import functools
+from dataclasses import dataclass
+import numpy as np
+from helper_of_tests import reach
+
+RADIUS = 0.1
+SETTINGS = {"power": 2}
+
+def near(x, cut):
+    return x[:, 0] > cut
+
+def measure(x):
+    """What it says."""
+    kept = [y + 1.5 for y in x if near(x, RADIUS).any()]
+    return np.mean(kept, axis=0) ** SETTINGS["power"] + reach(x)
+
+lifted = functools.partial(measure, 3.0)
+
+class Tool:
+    def __init__(self):
+        self.size = 7
+
+    def of(self, x):
+        return x * self.size - 4
+
+tool = Tool()
+of_tool = tool.of
+
+@dataclass(frozen=True)
+class Named:
+    low: float = 0.25
+    dims = ()
+
+    def measure(self, states, *, start, model, times):
+        return states[:, 0, 0] > self.low
+
+named = Named()
+'''
+HELPER = "def reach(x):\n    return x.max() + 11\n"
+NAMES = ("measure", "lifted", "of_tool", "Named", "named")
+
+
+class Lab:
+    """Modules in a folder, which nobody imports unless a test does."""
+
+    def __init__(self, folder, monkeypatch):
+        monkeypatch.syspath_prepend(folder)
+        self.folder, self.monkeypatch = folder, monkeypatch
+
+    def write(self, **texts):
+        for name, text in texts.items():
+            place = self.folder / f"{name}.py"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        importlib.invalidate_caches()
+
+    def imported(self, name):
+        for known in [known for known in sys.modules if known.partition(".")[0] == name.partition(".")[0]]:
+            self.monkeypatch.delitem(sys.modules, known)
+        return importlib.import_module(name)
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    yield Lab(tmp_path, monkeypatch)
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+BOTH = {"measure", "lifted"}
+EDITS = [
+    (("1.5", "1.25"), BOTH),
+    (("np.mean", "np.median"), BOTH),
+    (("axis=0", "axis=1"), BOTH),
+    (("] > cut", "] < cut"), BOTH),
+    (("[y + 1.5", "[1.5 - y"), BOTH),
+    (("x[:, 0] > cut", "x[0, :] > cut"), BOTH),
+    (("x.max() + 11", "x.max() - x.min()"), BOTH),
+    (("RADIUS = 0.1", "RADIUS = 0.11"), BOTH),
+    (('"power": 2', '"power": 3'), BOTH),
+    (('{"power": 2}', '{"power": 2, "more": [1]}'), BOTH),
+    (("(measure, 3.0)", "(measure, 4.0)"), {"lifted"}),
+    (("self.size = 7", "self.size = 8"), {"of_tool"}),
+    (("self.size - 4", "self.size - 5"), {"of_tool"}),
+    (("0.25", "0.5"), {"Named", "named"}),
+    (("states[:, 0, 0]", "states[:, 0, 3]"), {"Named", "named"}),
+    (("11", "12"), BOTH),
+    (("named = Named()", "named = Named(0.75)"), {"named"}),
+    (("tool = Tool()\n", "tool = Tool()\ntool.size = 9\n"), {"of_tool"}),
+    (("RADIUS = 0.1\n", "RADIUS = 0.1\nRADIUS *= 2\n"), BOTH),
+    (('SETTINGS = {"power": 2}\n', 'SETTINGS = {"power": 2}\nSETTINGS.update(power=3)\n'), BOTH),
+    (("What it says", "What it really says"), set()),
+    (("    kept = [", "    # A comment.\n\n    kept = ["), set()),
+    (("def near(x, cut):", "def near(x: object, cut: float = ...) -> bool:"), BOTH),
+    (("def near(x, cut):", "def near(x: object, cut: float) -> bool:"), set()),
+    (("import numpy as np", "import numpy as np, json\nother = 3\nprint(other)"), set()),
+    (("import reach", "import reach, more"), set()),
+]
+
+
+@pytest.mark.parametrize(("edit", "differ"), EDITS)
+def test_what_is_edited_is_seen(lab, edit, differ):
+    def known():
+        return {name: fingerprint("lab_of_tests", name) for name in NAMES}
+
+    lab.write(lab_of_tests=SOURCE, helper_of_tests=HELPER)
+    before = known()
+    assert known() == before
+    assert edit[0] in SOURCE + HELPER
+    lab.write(lab_of_tests=SOURCE.replace(*edit), helper_of_tests=HELPER.replace(*edit))
+    after = known()
+    assert {name for name in NAMES if before[name] != after[name]} == differ
+    assert "lab_of_tests" not in sys.modules  # nothing is imported
+
+
+EQUAL_LETTERS = [
+    ("x.max() - x.min()", "x.min() - x.max()"),
+    ("x * 2 + 3", "x * 3 + 2"),
+    ("x[0] - x[1]", "x[1] - x[0]"),
+    ("np.sin(x) / np.cos(x)", "np.cos(x) / np.sin(x)"),
+    ("x.sum(keepdims=True)", "x.sum(keepdims=False)"),
+    ("dict(a=1, b=2)", "dict(b=1, a=2)"),
+    ("x.f(1, a=1, b=x)", "x.f(1, b=1, a=x)"),
+    ("f'{x:.3f}'", "f'{x!r:.3f}'"),
+    ("x[1:2]", "x[2:1]"),
+    ("x if x else 1", "1 if x else x"),
+    ("x and 1 or 2", "x or 1 and 2"),
+    ("[a for a in x for b in a]", "[b for a in x for b in a]"),
+    ("x + 1", "x + 1.0"),
+    ("x + 1", "x + True"),
+    ("x", "-x"),
+    ("[y for y in x if y > 1]", "[y for y in x if y >= 1]"),
+    ("(lambda a, b: a - b)(x, 1)", "(lambda b, a: a - b)(x, 1)"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL_LETTERS)
+def test_the_order_of_what_functions_name_counts(lab, one, other):
+    def known(body, before=""):
+        lab.write(letters_of_tests=f"import numpy as np\n{before}\ndef f(x):\n    return {body}")
+        return fingerprint("letters_of_tests", "f")
+
+    assert known(one) != known(other)
+    assert known(one) == known(one, "# elsewhere\n\nunused = 3")
+
+
+def test_modules_of_somebody_are_followed(lab):
+    """Of packages, by every way to import them, what is used of them and nothing else."""
+    tools = "LEVEL = 1\ndef reach(x):\n    return x + LEVEL\ndef other(x):\n    return x + 20\ndef unused(x):\n    return 300\n"
+    ways = {
+        "plain": "import package_of_tests.deep.tools\ndef f(x):\n    return package_of_tests.deep.tools.reach(x)",
+        "short": "import package_of_tests.deep.tools as short\ndef f(x):\n    return short.reach(x)",
+        "names": "from package_of_tests.deep.tools import reach as r, unused\ndef f(x):\n    return r(x)",
+        "module": "from package_of_tests.deep import tools\ndef f(x):\n    return tools.reach(x)",
+        "relative": "from .deep import tools\ndef f(x):\n    return tools.reach(x)",
+        "up": "from .deep.tools import reach\ndef f(x):\n    return reach(x)",
+        "all": "from package_of_tests.deep.tools import *\ndef f(x):\n    return reach(x)",
+        "late": "def f(x):\n    from package_of_tests.deep.tools import reach\n    return reach(x)",
+        "handed": "import package_of_tests\ndef f(x):\n    return package_of_tests.reach(x)",
+        "perhaps": "try:\n    from package_of_tests.deep.tools import reach\nexcept ImportError:\n    reach = None\n"
+        "def f(x):\n    return reach(x)",
+        "by_word": "import package_of_tests.deep.tools as t\ndef f(x):\n    return getattr(t, 'reach')(x)",
+    }
+    lab.write(**{"package_of_tests/__init__": "from package_of_tests.deep.tools import reach\n"})
+    lab.write(**{f"package_of_tests/{way}": text for way, text in ways.items()})
+
+    def known(*edit):
+        lab.write(**{"package_of_tests/deep/tools": tools.replace(*edit) if edit else tools})
+        return {way: fingerprint(f"package_of_tests.{way}", "f") for way in ways}
+
+    marks = known()
+    for edit in (("x + LEVEL", "x - LEVEL"), ("LEVEL = 1", "LEVEL = 2")):
+        assert [way for way, mark in known(*edit).items() if mark == marks[way]] == []
+    for edit in (("x + 20", "x + 21"), ("300", "301")):
+        assert known(*edit) == marks
+
+
+def test_what_a_process_does_is_no_edit(lab):
+    """Tables, counters, loggers, hashes, times: whatever modules hold when they are read."""
+    lab.write(
+        busy_of_tests="import logging, time, os, itertools, uuid\nfrom os import environ\nlog = logging.getLogger(__name__)\n"
+        "begun, ids, mark, TABLE, calls = time.time(), itertools.count(), uuid.uuid4(), {}, 0\n"
+        "def f(x):\n    global calls\n    calls += 1\n    TABLE[len(TABLE)] = next(ids)\n    log.debug(x)\n"
+        "    return x + (time.time() > begun) * len(environ) * len({'a', str(mark)})\n"
+    )
+    mark = fingerprint("busy_of_tests", "f")
+    made = lab.imported("busy_of_tests")
+    for _ in range(3):
+        made.f(1.0)
+        assert fingerprint("busy_of_tests", "f") == mark
+        assert not_as_written("busy_of_tests", "f") == ""
+    for seed in ("1", "2"):
+        command = "from metastable._functions.source import fingerprint as f; import busy_of_tests; print(f('busy_of_tests', 'f'))"
+        found = subprocess.run(
+            [sys.executable, "-O", "-c", command],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path), "MORE": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.strip() == mark
+
+
+LOADED = "CUT = 0.5\nTABLE = {}\ndef near(x):\n    return x > CUT\nclass Near:\n    def measure(self, x):\n        return near(x)\n"
+
+
+@pytest.mark.parametrize("edit", [("x > CUT", "x < CUT"), ("0.5", "0.75"), ("return near(x)", "return not near(x)")])
+def test_what_is_edited_after_its_import_is_not_as_written(lab, edit):
+    """Results would be kept as those of the text, which this process has not."""
+    lab.write(loaded_of_tests=LOADED)
+    made = lab.imported("loaded_of_tests")
+    made.TABLE["a"] = 1
+    assert not_as_written("loaded_of_tests", "Near") == ""
+    lab.write(loaded_of_tests=LOADED.replace(*edit))
+    assert not_as_written("loaded_of_tests", "Near").startswith("loaded_of_tests:")
+    importlib.reload(made)
+    assert not_as_written("loaded_of_tests", "Near") == ""
+
+
+@pytest.mark.parametrize("edit", [("x > CUT", "x < CUT"), ("0.5", "0.75"), ("return near(x)", "return not near(x)")])
+def test_what_was_edited_before_anybody_asked_is_not_as_written(lab, edit):
+    lab.write(early_of_tests=LOADED)
+    lab.imported("early_of_tests")
+    lab.write(early_of_tests=LOADED.replace(*edit))
+    assert not_as_written("early_of_tests", "Near").startswith("early_of_tests:")
+
+
+def test_tables_that_are_edited_after_the_first_question(lab):
+    text = "SETTINGS = {'radius': 0.1}\ndef f(x):\n    return x < SETTINGS['radius']\n"
+    lab.write(table_of_tests=text)
+    lab.imported("table_of_tests")
+    assert not_as_written("table_of_tests", "f") == ""
+    lab.write(table_of_tests=text.replace("0.1", "0.2"))
+    assert not_as_written("table_of_tests", "f") == "table_of_tests:SETTINGS"
+
+
+def test_constants_that_are_set_from_outside_are_not_as_written(lab):
+    lab.write(outside_of_tests=LOADED)
+    made = lab.imported("outside_of_tests")
+    made.CUT = 0.6
+    assert not_as_written("outside_of_tests", "near") == "outside_of_tests:CUT"
+
+
+DECORATED = """
+import functools
+import numba
+from dataclasses import dataclass
+
+def twice(function):
+    @functools.wraps(function)
+    def doubled(x):
+        return 2 * function(x)
+    return doubled
+
+def plainly(function):
+    def called(x):
+        return function(x)
+    return called
+
+@twice
+def a(x):
+    return x + 1
+
+@plainly
+def b(x):
+    return x + 2
+
+@functools.lru_cache
+def c(x):
+    assert x < 10
+    return x + 3
+
+@numba.njit
+def d(x):
+    return x + 4
+
+@dataclass(frozen=True)
+class E:
+    level: float = 0.5
+
+    @property
+    def more(self):
+        return self.level + 5
+
+    @staticmethod
+    def of(x):
+        return x + 6
+
+e = E(0.25)
+f = functools.partial(a, 7)
+g = lambda x: x + 8
+h = [a, b]
+"""
+
+
+@pytest.mark.parametrize("name", "abcdEefgh")
+def test_whatever_is_made_of_functions_is_as_written(lab, name):
+    lab.write(decorated_of_tests=DECORATED)
+    lab.imported("decorated_of_tests")
+    assert not_as_written("decorated_of_tests", name) == ""
+
+
+def test_a_text_that_cannot_be_read_is_another_one(lab):
+    lab.write(broken_of_tests="def f(x):\n    return x\n")
+    mark = fingerprint("broken_of_tests", "f")
+    lab.write(broken_of_tests="def f(x):\n    return (x\n")
+    assert fingerprint("broken_of_tests", "f") != mark
+    assert fingerprint("nowhere_of_tests", "f") == fingerprint("nowhere_of_tests", "f")
