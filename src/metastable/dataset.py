@@ -24,7 +24,14 @@ import numpy as np
 
 from metastable import _checks, stores
 from metastable._checks import FloatArray
-from metastable.errors import IncompleteStoreError, InvalidInputError, MetastableError, StoreError, StoreExistsError
+from metastable.errors import (
+    IncompleteStoreError,
+    InvalidInputError,
+    MetastableError,
+    StoreError,
+    StoreExistsError,
+    VariantError,
+)
 from metastable.integrate.solution import DEGREE, STATUSES, Chart, Dense, JoinedDense, Solution, join
 from metastable.model import Attention, Schedule
 from metastable.model.serialize import from_text, is_array, to_text
@@ -383,6 +390,11 @@ def opened(path: str | os.PathLike[str]) -> tuple[xr.Dataset, Stored]:
         raise StoreError(f"{path} holds an ensemble, not a run; open it with metastable.load_ensemble")
     try:
         check_run(dataset)
+    except VariantError as reason:
+        raise VariantError(
+            f"{path} is sound, but its model cannot be made here: {reason}. Import the module that defines it, as it was then, before "
+            "metastable.load (commands import no modules: take such a run from Python)"
+        ) from None
     except InvalidInputError as reason:
         raise IncompleteStoreError(f"{path} is damaged: {reason}; run it again") from reason
     return dataset, stored
@@ -522,7 +534,8 @@ def _check_variables(dataset: xr.Dataset, dims: dict[str, tuple[str, ...]]) -> N
 
 
 def check_run(dataset: xr.Dataset) -> None:
-    """Raise `InvalidInputError` for a dataset that is not a run: attributes, variables and shapes."""
+    """Raise `InvalidInputError` for a dataset that is not a run: attributes, variables and shapes; `VariantError` for one whose model
+    has a variant that no class here makes."""
     missing = [name for name in ATTRIBUTES if name not in dataset.attrs]
     if missing:
         raise InvalidInputError(f"it lacks the attribute{'s' if missing[1:] else ''} {', '.join(missing)}")
@@ -535,6 +548,8 @@ def check_run(dataset: xr.Dataset) -> None:
     _checks.tolerance(dataset.attrs["rtol"])
     try:
         models = models_of(dataset)
+    except VariantError:
+        raise
     except (ValueError, TypeError, AttributeError, KeyError) as reason:
         raise InvalidInputError(f"the attribute model describes no model: {reason}") from None
     if not models:

@@ -23,6 +23,11 @@ class ModelError(InvalidInputError):
     """A model cannot be made from these fields."""
 
 
+class VariantError(ModelError):
+    """No class is known here that makes this norm, mask, kind of weights or bias (import the module that defines one of your own
+    first), or the class has other fields."""
+
+
 class TimeError(InvalidInputError):
     """A horizon or a list of output times makes no sense."""
 

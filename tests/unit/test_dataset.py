@@ -1,5 +1,7 @@
 """Stores of runs: whole after any interruption, and refused by name when a byte of them was changed."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -7,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +18,17 @@ import xarray as xr
 
 import metastable as ms
 from metastable import dataset
+from metastable.cli import main
 from metastable.errors import (
     IncompleteStoreError,
     InvalidInputError,
     MetastableError,
     StoreError,
     StoreLockedError,
+    VariantError,
 )
+from metastable.model import Law, Norm
+from metastable.model.declare import REGISTRY, parameter
 from metastable.stores import folders
 
 ROOT = Path(__file__).parents[2]
@@ -224,6 +231,58 @@ def test_every_attribute_is_guarded(saved, tmp_path):
             edit(path, change)
             with pytest.raises(StoreError, match="not a metastable store" if name == "format" else name):
                 ms.load(path)
+
+
+@pytest.mark.parametrize("family", ["norm", "mask"])
+def test_a_store_whose_model_has_a_variant_that_is_not_imported_is_sound(tmp_path, monkeypatch, family):
+    """It was called damaged, and its user told to run it again."""
+
+    @dataclass(frozen=True)
+    class Fading(Norm):
+        kind = "fading"
+
+        def law(self, t):
+            return Law(decay=1.0)
+
+    @dataclass(frozen=True)
+    class Fringe(ms.Causal):
+        kind = "fringe"
+
+    variant = {"norm": Fading(), "mask": Fringe()}[family]
+    run = ms.simulate(
+        ms.Attention(dim=2, beta=4.0, **{family: variant}), ms.sphere.uniform(4, dim=2, seed=0), until=1.0
+    )
+    run.save(tmp_path / "own.zarr")
+    assert getattr(ms.load(tmp_path / "own.zarr").model, family) == variant
+    monkeypatch.delitem(REGISTRY[family], variant.kind)
+    said = rf"own.zarr is sound, .* {family}: unknown kind '{variant.kind}'.* Import the module that defines it"
+    with pytest.raises(VariantError, match=said):
+        ms.load(tmp_path / "own.zarr")
+    monkeypatch.setattr(sys, "argv", ["metastable", "extend", str(tmp_path / "own.zarr"), "--until", "2"])
+    with contextlib.redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit):
+        main()
+    assert "own.zarr is sound" in printed.getvalue()
+
+
+def test_a_store_whose_variant_has_other_fields_by_now_is_sound(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Fading(Norm):
+        kind = "fading"
+        rate: float = parameter("rate", default=1.0)
+
+        def law(self, t):
+            return Law(decay=self.rate)
+
+    model = ms.Attention(dim=2, beta=4.0, norm=Fading(2.0))
+    ms.simulate(model, ms.sphere.uniform(4, dim=2, seed=0), until=1.0).save(tmp_path / "own.zarr")
+
+    @dataclass(frozen=True)
+    class Other(Norm):
+        kind = "other"
+
+    monkeypatch.setitem(REGISTRY["norm"], "fading", Other)
+    with pytest.raises(VariantError, match=r"is sound, .* has no field 'rate'"):
+        ms.load(tmp_path / "own.zarr")
 
 
 # ------------------------------------------------------------------------------------------- stores of version 0.1

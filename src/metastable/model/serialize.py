@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from metastable.errors import InvalidInputError, ModelError
+from metastable.errors import InvalidInputError, ModelError, VariantError
 from metastable.model.attention import Attention
-from metastable.model.declare import REGISTRY
+from metastable.model.declare import REGISTRY, Declared
 from metastable.model.heads import Head, Rotary
 from metastable.model.parts import FeedForward, Frozen
 
@@ -97,14 +97,15 @@ def _build(cls: type, data: Any, where: str) -> Any:
     """Make a dataclass from a table, refusing unknown and missing fields by name."""
     if not isinstance(data, dict):
         raise ModelError(f"{where} must be a table, not {data!r}")
+    error = VariantError if Declared in cls.__mro__ else ModelError
     known = [field.name for field in fields(cls)]
     unknown = [name for name in data if name not in known]
     if unknown:
-        raise ModelError(f"{where} has no field {unknown[0]!r}; its fields are: {', '.join(known) or 'none'}")
+        raise error(f"{where} has no field {unknown[0]!r}; its fields are: {', '.join(known) or 'none'}")
     required = [field.name for field in fields(cls) if field.default is MISSING]
     missing = [name for name in required if name not in data]
     if missing:
-        raise ModelError(f"{where} needs the field {missing[0]!r}")
+        raise error(f"{where} needs the field {missing[0]!r}")
     return cls(**data)
 
 
@@ -115,7 +116,10 @@ def build_variant(family: str, data: Any) -> Any:
         data = {"kind": data}
     kind = data.get("kind", UNNAMED.get(family)) if isinstance(data, dict) else data
     if not isinstance(data, dict) or not isinstance(kind, str) or kind not in kinds:
-        raise ModelError(f"{family}: unknown kind {kind!r}; known kinds are: {', '.join(kinds)}")
+        raise VariantError(
+            f"{family}: unknown kind {kind!r}; known kinds are: {', '.join(kinds)}, and those of your own once the module that defines "
+            "them is imported"
+        )
     rest = {name: value for name, value in data.items() if name != "kind"}
     return _build(kinds[kind], rest, f"{family} {kind!r}")
 
