@@ -142,6 +142,37 @@ def test_saved_times_equal_dense_output():
         dense.at(-1.0)
 
 
+@pytest.mark.parametrize(
+    ("fields", "options", "said"),
+    [
+        (
+            {},
+            {"until": 4.0, "method": "layers", "step": 0.5},
+            "kept 9 states, .* its layers are 0.5 apart, with nothing in between$",
+        ),
+        (
+            {},
+            {"times": [1.0, 4.0], "method": "layers", "step": 0.5},
+            "kept 2 states, .* between, and without times= every layer is kept$",
+        ),
+        ({"noise": 0.1}, {"until": 1.0, "step": 0.5, "seed": 0}, "its steps are 0.5 apart, with nothing in between$"),
+    ],
+)
+def test_what_is_between_the_states_that_a_run_kept(fields, options, said):
+    """Layers without `times` were said to have kept chosen times, and that without `times` there would be every t."""
+    r = ms.simulate(MODEL.replace(**fields), START, engine="reference", **options)
+    with pytest.raises(errors.TimeError, match=said):
+        r.at(0.7)
+    with pytest.raises(errors.TimeError, match="outside the run, which ends at"):
+        r.at(7.0)
+
+
+def test_what_is_between_the_states_of_a_run_that_was_extended_by_times():
+    r = run().extend(times=[4.0, 5.0])
+    with pytest.raises(errors.TimeError, match=r"(simulated or extended with times= a run keeps states alone)"):
+        r.at(4.5)
+
+
 def test_max_steps_keeps_the_part_that_was_computed():
     with pytest.warns(errors.StoppedEarlyWarning, match="raise max_steps"):
         r = run(until=1000.0, max_steps=5)
@@ -355,8 +386,8 @@ def test_times_may_be_arrays_without_axes():
         with pytest.raises(errors.TimeError, match="until"):
             ms.simulate(model, start, until=bad)
     kept = ms.simulate(model, start, times=[1.0, 5.0])
-    with pytest.raises(errors.TimeError, match=r"t = 5.0000000001 is not among them \(the nearest is 5.0\)"):
-        kept.at(5.0000000001)
+    with pytest.raises(errors.TimeError, match=r"none at t = 4.9999999999 \(the nearest is at 5.0\)"):
+        kept.at(4.9999999999)
 
 
 def test_a_path_may_begin_at_home(tmp_path, monkeypatch):

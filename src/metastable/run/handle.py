@@ -181,7 +181,10 @@ class Run(Handle):
         return self._dense
 
     def at(self, t: float | Sequence[float] | FloatArray) -> FloatArray:
-        """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis."""
+        """Tokens at time t, shape (tokens, dim): dense output of order four, or a saved time. A list of times gives one more axis.
+
+        Layers, and steps under noise, have nothing in between.
+        """
         t = moments_of(t)
         if isinstance(t, np.ndarray):
             return np.array([self.at(float(time)) for time in t]).reshape(-1, *self.start.shape)
@@ -190,11 +193,25 @@ class Run(Handle):
         near = np.flatnonzero(np.isclose(self.times, t, rtol=1e-12, atol=0.0))
         if near.size:
             return self.states[near[0]]
+        if t > self.end:
+            raise TimeError(f"t = {t!r} is outside the run, which ends at {self.end!r}")
         nearest = float(self.times[np.abs(self.times - t).argmin()])
         raise TimeError(
-            f"this run kept {counted(len(self.times), 'chosen time')}, and t = {t!r} is not among them (the nearest is {nearest!r}); "
-            "simulate without times= to have every t"
+            f"this run kept {counted(len(self.times), 'state')}, and none at t = {t!r} (the nearest is at {nearest!r}); "
+            f"{self._between()}"
         )
+
+    def _between(self) -> str:
+        """What is between the states that a run without dense output kept, in words."""
+        if self.method not in FIXED_STEP:
+            return "simulated or extended with times= a run keeps states alone; simulate without times= to have every t"
+        each = "layer" if self.method == "layers" else "step"
+        more = "" if self._kept_every_step() else f", and without times= every {each} is kept"
+        return f"its {each}s are {self._made.attrs['step']!r} apart, with nothing in between{more}"
+
+    def _kept_every_step(self) -> bool:
+        """True where no times were chosen."""
+        return self.dense is not None or len(self.times) == self.stats.accepted + 1
 
     def density(self, t: float | None = None, bandwidth: float | None = None, axis: Any = None) -> Density:
         """The law of the tokens at time t (None: the end) as a smooth density; see `metastable.meanfield.Density.from_tokens`.
@@ -403,8 +420,7 @@ class Run(Handle):
         method = "auto" if "+" in self.method else self.method
         several = "run.schedule" if "schedule" in attrs else "list(run.models)"
         models = several if len(self.models) > 1 else model
-        every = self.dense is not None or len(self.times) == self.stats.accepted + 1
-        when = f"until={self.end!r}" if every else "times=run.times"
+        when = f"until={self.end!r}" if self._kept_every_step() else "times=run.times"
         return f"metastable.simulate({models}, {start}, {when}, method={method!r}, {', '.join(options)})"
 
 
