@@ -42,10 +42,10 @@ def plot_ensemble(
     """One panel for each observable of `metastable.ensemble(...)`: the mean over members, and a band between two
     quantiles of them.
 
-    The figure says what the band is, over how many members it goes, and how many stopped early or have no (finite) values of an
-    observable; which model moved them (as `draw_run` does); and above each panel the lengths that its observable was measured with.
-    Where members are infinite there is no mean to draw. Ensembles of several models under the attributes of one are refused, as
-    `save_ensemble` does.
+    The figure says what the band is, over how many members it goes, whether there would be more (the ensemble was interrupted), and how
+    many stopped early or have no (finite) values of an observable; which model moved them (as `draw_run` does); and above each panel
+    the lengths that its observable was measured with. Where members are infinite there is no mean to draw. Ensembles of several models
+    under the attributes of one are refused, as `save_ensemble` does.
 
     Args:
         stats: what `metastable.ensemble` returned (or `load_ensemble`).
@@ -131,7 +131,7 @@ def _page(
         if logged:
             style.log_time_axis(ax, float(times[shown][0]), float(times[shown][-1]))
         ax.set_xlabel("depth $t$")
-        style.panel(ax, "", name.replace("_", " ") + _lengths(stats[name]))
+        style.panel(ax, "", style.plain(name) + _lengths(stats[name]))
         style.grid(ax, "y")
     for ax in list(grid.flat)[len(names) :]:
         ax.set_axis_off()
@@ -140,7 +140,8 @@ def _page(
         handles[1].set_label(label)
     page.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small")
     stopped = left_out(int(early.sum()), int(failed.sum()))
-    words = [counted(len(early), "member"), *_model(stats), *([stopped] if stopped else []), *gaps]
+    members = counted(len(early), "member") + (" (interrupted)" if stats.attrs.get("status") == "interrupted" else "")
+    words = [members, *_model(stats), *([stopped] if stopped else []), *gaps]
     if logged and (times == 0).any():
         words.append("$t = 0$ is not on the logarithmic axis")
     if others:
@@ -203,7 +204,7 @@ def _stopped(stats: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _gaps(name: str, values: np.ndarray, early: np.ndarray) -> list[str]:
     """What an observable lacks, in words, beside what `early` members (members,) do: `values` (members, m)."""
-    label, size = style.plain(name.replace("_", " ")), len(values)
+    label, size = style.plain(name), len(values)
     infinite = int(np.isinf(values).any(axis=1).sum())
     # Those who stopped early are told by themselves; of the others some may have no value at some times, or at none.
     valued = (~np.isnan(values[~early])).sum(axis=0)

@@ -29,7 +29,7 @@ USUAL = {
 }
 """What is not said of a model that has it, unless another model of the run has not."""
 SHORT_MATRIX = 3
-"""Size up to which a diagonal is written out."""
+"""Size up to which a diagonal, or the weights of frozen tokens, are written out."""
 PER_INCH = 13.0
 """Letters to an inch of a title."""
 
@@ -131,7 +131,7 @@ def _facts(model: Any) -> dict[str, str]:
         facts["form"] = USUAL["form"] if heads[0].bilinear is None and not _positional(heads[0]) else "own $Q$, $K$"
         facts["value"] = _value(heads[0], model.dim)
     facts["feedforward"] = USUAL["feedforward"] if model.feedforward is None else "feed-forward layer"
-    facts["frozen"] = USUAL["frozen"] if model.frozen is None else counted(len(model.frozen.tokens), "frozen token")
+    facts["frozen"] = USUAL["frozen"] if model.frozen is None else _frozen(model.frozen.weights)
     facts["masses"] = USUAL["masses"] if model.masses is None else "unequal masses"
     if model.masses is not None and np.ptp(model.masses) == 0:
         facts["masses"] = f"masses {model.masses[0]:g}"
@@ -144,6 +144,16 @@ def _variant(item: Any) -> str:
     numbers = [getattr(item, name) for name in parameters(item)] if is_dataclass(item) else []
     shown = [f"{value:g}" for value in numbers if not isinstance(value, bool) and isinstance(value, (int, float))]
     return type(item).__name__ + (f"({', '.join(shown)})" if shown else "")
+
+
+def _frozen(weights: np.ndarray) -> str:
+    """`3 frozen tokens of weights 1 to 5`: how many there are, and how much they weigh, unless that is 1."""
+    words, low, high = counted(len(weights), "frozen token"), float(weights.min()), float(weights.max())
+    if low == high:
+        return words if low == 1 else f"{words} of weight {low:g}"
+    if len(weights) <= SHORT_MATRIX:
+        return f"{words} of weights {', '.join(f'{weight:g}' for weight in weights)}"
+    return f"{words} of weights {low:g} to {high:g}"
 
 
 def _positional(head: Any) -> bool:

@@ -31,6 +31,24 @@ def test_pictures_of_ensembles_joined_along_time():
     assert len([ax for ax in page.axes if ax.lines]) == 1
 
 
+def test_an_interrupted_ensemble_says_so():
+    """ "3 members", and no word of those that were asked for."""
+    assert heading(ms.plot_ensemble(made())).startswith("3 members, $n")
+    assert heading(ms.plot_ensemble(made().assign_attrs(status="interrupted"))).startswith(
+        "3 members (interrupted), $n"
+    )
+
+
+def test_names_of_observables_are_as_their_users_wrote_them():
+    """`x_y` was called "x y"."""
+    stats = made().rename(clusters="x_y")
+    stats = stats.assign({"in_$": stats.x_y})
+    stats["in_$"][0] = np.nan
+    page = ms.plot_ensemble(stats)
+    assert {ax.get_title(loc="left").split(",")[0] for ax in page.axes} >= {"x_y", r"in_\$"}
+    assert r"in_\$: 2 of 3 members have values" in heading(page)
+
+
 def test_members_that_stopped_are_counted_once(tmp_path):
     """Along time every cell was: "3 members, 6 members stopped early"."""
     early = made((2.0, 3.0), max_steps=1)
