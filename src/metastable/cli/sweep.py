@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
     from metastable.sweep import Estimate
+    from metastable.sweep.tasks import Task
 
 DEFAULT = "run"
 SHORT = 10.0
@@ -235,9 +236,10 @@ def plot(
         raise InvalidInputError(f"there is no result called {name!r}; there are: {', '.join(names)}")
     target = out if out is not None else folder / f"{name}.png"
     check_picture(target)
-    settled = ((task.attention(), task.tokens) for task in corner_lines(described))
-    shared = in_common(settled, but=[axis.name for axis in described.axes])
-    setting = "; ".join(part for part in (shared, _measured_with(described.observe.get(name, {}))) if part)
+    tasks = list(corner_lines(described))
+    shared = in_common(((task.attention(), task.tokens) for task in tasks), but=[axis.name for axis in described.axes])
+    measured = _measured_with(described.observe[name], name, tasks) if name in described.observe else ""
+    setting = "; ".join(part for part in (shared, _begun_with(described.start), measured) if part)
     page = phase.phase_figure(read_variable(dataset, name, folder), title=described.name, setting=setting, **settings)
     for path in style.save(page, target.with_suffix(""), (target.suffix[1:],)):
         typer.echo(str(path))
@@ -269,11 +271,33 @@ def plot_settings(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     return settings
 
 
-def _measured_with(table: Mapping[str, Any]) -> str:
-    """The arguments of an observable in words: `radius = 0.5 / sqrt(beta)`."""
+def _measured_with(table: Mapping[str, Any], name: str, tasks: Sequence[Task]) -> str:
+    """The arguments of an observable in words, `radius = 0.5 / sqrt(beta)`, and the lengths that it has at `tasks` where they say
+    none."""
+    from metastable.analysis.observe import for_model, lengths_of
     from metastable.figures.style import plain
+    from metastable.sweep.own import is_path
+    from metastable.sweep.tasks import observable
 
-    return ", ".join(plain(f"{name} = {value}") for name, value in table.items() if name != "kind")
+    words = {key: str(value) for key, value in table.items() if key != "kind"}
+    if not is_path(table["kind"]):
+        made = [for_model(observable(name, task.observe[name]), task.attention()) for task in tasks]
+        for length in (item for item in lengths_of(made[0]) if item not in table):
+            found = [lengths_of(item)[length] for item in made]
+            ends = dict.fromkeys(f"{number:.3g}" for number in (min(found), max(found)))
+            words[length] = f"{' to '.join(ends)} (default)"
+    return ", ".join(plain(f"{key} = {value}") for key, value in words.items())
+
+
+def _begun_with(start: str | Mapping[str, Any]) -> str:
+    """How members start in words, `start = mylab:ring`; "" where they are uniform, as usual."""
+    from metastable.figures.style import plain
+    from metastable.sweep.own import UNIFORM
+
+    if isinstance(start, str):
+        return "" if start == UNIFORM else plain(f"start = {start}")
+    parameters = ", ".join(f"{name} = {value}" for name, value in start.items() if name != "kind")
+    return plain(f"start = {start['kind']}({parameters})")
 
 
 def _say(line: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastable import _checks
+from metastable._words import counted
 from metastable.errors import InvalidInputError
 from metastable.figures.cells import cell_edges, is_log
 from metastable.figures.curves import BAND_MEANING
@@ -42,7 +43,12 @@ class Reduced:
     @property
     def of(self) -> str:
         """What is counted."""
-        return "member" if "members" in self.band else "draw"
+        return "member" if "member" in self.band else "draw"
+
+    @property
+    def every(self) -> str:
+        """`40 members`: how many a place has, with or without a value."""
+        return counted(self.total, self.of)
 
 
 def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
@@ -67,7 +73,7 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
                 count = left.sum(over)
                 mean = (mean.where(left > 0, 0.0) * left).sum(over, skipna=False) / count.where(count > 0)
                 low, high, left = low.mean(over), high.mean(over), count
-            return Reduced(mean, low, high, left, total, _band(BAND_MEANING, over))
+            return Reduced(mean, low, high, left, total, _band(counted(members, "member"), over))
         inner = [dim for dim in over if dim == "token"]
         spread = [dim for dim in over if dim not in inner]
         array = array.mean(inner, keep_attrs=True) if inner else array
@@ -76,13 +82,14 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
             return Reduced(array, array, array, count)
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
         low, high = (array.reduce(np.nanquantile, spread, q=level, keep_attrs=True) for level in (0.1, 0.9))
-        meaning = BAND_MEANING if "member" in spread else BAND_MEANING.replace("members", "draws")
         total = int(np.prod([array.sizes[dim] for dim in spread]))
-        return Reduced(array.mean(spread), low, high, count, total, _band(meaning, inner))
+        every = counted(total, "member" if "member" in spread else "draw")
+        return Reduced(array.mean(spread), low, high, count, total, _band(every, inner))
 
 
-def _band(meaning: str, averaged: list[str]) -> str:
-    """What a legend calls a band, and over what the mean was taken before."""
+def _band(every: str, averaged: list[str]) -> str:
+    """What a legend calls a band of `every` ("20 members"), and over what the mean was taken before."""
+    meaning = BAND_MEANING.replace("members", every)
     return f"{meaning},\nmean over {' and '.join(f'{dim}s' for dim in averaged)}" if averaged else meaning
 
 

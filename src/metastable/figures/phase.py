@@ -276,12 +276,12 @@ def phase_figure(
             f"{len(panels)} panels are too many to read; fix one of the axes {', '.join(plan.panels)} with at={{...}} (--at AXIS=VALUE)"
         )
     page, grid = _page(reduced, plan, len(panels))
-    name = label or str(array.name or "value").replace("_", " ")
+    name = label or style.plain(str(array.name or "value"))
     mesh = _draw_panels(grid, reduced, plan, panels, name, log, contours)
     if plan.y is None:
         _legend(page, grid[0, 0], plan, reduced)
     if mesh is not None:
-        page.colorbar(mesh, ax=grid, label=name, shrink=0.9, pad=0.02)
+        page.colorbar(mesh, ax=grid, label=_averaged(name, reduced), shrink=0.9, pad=0.02)
     told = [
         _title(title, chosen, at or {}),
         ", ".join(part for part in (only, setting) if part),
@@ -366,15 +366,18 @@ def _not_logarithmic(reduced: Reduced, plan: Arrangement) -> str:
     return "values that are not above 0 have no place on the logarithmic axis"
 
 
+def _averaged(name: str, reduced: Reduced) -> str:
+    """What the colours of a map are, and the mean of how many members."""
+    return f"{name}\nmean of {reduced.every}" if reduced.total > 1 else name
+
+
 def _thin(reduced: Reduced) -> list[str]:
     """Over how many members means are, where some have no value, and where infinite ones leave none."""
     there, known = reduced.count > 0, np.isfinite(reduced.mean)
     words = []
     if bool((there & (reduced.count < reduced.total)).any()):
         counts = reduced.count.values[there.values]
-        words.append(
-            f"means are over {_range(counts)} of {counted(reduced.total, reduced.of)}: the others have no value there"
-        )
+        words.append(f"means are over {_range(counts)} of {reduced.every}: the others have no value there")
     infinite = int((there & ~known).sum())
     if infinite:
         words.append(f"no mean in {infinite} of {counted(int(there.size), 'place')}: {reduced.of}s are infinite there")

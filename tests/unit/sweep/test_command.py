@@ -134,6 +134,37 @@ def test_plot_of_a_single_time(tmp_path):
     assert saved.call_args.args[0].get_suptitle() == "$t$ = 1, $n = 6$, $d = 2$; radius = 0.1"
 
 
+def heading(folder, *options):
+    """What stands above the picture that `metastable sweep plot` makes."""
+    with mock.patch("metastable.figures.style.save", return_value=[]) as saved:
+        call("plot", folder.name, *options, cwd=folder.parent)
+    return " ".join(saved.call_args.args[0].get_suptitle().split())
+
+
+@pytest.mark.parametrize(
+    ("start", "grid", "said"),
+    [
+        ("'uniform'", "beta = [4.0]", r"$n = 6$, $d = 2$, causal; radius = 0.25 (default)"),
+        (
+            "{kind = 'von_mises_fisher', concentration = 'beta'}",
+            "beta = [4.0]",
+            "; start = von_mises_fisher(concentration = beta);",
+        ),
+        (
+            "'tests.unit.sweep.toy:cap'",
+            "beta = [4.0, 100.0]",
+            "; start = tests.unit.sweep.toy:cap; radius = 0.05 to 0.25 (default)",
+        ),
+    ],
+)
+def test_the_heading_names_starts_and_default_lengths(tmp_path, start, grid, said):
+    """An own start was not named, nor a radius that nobody had given (pictures of ensembles have it)."""
+    text = f"tokens = 6\nmembers = 2\nseed = 0\nstart = {start}\n[model]\ndim = 2\n[grid]\n{grid}\n"
+    (tmp_path / "one.toml").write_text(f"{text}[run]\ntimes = [1.0, 2.0]\n[observe.clusters]\n")
+    call("one.toml", "--out", "one", "--workers", 0, "--calibrate", 0, cwd=tmp_path)
+    assert said in heading(tmp_path / "one")
+
+
 def test_plot(folder):
     assert call("plot", "small", cwd=folder).strip() == str((folder / "small" / "mean_cosine.png").relative_to(folder))
     assert (folder / "small" / "mean_cosine.png").stat().st_size > 5000

@@ -207,12 +207,29 @@ def test_a_band_of_statistics_averaged_over_draws_says_so(results):
     labels = xr.DataArray(["mean", "q10", "q90", "count"], dims="statistic")
     kept = xr.concat([mean, mean - 1.0, mean + 1.0, xr.full_like(mean, 20.0)], dim=labels)
     draws = xr.concat([kept, kept], dim="draw")
-    assert phase.reduce_members(kept).band == "10 % to 90 %\nof members"
-    assert phase.reduce_members(draws).band == "10 % to 90 %\nof members,\nmean over draws"
-    assert phase.reduce_members(xr.concat([results, results + 1.0], dim="draw")).band == "10 % to 90 %\nof members"
+    assert phase.reduce_members(kept).band == "10 % to 90 %\nof 20 members"
+    assert phase.reduce_members(draws).band == "10 % to 90 %\nof 20 members,\nmean over draws"
+    assert phase.reduce_members(xr.concat([results, results + 1.0], dim="draw")).band == "10 % to 90 %\nof 40 members"
     page = phase.phase_figure(draws, x="beta", kind="curves", at={"time": 0.9})
     words = [text.get_text() for text in page.legends[0].get_texts()]
-    assert "10 % to 90 %\nof members,\nmean over draws" in words
+    assert "10 % to 90 %\nof 20 members,\nmean over draws" in words
+
+
+def test_maps_say_over_how_many_members_they_average(results):
+    """Legends of curves did (of their bands), and maps have none."""
+    assert phase.phase_figure(results).axes[-1].get_ylabel() == "clusters\nmean of 20 members"
+    draws = xr.concat([results, results + 2.0], xr.DataArray([0, 1], dims="draw", name="draw"))
+    page = phase.phase_figure(draws, label="how many, in $d = 2$")
+    assert page.axes[-1].get_ylabel() == "how many, in $d = 2$\nmean of 40 members"
+    alone = results.isel(member=0)
+    assert phase.phase_figure(alone).axes[-1].get_ylabel() == "clusters"
+
+
+def test_names_of_observables_are_as_their_users_wrote_them(results):
+    """`x_y` became "x y", and dollar signs began formulas."""
+    for name, label in (("x_y", "x_y"), ("in_$", r"in_\$")):
+        page = phase.phase_figure(results.rename(name), x="beta", kind="curves", at={"time": 0.9})
+        assert page.axes[0].get_ylabel() == label
 
 
 def test_a_picture_says_how_many_members_stopped_early(results):
@@ -318,10 +335,10 @@ def test_bands_of_what_tokens_have_each_are_over_members():
     np.testing.assert_allclose(reduced.low, np.quantile(values.mean(2), 0.1, axis=1))
     np.testing.assert_allclose(reduced.high, np.quantile(values.mean(2), 0.9, axis=1))
     np.testing.assert_allclose(reduced.mean, values.mean((1, 2)))
-    assert reduced.band == "10 % to 90 %\nof members,\nmean over tokens"
+    assert reduced.band == "10 % to 90 %\nof 20 members,\nmean over tokens"
     alone = phase.reduce_members(array.isel(member=0))
     np.testing.assert_array_equal(alone.low, alone.high)
-    assert phase.reduce_members(array.rename(member="draw")).band == "10 % to 90 %\nof draws,\nmean over tokens"
+    assert phase.reduce_members(array.rename(member="draw")).band == "10 % to 90 %\nof 20 draws,\nmean over tokens"
 
 
 # ------------------------------------------------------------------------------------------------- axes in any order
@@ -452,7 +469,7 @@ def test_names_are_not_joined(results):
         assert np.round(line.get_xdata()).tolist() == [0.0, 1.0]
         ends = np.array([segment[:, 1] for segment in bars.get_segments()])
         np.testing.assert_allclose(ends, part.quantile([0.1, 0.9], "member").transpose("mask", "quantile"))
-    assert page.legends[0].get_texts()[-1].get_text() == "10 % to 90 %\nof members"
+    assert page.legends[0].get_texts()[-1].get_text() == "10 % to 90 %\nof 20 members"
 
 
 def test_long_headings_and_titles_are_broken_between_words(results):

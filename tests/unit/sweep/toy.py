@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from metastable import sphere
 from metastable.sweep import Sweep, Task
 
 
@@ -24,6 +25,11 @@ def execute(task: Task) -> xr.Dataset:
         },
         coords={"member": np.arange(task.members), "time": list(task.times)},
     )
+
+
+def cap(generator: np.random.Generator, tokens: int, dim: int) -> np.ndarray:
+    """Starts within 0.3 rad of the first axis."""
+    return sphere.cap(tokens, np.eye(dim)[0], 0.3, generator)
 
 
 def slow(task: Task) -> xr.Dataset:
