@@ -83,8 +83,9 @@ def ensemble(
     `evaluations`, `member_digest` (which tells `save_ensemble` whether it was changed), and the coordinate
     `member_seed`. An observable says in its attributes what was measured (`observable`) and with which `radius` and `delta`; where each
     member has a model of its own that sets them, they are variables (`clusters_radius`).
-    A function of your own that raises (`OwnFunctionError`) fails its member; where all members fail, or the first 32 do, the call.
-    A member that fails is NaN from where it failed, says so in `status`, and stops nobody else: there is a warning, and
+    A function of your own that raises (`OwnFunctionError`) fails its member, and all observables of that member are NaN, not only
+    that one; return NaN where yours has no value, and the others keep theirs. Where all members fail, or the first 32 do, the call
+    does. A member that stops early is NaN from there on. Either says so in `status`, and stops nobody else: there is a warning, and
     `attrs["status"]` is "incomplete" (`attrs["failure"]` says what the first of your functions raised that did).
     Ctrl-C returns the members that were finished, with a warning and "interrupted" there (once more while they are being measured:
     those that were measured).
