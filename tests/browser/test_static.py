@@ -7,9 +7,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
@@ -244,6 +246,148 @@ def test_a_run_of_many_dimensions_and_chosen_times_as_one_page(open_page: Open, 
     page.keyboard.press("End")
     expect(page.locator(".now").first).to_have_text("t = 4")
     expect(page.locator("#attention")).to_be_hidden()
+
+
+RECORDER = """(() => {
+  globalThis.drawn = { texts: [], strokes: [] };
+  const proto = CanvasRenderingContext2D.prototype, of = Object.getOwnPropertyDescriptors(proto);
+  const where = ({ canvas }) => {
+    const figure = canvas.closest("figure");
+    return figure ? figure.id + (canvas.matches(".over") ? " over" : "") : "painting";
+  };
+  const wrap = (name, also) => {
+    proto[name] = function (...given) { also(this, given); return of[name].value.apply(this, given); };
+  };
+  wrap("clearRect", (ctx) => {
+    for (const kind of ["texts", "strokes"]) drawn[kind] = drawn[kind].filter(({ id }) => id !== where(ctx));
+  });
+  wrap("fillText", (ctx, [text, x, y]) => {
+    drawn.texts.push({ id: where(ctx), text, x, y, half: ctx.measureText(text).width / 2 });
+  });
+  wrap("beginPath", (ctx) => { ctx.legs = []; });
+  wrap("moveTo", (ctx, [x, y]) => { ctx.at = [x, y]; });
+  wrap("lineTo", (ctx, [x, y]) => { if (ctx.at) (ctx.legs ??= []).push([ctx.at, [x, y]]); ctx.at = [x, y]; });
+  wrap("stroke", (ctx) => {
+    const id = where(ctx), dotted = ctx.getLineDash().length > 0;
+    for (const [a, b] of ctx.legs ?? [])
+      drawn.strokes.push({ id, dotted, a, wide: Math.abs(b[0] - a[0]), high: Math.abs(b[1] - a[1]) });
+  });
+})()"""
+"""What the charts of a page draw, by the figure that they are in ("painting": world lines, which are painted beside their place)."""
+
+
+def to_moment(page: Page, at: float) -> None:
+    page.locator("#scrub").evaluate("(node, at) => { node.value = at; node.dispatchEvent(new Event('input')); }", at)
+
+
+def attention_at(page: Page, frame: int) -> Any:
+    """The picture of the attention matrix of a frame, as numbers."""
+    expect(page.locator(f"#attention[data-frame='{frame}']")).to_be_attached()
+    pixels = "(c) => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
+    return np.array(page.locator("#attention canvas").evaluate(pixels), dtype=float)
+
+
+def test_a_schedule_shows_the_model_of_the_moment(open_page: Open, tmp_path: Path) -> None:
+    """Before, all of it was shown as the last model."""
+    early, late = (
+        ms.Attention(dim=3, beta=4.0),
+        ms.Attention(dim=3, beta=25.0, value=-np.eye(3), frozen=ms.Frozen(ms.sphere.uniform(3, dim=3, seed=5))),
+    )
+    start, lengths = ms.sphere.uniform(30, dim=3, seed=2), {"delta": 0.8, "radius": 0.1}
+    ms.simulate(ms.Schedule([(0.0, early), (11.0, late)]), start, until=12.0).to_html(tmp_path / "both.html", **lengths)
+    for name, model in (("early", early), ("late", late)):
+        ms.simulate(model, start, until=12.0).to_html(tmp_path / f"{name}.html", **lengths)
+    alone = {}
+    for name in ("early", "late"):
+        page = open_page(f"file://{tmp_path}/{name}.html")
+        to_moment(page, 0.5)
+        alone[name] = attention_at(page, 180)
+    assert np.abs(alone["early"] - alone["late"]).mean() > 5
+    page.context.add_init_script(RECORDER)
+    page = open_page(f"file://{tmp_path}/both.html")
+    to_moment(page, 0.5)
+    expect(page.locator(".what").first).to_have_text(
+        "n = 30 · d = 3 · β = 4 · causal · V = I · none frozen · model 1 of 2"
+    )
+    shown = attention_at(page, 180)
+    assert np.abs(shown - alone["early"]).mean() < 0.5  # the run itself, up to the joint
+    eigenvalue = "() => drawn.texts.find(({ id, text }) => id === 'spectrum' && text.startsWith('λ'))?.text"
+    page.wait_for_function(f"({eigenvalue})() === 'λ max = 1'")
+    to_moment(page, 0.95)
+    expect(page.locator(".what").first).to_have_text(
+        "n = 30 · d = 3 · β = 25 · causal · V = -I · 3 frozen tokens · model 2 of 2"
+    )
+    page.wait_for_function(f"({eigenvalue})() === 'λ max = -1'")
+    expect(page.locator("#legend-joint")).to_be_visible()
+    joints = "() => drawn.strokes.filter(({ id, wide, high }) => id === 'clusters' && !wide && high > 50).map(({ a }) => a[0])"
+    box = page.locator("#clusters canvas").first.bounding_box()
+    assert box is not None
+    across = [(x - 30) / (box["width"] - 38) for x in page.evaluate(joints)]
+    assert any(abs(place - 11 / 12) < 1e-3 for place in across)
+
+
+def test_the_attention_of_a_model_that_the_page_cannot_draw_is_no_other(open_page: Open, tmp_path: Path) -> None:
+    plain = ms.Attention(dim=2, beta=9.0)
+    run = ms.simulate(
+        ms.Schedule([(0.0, plain), (1.0, plain.replace(masses=np.arange(1.0, 9.0)))]),
+        ms.sphere.uniform(8, dim=2, seed=0),
+        until=2.0,
+    )
+    run.to_html(tmp_path / "run.html")
+    page = open_page(f"file://{tmp_path}/run.html")
+    to_moment(page, 0.25)
+    assert attention_at(page, 90).any()
+    to_moment(page, 0.75)
+    expect(page.locator("#attention .key")).to_have_text("not on this page")
+    expect(page.locator("#attention[data-frame]")).to_have_count(0)
+
+
+def test_saved_states_are_held(open_page: Open, tmp_path: Path) -> None:
+    """Before, tokens went along chords from one state to the next, and curves were slanted over whole decades."""
+    model, times = ms.Attention(dim=2, beta=20.0, mask=ms.Window(4)), [20.0, 40.0]
+    run = ms.simulate(model, ms.sphere.uniform(12, dim=2, seed=2), times=times)
+    run.to_html(tmp_path / "run.html")
+    states = [run.start, *run.states]
+    counts = [int(ms.cluster_labels(x, radius=0.5 * 20**-0.5).max()) + 1 for x in states]
+    assert len(set(counts)) > 1
+    open_page("about:blank", done=False).context.add_init_script(RECORDER)
+    page = open_page(f"file://{tmp_path}/run.html")
+    stage, pictures = page.locator("#stages canvas").first, []
+    for at, moment in ((0.02, 0), (0.3, 0), (0.48, 0), (0.52, 1), (0.9, 1), (1.0, 2)):
+        to_moment(page, at)
+        expect(page.locator(".now").first).to_have_text(f"t = {[0, *times][moment]:g}")
+        expect(page.locator(".count").first).to_have_text(re.compile(rf"^{counts[moment]} cluster"))
+        pictures.append(stage.evaluate("(canvas) => canvas.toDataURL()"))
+    assert pictures[0] == pictures[1] == pictures[2] != pictures[3] == pictures[4]
+    slanted = "() => drawn.strokes.filter(({ id, wide, high }) => ['clusters', 'capture'].includes(id) && wide && high).length"
+    assert page.evaluate(slanted) == 0
+    box = page.locator("#lines canvas").first.bounding_box()
+    assert box is not None
+    least = 0.06 * (box["height"] - 26) / (2 * np.pi)
+    far = "(least) => drawn.strokes.filter(({ id, wide, high }) => id === 'painting' && wide > 20 && high > least)"
+    joins = page.evaluate(far, least)
+    assert joins
+    assert all(line["dotted"] for line in joins)
+
+
+def test_numbers_of_the_axis_of_time_have_room(open_page: Open, tmp_path: Path) -> None:
+    """Before, six decades behind many steps lay on top of one another."""
+    run = ms.simulate(ms.Attention(dim=2, beta=12.0), ms.sphere.uniform(30, dim=2, seed=2), until=10.0)
+    run.extend(times=[50.0, 1e3, 1e6]).to_html(tmp_path / "run.html")
+    open_page("about:blank", done=False).context.add_init_script(RECORDER)
+    page = open_page(f"file://{tmp_path}/run.html")
+    page.keyboard.press("End")
+    expect(page.locator(".now").first).to_have_text("t = 10⁶")
+    page.wait_for_timeout(300)
+    drawn: Any = page.evaluate("drawn.texts")
+    for chart in ("painting", "clusters", "capture"):
+        low = max(text["y"] for text in drawn if text["id"] == chart)
+        labels = sorted(
+            {(text["x"], text["half"], text["text"]) for text in drawn if text["id"] == chart and text["y"] == low}
+        )
+        assert len(labels) > 3
+        assert labels[-1][2] == "10⁶"
+        assert all(a[0] + a[1] < b[0] - b[1] for a, b in pairwise(labels))
 
 
 def test_the_browser_computes_while_the_engine_is_compiled(context: BrowserContext, server: Server) -> None:

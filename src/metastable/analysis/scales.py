@@ -9,6 +9,7 @@ early in a run, it has more clusters than the distances at that moment have.)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from metastable import _checks
@@ -49,13 +50,22 @@ def cluster_radius_of_run(run: Any) -> float:
     """`cluster_radius` of the model of a run; of its models, where all agree, or where the run ends with the model that it began with
     (a change for a while, such as `metastable.control.schedule` makes). Elsewhere no one length fits the whole run.
     """
+    return _length_of_run(run, cluster_radius, "radius", "radii of clusters")
+
+
+def center_separation_of_run(run: Any) -> float:
+    """`center_separation` of a run, where it has one, as `cluster_radius_of_run`."""
+    return _length_of_run(run, center_separation, "delta", "separations of centers")
+
+
+def _length_of_run(run: Any, length: Callable[[Attention], float], argument: str, lengths: str) -> float:
     models = getattr(run, "models", (run.model,))
     if models[0] == models[-1]:
-        return cluster_radius(models[0])
-    found = sorted({cluster_radius(model) for model in models})
+        return length(models[0])
+    found = sorted({length(model) for model in models})
     if len(found) > 1:
         raise InvalidInputError(
-            f"the models of this run have different beta, and so different radii of clusters, {found[0]:.3g} to {found[-1]:.3g}; say "
-            f"which one counts for the whole run, for example radius={found[0]:.3g}"
+            f"the models of this run have different beta, and so different {lengths}, {found[0]:.3g} to {found[-1]:.3g}; say "
+            f"which one counts for the whole run, for example {argument}={found[0]:.3g}"
         )
     return found[0]

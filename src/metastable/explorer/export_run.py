@@ -8,7 +8,8 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,11 @@ import numpy as np
 
 from metastable import __version__, _checks, stores
 from metastable._checks import FloatArray
-from metastable.analysis import center_separation, cluster_radius
+from metastable._words import counted
+from metastable.analysis.scales import center_separation_of_run, cluster_radius_of_run
 from metastable.errors import InvalidInputError
-from metastable.explorer import export_frames, job, limits, measure, outcome
+from metastable.explorer import export_frames, export_models, job, limits, measure, outcome
+from metastable.explorer.export_models import Stretch
 from metastable.explorer.export_site import script
 from metastable.explorer.files import static_files
 from metastable.model import Attention
@@ -32,19 +35,17 @@ LONG = 1000.0
 MOST_TOKENS = 2**16 - 1
 MOST_NUMBERS = 2 * 10**7
 """Frames times tokens: some twenty megabytes of page."""
-LARGEST_MODEL = 200_000
-"""Characters of a model that travels with the page, so that the attention chart can be drawn."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A run as `measure` and `outcome` look at settings: the attributes of a `Setting` that they read."""
+    """A run as `measure` and `outcome` look at settings: the attributes of a `Setting` that they read. Its `model` is the last one."""
 
     model: Attention
     positions: FloatArray
     separation: float
     cluster_radius: float
-    projection: str = "auto"
+    projection: str
 
     @property
     def start(self) -> Any:
@@ -82,16 +83,18 @@ def write(
     if not run.end > 0:
         raise InvalidInputError("this run has only its start; a page needs a run that moves")
     log = run.end > LONG if log is None else _checks.flag(log, "log")
-    model = run.model_at(run.end)
-    shown = Shown(
-        model,
-        np.asarray(run.start),
-        center_separation(model) if delta is None else _checks.number(delta, "delta", 0.0, np.pi, strict=True),
-        cluster_radius(model) if radius is None else _checks.number(radius, "radius", 0.0, np.pi, strict=True),
-    )
     times, states = _moments(run, frames, log)
-    recording = export_frames.recording(_begin(shown, times), _messages(shown, run, times, states))
-    page = _page(shown, run, recording, {"until": float(times[-1]), "log": bool(log)}, str(title), str(text))
+    models = export_models.stretches(run, times)
+    shown = Shown(
+        models[-1].model,
+        np.asarray(run.start),
+        center_separation_of_run(run) if delta is None else _checks.number(delta, "delta", 0.0, np.pi, strict=True),
+        cluster_radius_of_run(run) if radius is None else _checks.number(radius, "radius", 0.0, np.pi, strict=True),
+        "auto" if len(models) == 1 else "principal",  # several models lead to several spaces
+    )
+    player = Player(run, shown, models, times, states)
+    recording = export_frames.recording(player.begin(), player.messages())
+    page = _page(player, recording, {"until": float(times[-1]), "log": bool(log)}, str(title), str(text))
     stores.write_file(target, page.encode())
 
 
@@ -110,45 +113,88 @@ def _moments(run: Run, frames: int, log: bool) -> tuple[FloatArray, FloatArray]:
     return times[kept], states[kept]
 
 
-def _begin(shown: Shown, times: FloatArray) -> dict[str, Any]:
-    dim = shown.model.dim
-    return {
-        "times": times.tolist(),
-        "tokens": len(shown.positions),
-        "dim": dim,
-        "components": min(dim, 3),
-        "delta": shown.separation,
-        "radius": shown.cluster_radius,
-    }
+@dataclass(frozen=True)
+class Player:
+    """A run on its page: how it is looked at (`Shown`), its moments, and the models that hold at them."""
 
+    run: Run
+    shown: Any
+    models: list[Stretch]
+    times: FloatArray
+    states: FloatArray
 
-def _messages(shown: Any, run: Run, times: FloatArray, states: FloatArray) -> Iterator[dict[str, Any] | bytes]:
-    """What the explorer's server would say about the run (`job`)."""
-    tag = {"panel": 0, "run": 0}
-    renyi, strong = measure.centers(shown)
-    yield {"type": "facts", **outcome.facts(shown, times, renyi, strong)}
-    view = measure.view_of(shown, states)
-    assert view is not None
-    anchors = None if shown.model.frozen is None else view(shown.model.frozen.tokens).tolist()
-    yield {"type": "view", "name": view.name, "frozen": anchors, **outcome.leading_shape(shown.model, view)}
-    yield from job.positions(states, view, tag, 0)
-    leaders = measure.leaders(states, shown.cluster_radius)
-    yield from job.leader_frames(leaders, tag)
-    merges = outcome.merges(shown, states, times)
-    yield {"type": "curves", **outcome.curves(shown, states, leaders, renyi, strong), "merges": merges}
-    ending = outcome.ending(shown, run, states, times, leaders)
-    yield {"type": "end", "frames": len(states), **ending, "seconds": None, "changed": None}
+    @property
+    def held(self) -> bool:
+        """True where nobody knows what was between the moments: each is held until the next."""
+        return self.run.dense is None
 
+    @cached_property
+    def view(self) -> measure.View:
+        view = measure.view_of(self.shown, self.states)
+        assert view is not None
+        return view
 
-def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: str, text: str) -> str:
-    """The page with everything inside."""
-    table = shown.model.for_tokens(len(shown.positions)).to_dict()
-    drawable = shown.model.dim <= 3 and len(json.dumps(table)) <= LARGEST_MODEL
-    if not drawable:  # enough to say what it is
-        table = {
-            name: item for name, item in table.items() if name in ("dim", "beta", "mask", "weights", "norm", "noise")
+    @cached_property
+    def pieces(self) -> list[dict[str, Any]]:
+        return export_models.pieces(self.models, self.view, len(self.shown.positions), self._source())
+
+    def begin(self) -> dict[str, Any]:
+        dim = self.shown.model.dim
+        return {
+            "times": self.times.tolist(),
+            "held": self.held,
+            "tokens": len(self.shown.positions),
+            "dim": dim,
+            "components": min(dim, 3),
+            "delta": self.shown.separation,
+            "radius": self.shown.cluster_radius,
         }
-    setting = {"model": {"beta": shown.beta, **table}, "start": {"tokens": len(shown.positions)}}
+
+    def messages(self) -> Iterator[dict[str, Any] | bytes]:
+        """What the explorer's server would say about the run (`job`), and of several models what is true of each."""
+        shown, times, states = self.shown, self.times, self.states
+        tag = {"panel": 0, "run": 0}
+        renyi, strong = measure.centers(shown)
+        facts = outcome.facts(shown, times, renyi, strong)
+        yield {"type": "facts", **facts, "law": facts["law"] if len(self.models) == 1 else None}
+        yield {"type": "view", "name": self.view.name, "pieces": self.pieces}
+        yield from job.positions(states, self.view, tag, 0)
+        leaders = measure.leaders(states, shown.cluster_radius)
+        yield from job.leader_frames(leaders, tag)
+        curves = outcome.curves(shown, states, leaders, renyi, strong)
+        energy = curves["energy"] if len(self.models) == 1 else self._energy()
+        yield {"type": "curves", **curves, "energy": energy, "merges": self._merges()}
+        ending = outcome.ending(shown, self.run, states, times, leaders)
+        yield {"type": "end", "frames": len(states), **ending, "seconds": None, "changed": None}
+
+    def _source(self) -> list[str]:
+        """What the page says of the saved states that are its moments; nothing where there is dense output."""
+        if not self.held:
+            return []
+        there = len(self.run.times) + int(self.run.times[0] > 0)
+        return [
+            f"{len(self.times)} of {there} saved states" if len(self.times) < there else counted(there, "saved state")
+        ]
+
+    def _energy(self) -> list[float | None] | None:
+        """The energy of the model that holds at each moment; None where it has none, or no model has."""
+        number, found = export_models.numbers_at(self.models, self.times), []
+        for index, item in enumerate(self.models):
+            states = self.states[number == index]
+            energy = measure.energy(replace(self.shown, model=item.model), states) if len(states) else []
+            found += [None] * len(states) if energy is None else energy
+        return found if any(value is not None for value in found) else None
+
+    def _merges(self) -> list[dict[str, Any]]:
+        if any(item.model.noise > 0 for item in self.models):
+            return []
+        return outcome.merges(self.shown, self.states, self.times)
+
+
+def _page(player: Player, recording: str, clock: dict[str, Any], title: str, text: str) -> str:
+    """The page with everything inside."""
+    run, shown = player.run, player.shown
+    setting = {"model": {"dim": shown.model.dim, "beta": shown.beta}, "start": {"tokens": len(shown.positions)}}
     state = {"panels": [setting], "clock": clock}
     words = ". ".join(part.rstrip(".") for part in (title, text) if part) + ("." if title or text else "")
     preset = {"name": NAME, "group": "", "title": title or "A run", "text": words, "state": state}
@@ -156,7 +202,7 @@ def _page(shown: Shown, run: Run, recording: str, clock: dict[str, Any], title: 
     more = {"presets": {"first": NAME, "items": [preset]}, "where": where}
     source = script([{"name": NAME, "panel": 0, "setting": setting, "clock": clock}], player=True, **more)
     files = {name: body.decode() for name, (body, _) in static_files().items()}
-    classes = "player" if drawable else "player no-attention"
+    classes = "player no-attention" if player.pieces[0]["model"] is None else "player"
     icon = base64.b64encode(files["favicon.svg"].encode()).decode()
     recorded = f"globalThis.METASTABLE_RECORDED = {json.dumps({NAME: [recording]})};\n"
     page = files["index.html"]

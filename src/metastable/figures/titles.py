@@ -28,6 +28,8 @@ USUAL = {
     "bias": "no bias",
 }
 """What is not said of a model that has it, unless another model of the run has not."""
+GREEK = {"beta": "β", "sigma": "σ"}
+"""Letters of formulas."""
 SHORT_MATRIX = 3
 """Size up to which a diagonal, or the weights of frozen tokens, are written out."""
 PER_INCH = 13.0
@@ -61,6 +63,27 @@ def without_formulas(text: str) -> str:
     """A title for those who typeset no formulas: "beta = 9" for `$\\beta = 9$`."""
     text = text.replace(r"\to", "→").replace(r"\$", "\0").replace("$", "").replace("\0", "$")
     return re.sub(r"\\([A-Za-z]+)", r"\1", text)
+
+
+def in_letters(text: str) -> str:
+    """The same in the letters of formulas: "β = 9"."""
+    for name, letter in GREEK.items():
+        text = text.replace(f"\\{name}", letter)
+    return without_formulas(text)
+
+
+def words_of_each(models: Sequence[Any], tokens: int) -> list[list[str]]:
+    """The parts of a title for each of several models: also what is usual, where another one of them is not."""
+    facts = [_all_facts(model) for model in models]
+    said = {
+        name
+        for name in dict.fromkeys(name for found in facts for name in found)
+        if any(found.get(name, USUAL.get(name)) != USUAL.get(name) for found in facts)
+    }
+    return [
+        [f"$n = {tokens}$", f"$d = {model.dim}$", *(text for name, text in found.items() if name in said)]
+        for model, found in zip(models, facts)
+    ]
 
 
 def words_of(models: Sequence[Any], tokens: int) -> list[str]:
@@ -115,6 +138,11 @@ def _beta_range(models: Sequence[Any]) -> str:
 
 def _facts(model: Any) -> dict[str, str]:
     """What sets an `Attention` apart, by field: the inverse temperature, the mask, and all that is not usual."""
+    return {name: text for name, text in _all_facts(model).items() if text != USUAL.get(name)}
+
+
+def _all_facts(model: Any) -> dict[str, str]:
+    """What there is to say of an `Attention`, by field; of several heads nothing about their matrices."""
     heads = model.all_heads
     facts: dict[str, str] = {}
     if len(heads) == 1:
@@ -136,7 +164,7 @@ def _facts(model: Any) -> dict[str, str]:
     if model.masses is not None and np.ptp(model.masses) == 0:
         facts["masses"] = f"masses {model.masses[0]:g}"
     facts["bias"] = USUAL["bias"] if model.bias is None else _variant(model.bias)
-    return {name: text for name, text in facts.items() if text != USUAL.get(name)}
+    return facts
 
 
 def _variant(item: Any) -> str:

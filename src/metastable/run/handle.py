@@ -244,13 +244,17 @@ class Run(Handle):
     def to_html(self, path: str | os.PathLike[str], **options: Any) -> None:
         """The run as one page that plays it: a file for a browser, a mail or a web host, which needs nothing else and no network.
 
+        Of several models (a `Schedule`, layers) heading, attention, spectrum, energy and frozen tokens are those of the moment that is
+        shown. A run without dense output (chosen `times`, layers, noise) is shown at its saved states, each held until the next.
+
         Parameters
         ----------
         path : where the page is written, "run.html".
         title, text : what stands above the picture.
-        frames : moments that are shown, 361 unless said; runs that kept chosen times have no more than those.
+        frames : moments that are shown, 361 unless said; runs without dense output have no more than their saved states.
         log : logarithmic time; None for runs beyond t = 1000.
-        delta, radius : how far apart Renyi centers and how near tokens of one cluster are; None for 4 and 0.5 beta^(-1/2).
+        delta, radius : how far apart Renyi centers and how near tokens of one cluster are; None for 4 and 0.5 beta^(-1/2). A run of
+            several models with different beta needs them, as `metastable.merge_tree` does.
 
         >>> import metastable as ms
         >>> run = ms.simulate(ms.Attention(dim=2, beta=9.0), ms.sphere.uniform(8, dim=2, seed=0), until=5.0)

@@ -182,7 +182,7 @@ def test_runs_that_make_no_page_say_why(tmp_path: Path) -> None:
 )
 def test_every_kind_of_run_becomes_a_page(run: Any, tmp_path: Path) -> None:
     made = run()
-    made.to_html(tmp_path / "run.html", frames=20)
+    made.to_html(tmp_path / "run.html", frames=20, delta=1.0, radius=0.1)
     page = (tmp_path / "run.html").read_text()
     text = page.split('METASTABLE_RECORDED = {"run": ["')[1].split('"')[0]
     found = decoded(text.replace("<\\/", "</"))
@@ -191,6 +191,131 @@ def test_every_kind_of_run_becomes_a_page(run: Any, tmp_path: Path) -> None:
     assert found["frames"] == len(found["messages"]["begin"]["times"]) <= 20
     np.testing.assert_allclose(found["positions"][-1], made.final, atol=2e-5)
     np.testing.assert_allclose(found["positions"][0], made.start, atol=2e-5)
+
+
+def told(run: Any, folder: Path, **options: Any) -> dict[str, Any]:
+    """The messages of the page of a run."""
+    run.to_html(folder / "run.html", **options)
+    text = (folder / "run.html").read_text().split('METASTABLE_RECORDED = {"run": ["')[1].split('"')[0]
+    return decoded(text.replace("<\\/", "</"))["messages"]
+
+
+def sphere_model(beta: float, **fields: Any) -> ms.Attention:
+    return ms.Attention(dim=3, beta=beta, **fields)
+
+
+ON_SPHERE = ms.sphere.uniform(30, dim=3, seed=2)
+ANCHORS = ms.sphere.uniform(3, dim=3, seed=5)
+LENGTHS = {"delta": 0.8, "radius": 0.1}
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        ms.Schedule([(0.0, sphere_model(4.0)), (11.0, sphere_model(25.0))]),
+        [sphere_model(4.0)] * 11 + [sphere_model(25.0)],
+    ],
+)
+def test_a_page_has_all_models_of_its_run(models: Any, tmp_path: Path) -> None:
+    """It had the last one, from the start on: the first eleven twelfths of this run are beta = 4."""
+    run = ms.simulate(models, ON_SPHERE, until=12.0 if isinstance(models, ms.Schedule) else None)
+    messages = told(run, tmp_path, **LENGTHS)
+    first, second = messages["view"]["pieces"]
+    assert (first["from"], second["from"]) == (0.0, 11.0)
+    assert (first["model"]["beta"], second["model"]["beta"]) == (4.0, 25.0)
+    assert first["heading"].startswith("n = 30 · d = 3 · β = 4 · causal · model 1 of 2")
+    assert second["heading"].startswith("n = 30 · d = 3 · β = 25 · causal · model 2 of 2")
+    assert messages["facts"]["law"] is None  # the law of one beta is not that of the run
+
+
+def test_frozen_tokens_and_spectra_are_those_of_their_time(tmp_path: Path) -> None:
+    late = sphere_model(4.0, value=-np.eye(3), frozen=ms.Frozen(ANCHORS))
+    run = ms.simulate(ms.Schedule([(0.0, sphere_model(4.0)), (11.0, late)]), ON_SPHERE, until=12.0)
+    first, second = told(run, tmp_path)["view"]["pieces"]
+    assert first["frozen"] is None
+    np.testing.assert_allclose(second["frozen"], ANCHORS)
+    assert (first["total"], second["total"]) == ([[1.0, 0.0]] * 3, [[-1.0, 0.0]] * 3)
+    assert (first["eigenvalue"], second["eigenvalue"]) == ([1.0, 0.0], [-1.0, 0.0])
+    assert "V = I · none frozen" in first["heading"]
+    assert "V = -I · 3 frozen tokens" in second["heading"]
+
+
+def test_the_energy_is_that_of_the_model_at_the_time(tmp_path: Path) -> None:
+    """Under the causal mask tokens climb none."""
+    full = sphere_model(4.0, mask=ms.Full())
+    run = ms.simulate(ms.Schedule([(0.0, sphere_model(4.0)), (1.0, full)]), ON_SPHERE, until=2.0)
+    messages = told(run, tmp_path, frames=5)
+    energy = messages["curves"]["energy"]
+    top = ms.analysis.attention_energy(full, np.repeat(ON_SPHERE[:1], 30, axis=0))
+    assert energy[:2] == [None, None]
+    np.testing.assert_allclose(
+        energy[2:], [ms.analysis.attention_energy(full, run.at(t)) / top for t in (1.0, 1.5, 2.0)]
+    )
+
+
+def test_models_that_are_equal_are_one(tmp_path: Path) -> None:
+    run = ms.simulate([sphere_model(4.0)] * 3 + [sphere_model(4.0, mask=ms.Full())] * 2, ON_SPHERE)
+    assert [piece["from"] for piece in told(run, tmp_path)["view"]["pieces"]] == [0.0, 3.0]
+
+
+def test_no_default_length_fits_models_of_different_beta(tmp_path: Path) -> None:
+    """The page took those of the last one for all of the run, where `merge_tree` refuses."""
+    run = ms.simulate(ms.Schedule([(0.0, sphere_model(4.0)), (1.0, sphere_model(25.0))]), ON_SPHERE, until=2.0)
+    with pytest.raises(InvalidInputError, match=r"different separations of centers, 0.8 to 2; .* delta=0.8"):
+        run.to_html(tmp_path / "run.html", radius=0.1)
+    with pytest.raises(InvalidInputError, match=r"different radii of clusters, 0.1 to 0.25; .* radius=0.1"):
+        run.to_html(tmp_path / "run.html", delta=0.8)
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_without_dense_output_are_held(tmp_path: Path) -> None:
+    dense = ms.simulate(RUN, ms.sphere.uniform(6, dim=2, seed=0), until=10.0)
+    chosen = ms.simulate(RUN, ms.sphere.uniform(6, dim=2, seed=0), times=[20.0, 40.0])
+    assert not told(dense, tmp_path)["begin"]["held"]
+    assert told(dense, tmp_path)["view"]["pieces"][0]["heading"] == "n = 6 · d = 2 · β = 9 · causal"
+    messages = told(chosen, tmp_path)
+    assert messages["begin"]["held"]
+    assert messages["begin"]["times"] == [0.0, 20.0, 40.0]
+    assert messages["view"]["pieces"][0]["heading"].endswith(" · 3 saved states")
+    further = dense.extend(times=[50.0, 1e3])
+    assert told(further, tmp_path)["begin"]["held"]
+    assert told(further, tmp_path, frames=5)["view"]["pieces"][0]["heading"].endswith(
+        f" · 5 of {len(further.times)} saved states"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"query": np.diag([1.0, 2.0])}, "own Q, K"),
+        ({"value": [[0.0, 1.0], [2.0, 0.0]]}, "own V"),
+        ({"masses": [1.0, 2.0, 1.0, 1.0, 1.0, 1.0]}, "unequal masses"),
+        ({"bias": ms.ALiBi(0.1)}, "ALiBi(0.1)"),
+        (
+            {"feedforward": ms.FeedForward(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), "relu")},
+            "feed-forward layer",
+        ),
+        ({"mask": ms.Causal(include_self=False)}, "causal without self"),
+        ({"mask": ms.Window(4)}, "window(4)"),
+        ({"norm": ms.MixLN(4.0)}, "MixLN(4)"),
+    ],
+)
+def test_headings_say_what_titles_say(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    run = ms.simulate(RUN.replace(**fields), ms.sphere.uniform(6, dim=2, seed=0), until=1.0)
+    assert words in told(run, tmp_path, frames=3)["view"]["pieces"][0]["heading"].split(" · ")
+
+
+def test_attention_is_drawn_whatever_it_does_not_depend_on(tmp_path: Path) -> None:
+    """The browser has no feed-forward layers, and left the chart of such a run empty."""
+    layer = ms.FeedForward(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), "relu")
+    run = ms.simulate(RUN.replace(feedforward=layer, norm=ms.PreLN()), ms.sphere.uniform(6, dim=2, seed=0), until=1.0)
+    (piece,) = told(run, tmp_path, frames=3)["view"]["pieces"]
+    assert piece["model"] == {"dim": 2, "beta": 9.0}
+    heads = (ms.Head(beta=3.0), ms.Head(beta=9.0, value=[[1.0, 2.0]], output=[[1.0], [0.0]]))
+    run = ms.simulate(ms.Attention(dim=2, heads=heads), ms.sphere.uniform(6, dim=2, seed=0), until=1.0)
+    (piece,) = told(run, tmp_path, frames=3)["view"]["pieces"]
+    assert piece["model"]["heads"] == [{"beta": 3.0}, {"beta": 9.0}]
+    assert piece["heads"] == 2
 
 
 def test_the_command_line_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

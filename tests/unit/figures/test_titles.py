@@ -83,6 +83,22 @@ def test_what_is_not_usual_is_named(fields, words):
     assert titles.describe(attention(4.0), 6) == r"$n = 6$, $d = 2$, $\beta = 4$, causal"
 
 
+def test_each_of_several_models_says_what_sets_it_apart():
+    """Also what is usual, where the other is not; nothing about matrices of many heads."""
+    plain, other = attention(4.0), attention(4.0, value=-np.eye(2), frozen=ms.Frozen(START[:1]))
+    first, second = titles.words_of_each([plain, other], 6)
+    assert first == ["$n = 6$", "$d = 2$", r"$\beta = 4$", "causal", "$V = I$", "none frozen"]
+    assert second == ["$n = 6$", "$d = 2$", r"$\beta = 4$", "causal", "$V = -I$", "1 frozen token"]
+    assert titles.words_of_each([plain], 6) == [titles.words_of([plain], 6)]
+    heads = ms.Attention(dim=2, heads=(ms.Head(beta=3.0), ms.Head(beta=9.0)))
+    assert titles.words_of_each([other, heads], 6)[1][2:] == ["2 heads", "causal", "none frozen"]
+
+
+def test_formulas_have_letters_where_nobody_typesets_them():
+    words = titles.describe(attention(4.0, value=-np.eye(2), noise=0.5), 6)
+    assert titles.in_letters(words) == "n = 6, d = 2, β = 4, causal, σ = 0.5, V = -I"
+
+
 def test_a_run_that_stopped_early_says_so():
     with pytest.warns(StoppedEarlyWarning):
         run = ms.simulate(attention(9.0), START, until=100.0, max_steps=5)

@@ -3,7 +3,7 @@
 
 import { fractionOf } from "./chart.js";
 import { $, el } from "./dom.js";
-import { describe, plural } from "./text.js";
+import { plural } from "./text.js";
 
 const LATE = 24; // merges that are marked under the slider
 
@@ -37,17 +37,18 @@ export function describeStage({ canvas }, run) {
 export function drawLegend(runs, ghosts, stages, view) {
   for (const item of [$("#legend-renyi"), $("#legend-strong")]) item.hidden = !view.centers;
   $("#legend-first").hidden = runs.every((run) => !run || run.facts?.words);
-  $("#legend-frozen").hidden = !runs.some((run) => run?.view?.frozen);
+  $("#legend-frozen").hidden = !partsOf(runs).some((part) => part.frozen);
   $("#legend-ghost").hidden = !ghosts.some(Boolean);
-  const leading = runs.find((run) => run?.view?.leading?.length && run.view.leading.length < run.components)?.view.leading;
-  $("#legend-leading").hidden = !leading;
-  if (leading) $("#legend-leading span").textContent = leading.length === 1 ? "leading eigenvector ±ξ" : "leading plane L";
-  // What is on show, which is not always what was asked for.
-  runs.forEach((run, panel) => {
-    if (!run) return;
-    const shown = run.dim > 3 && run.view ? ` · ${run.setting.recorded ? "" : "shown: "}${run.view.name}` : "";
-    stages[panel].figure.querySelector(".what").textContent = describe(run.setting) + shown;
-  });
+  $("#legend-joint").hidden = !runs.some((run) => run?.joints.length);
+  const spaces = new Set(runs.filter(Boolean).flatMap((run) => run.parts.map((part) => part.leading?.length ?? 0).filter((size) => size && size < run.components)));
+  $("#legend-leading").hidden = !spaces.size;
+  $("#legend-leading span").textContent = [...spaces].map((size) => (size === 1 ? "leading eigenvector ±ξ" : "leading plane L")).join(", ");
+}
+const partsOf = (runs) => runs.filter(Boolean).flatMap((run) => run.parts);
+
+// What is on show at a time, which is not always what was asked for.
+export function headingOf(run, time) {
+  return run.at(time).heading + (run.dim > 3 && run.view ? ` · ${run.setting.recorded ? "" : "shown: "}${run.view.name}` : "");
 }
 
 // Under the slider: a mark for each of the last merges.

@@ -21,6 +21,14 @@ export class Attention extends Chart {
     this.draw(theme, lit);
   }
 
+  // Nothing is known of the model that holds.
+  blank(theme) {
+    this.data = null;
+    delete this.figure.dataset.frame;
+    this.clear(theme);
+    this.figure.querySelector(".key").textContent = "not on this page";
+  }
+
   pointAt(py) {
     if (!this.data) return;
     const { y, height } = this.inner, { tokens } = this.data, token = Math.floor((tokens * (py - y)) / height);

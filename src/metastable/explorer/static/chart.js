@@ -1,6 +1,10 @@
 // What all charts against time share: sharp canvases, a time axis that follows the run's moments, a cursor, and scrubbing.
 
-import { plain, superscript } from "./text.js";
+import { plain, scientific, superscript } from "./text.js";
+
+const GAP = 5; // pixels between two numbers of an axis
+const MOMENT = 34; // pixels of a moment that is written there
+const MOST_LINES = 20; // changes of the model that are lines over the whole chart
 
 export class Chart {
   constructor(figure, events) {
@@ -73,11 +77,25 @@ export class Chart {
     ctx.strokeStyle = theme.edge; ctx.fillStyle = theme.muted; ctx.lineWidth = 1;
     ctx.beginPath(); ctx.moveTo(x, y + height + 0.5); ctx.lineTo(x + width, y + height + 0.5); ctx.stroke();
     ctx.textBaseline = "top"; ctx.textAlign = "center";
-    for (const { time, label } of timeTicks(run, clock, width)) {
-      const px = x + width * fractionOf(run.times, time, clock.log);
+    let free = Infinity; // the last number has its place, and of the others those that leave room
+    for (const { time, label } of (run.held ? moments(run, width / MOMENT) : timeTicks(run, clock, width)).reverse()) {
+      const px = x + width * fractionOf(run.times, time, clock.log), half = ctx.measureText(label).width / 2;
+      const middle = Math.min(this.size[0] - half, Math.max(half, px));
+      if (middle + half > free) continue;
+      free = middle - half - GAP;
       ctx.beginPath(); ctx.moveTo(px, y + height); ctx.lineTo(px, y + height + 4); ctx.stroke();
-      const half = ctx.measureText(label).width / 2;
-      ctx.fillText(label, Math.min(this.size[0] - half, Math.max(half, px)), y + height + 6);
+      ctx.fillText(label, middle, y + height + 6);
+    }
+    this.drawJoints(run, clock, theme);
+  }
+
+  // Thin lines where the model changes, ticks above where there are very many.
+  drawJoints({ times, joints }, clock, theme) {
+    const { ctx } = this, { x, y, width, height } = this.inner;
+    ctx.strokeStyle = theme.muted; ctx.lineWidth = 0.8;
+    for (const time of joints) {
+      const px = x + width * fractionOf(times, time, clock.log);
+      ctx.beginPath(); ctx.moveTo(px, y); ctx.lineTo(px, y + (joints.length > MOST_LINES ? 6 : height)); ctx.stroke();
     }
   }
 
@@ -101,6 +119,12 @@ export function fractionOf(times, time, log) {
   const a = times[low], b = times[high];
   const part = log && a > 0 ? Math.log(time / a) / Math.log(b / a) : (time - a) / (b - a);
   return (low + part) / (times.length - 1);
+}
+
+// Moments of a run that is held, evenly many apart, back from the last one: each has the same room on the axis, whatever the times are.
+function moments({ times, frame: last }, room) {
+  const apart = Math.ceil(last / room);
+  return Array.from(times, (time) => ({ time, label: scientific(time) })).filter((_, f) => (last - f) % apart === 0);
 }
 
 function timeTicks(run, clock, width) {

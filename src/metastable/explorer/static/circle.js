@@ -45,8 +45,8 @@ export function drawPast(ctx, { cx, cy, R }, run, place, points, colorOf, memory
   const { tokens, positions } = run;
   const first = Math.max(0, place.frame - memory), span = Math.max(1, memory);
   if (first >= place.frame) return;
-  const stride = tokens > 300 ? 2 : 1;
-  ctx.lineWidth = Math.max(0.8, Math.min(1.6, 160 / tokens)); ctx.lineJoin = "round";
+  const stride = tokens > 300 && !run.held ? 2 : 1;
+  ctx.lineWidth = Math.max(0.8, Math.min(1.6, 160 / tokens)); ctx.lineJoin = "round"; ctx.lineCap = run.held ? "round" : "butt"; // dots are lines without a length
   for (const group of [0, 1, 2]) {
     const from = first + Math.floor(((place.frame - first) * group) / 3), to = first + Math.floor(((place.frame - first) * (group + 1)) / 3);
     ctx.globalAlpha = [0.16, 0.34, 0.6][group];
@@ -56,8 +56,10 @@ export function drawPast(ctx, { cx, cy, R }, run, place, points, colorOf, memory
       let before = 0, deep = 0;
       for (let f = from; ; f = Math.min(to, f + stride)) {
         const o = (f * tokens + k) * 2, depth = 0.985 - 0.62 * ((place.frame + place.fraction - f) / span);
-        if (f > from && positions[o] * positions[before] + positions[o + 1] * positions[before + 1] < 0.97) bend(ctx, cx, cy, R, positions, before, o, deep, depth);
-        ctx.lineTo(cx + R * depth * positions[o], cy - R * depth * positions[o + 1]);
+        const px = cx + R * depth * positions[o], py = cy - R * depth * positions[o + 1];
+        if (run.held && (f === from || run.leaps(f - 1, k))) ctx.moveTo(px, py); // nobody knows the way: a dot
+        else if (f > from && positions[o] * positions[before] + positions[o + 1] * positions[before + 1] < 0.97) bend(ctx, cx, cy, R, positions, before, o, deep, depth);
+        ctx.lineTo(px, py);
         before = o; deep = depth;
         if (f >= to) break;
       }

@@ -41,6 +41,9 @@ export class Clock {
     return other ? fractionOf(run.times, this.time, run.clock.log) : store.state.view.at;
   }
 
+  // A step to the next picture: of a run that is held its next moment.
+  get stride() { return Math.max(1 / 360, ...this.runs.map((run) => (run.held ? 1 / run.frame : 0))); }
+
   // A run takes the place of another.
   shown(run, old) {
     const at = this.matches(run) && old ? this.target(run, [old]) : store.state.view.at;

@@ -3,16 +3,19 @@
 import { Chart } from "./chart.js";
 import { plain } from "./text.js";
 
-function trace(chart, run, values, place, color, dash = [], lineWidth = 1.8) {
+// A line through the moments of a run, or steps where they are `held` until the next.
+function trace(chart, run, values, place, color, dash = [], lineWidth = 1.8, held = run.held) {
   const { ctx } = chart, { x, width } = chart.inner, step = width / (run.frames - 1);
   ctx.strokeStyle = color; ctx.lineWidth = lineWidth; ctx.setLineDash(dash); ctx.lineJoin = "round";
   ctx.beginPath();
-  let down = false;
+  let down = false, before = 0;
   values.forEach((value, f) => {
+    const px = x + f * step;
+    if (down && held) ctx.lineTo(px, before);
     if (value === null) { down = false; return; }
-    const px = x + f * step, py = place(value);
+    const py = place(value);
     if (down) ctx.lineTo(px, py); else ctx.moveTo(px, py);
-    down = true;
+    down = true; before = py;
   });
   ctx.stroke(); ctx.setLineDash([]);
 }
@@ -38,7 +41,7 @@ export class Clusters extends Chart {
       if (!run) return;
       const { facts, curves } = run;
       const expected = panel === 0 && facts?.expected && shown.length === 1 && !bare ? this.expected(facts.expected, place, theme, top) : [];
-      if (facts?.law && !bare) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5); law = true; }
+      if (facts?.law && !bare) { trace(this, run, facts.law, place, theme.theory, DASHES[panel], 1.5, false); law = true; }
       if (curves) trace(this, run, curves.clusters, place, theme.accent, DASHES[panel]);
       this.label(expected, [curves?.clusters, bare ? null : facts?.law].filter(Boolean), place, theme);
     });

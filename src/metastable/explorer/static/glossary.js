@@ -45,12 +45,13 @@ export const TERMS = {
   trails: ["Trails", "Where tokens were a little earlier: a tail on the sphere, a line towards the middle on the circle."],
   numbers: ["Number of a cluster", "The number of its first token, counted from 0."],
   ghost: ["Ended before", "Dashed rings: where clusters ended before the last change by hand."],
+  joint: ["Model changes", "From here on tokens move by another model: the heading, the attention matrix, the spectrum and the frozen tokens are those of the moment that is shown."],
   sink: ["Sink", "The first token of a text. Models rest unused attention on it, and its state grows out of all proportion."],
 };
 
 // Words that the page has already: selector -> name.
 const MARKS = {
-  "#legend-renyi": "renyi", "#legend-strong": "strong", "#legend-first": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading",
+  "#legend-renyi": "renyi", "#legend-strong": "strong", "#legend-first": "first", "#legend-frozen": "frozen", "#legend-ghost": "ghost", "#legend-leading span": "leading", "#legend-joint": "joint",
   "#lines figcaption > span": "lines", "#clusters figcaption > span:first-child": "counts", "#capture figcaption > span:first-child": "captured", "#energy figcaption > span:first-child": "energy",
   "#attention figcaption > span:first-child": "matrix", "#spectrum figcaption > span:first-child": "spectrum",
   "#clusters .key": "radius", "#capture .key": "delta", ".until > span": "horizon",

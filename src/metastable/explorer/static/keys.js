@@ -35,7 +35,7 @@ function history(event, actions) {
 }
 
 function general(event, actions) {
-  const { clock } = actions, { view } = store.state, step = (event.ctrlKey ? 10 : 1) / 360;
+  const { clock } = actions, { view } = store.state, step = (event.ctrlKey ? 10 : 1) * clock.stride;
   if (event.key === " ") {
     if (event.target.closest("button, a, input[type=checkbox]") && event.target.id !== "play") return false;
     clock.toggle();

@@ -24,6 +24,7 @@ export function heightOf(kind, run, frame, token) {
 }
 
 const REACH = 12; // pixels from a line that mean it
+const DOTTED = [1, 2.2];
 const SLICE = 5; // milliseconds of painting per frame
 
 export class Lines extends Chart {
@@ -56,8 +57,7 @@ export class Lines extends Chart {
     const until = performance.now() + SLICE;
     const { ctx } = this;
     ctx.save();
-    const { x, y, width, height } = this.inner;
-    ctx.beginPath(); ctx.rect(x, y - 2, width + 2, height + 4); ctx.clip();
+    this.clip();
     while (job.ghostToken >= 0 && performance.now() < until) this.line(job.ghost, job.ghostToken--, () => job.theme.muted, 0.5, 0.28);
     const thin = Math.max(0.55, Math.min(1.1, 110 / job.run.tokens));
     const paletteOf = (k) => job.colors[k];
@@ -77,13 +77,21 @@ export class Lines extends Chart {
     return busy;
   }
 
+  clip() {
+    const { ctx } = this, { x, y, width, height } = this.inner;
+    ctx.beginPath(); ctx.rect(x - 3, y - 2, width + 6, height + 4); ctx.clip();
+  }
+
   // The line of one token, over all others.
   light(run, token, theme) {
     if (token < 0 || run !== this.drawn || !this.y) return;
     const own = this.ctx;
     this.ctx = this.over.getContext("2d");
+    this.ctx.save();
+    this.clip();
     this.line(run, token, () => theme.panel, 5, 0.9);
     this.line(run, token, () => theme.accent, 2.2, 1);
+    this.ctx.restore();
     this.ctx = own;
   }
 
@@ -101,6 +109,7 @@ export class Lines extends Chart {
   }
 
   line(run, token, paletteOf, lineWidth, alpha, own = false) {
+    if (run.held) { this.joins(run, token, paletteOf, lineWidth, alpha, own); return; }
     const { ctx } = this, { x, width } = this.inner, step = width / (run.frames - 1);
     ctx.lineWidth = lineWidth; ctx.globalAlpha = alpha; ctx.lineJoin = "round";
     let owner = -1, drawnY = 0, drawnFrame = 0, lastY = 0, lastValue = 0;
@@ -121,6 +130,25 @@ export class Lines extends Chart {
       lastY = py; lastValue = value;
     }
     if (owner >= 0) { ctx.lineTo(x + Math.max(0, run.have - 1) * step, lastY); ctx.stroke(); }
+    ctx.globalAlpha = 1;
+  }
+
+  // The same of moments between which nobody knows the way: dots, and over what is more than a line may hide a dotted join, which only says
+  // who is who.
+  joins(run, token, paletteOf, lineWidth, alpha, own) {
+    const { ctx } = this, { x, width } = this.inner, step = width / (run.frames - 1);
+    const places = Array.from({ length: run.have }, (_, f) => heightOf(this.kind, run, f, token));
+    ctx.lineWidth = lineWidth; ctx.globalAlpha = alpha;
+    places.forEach((value, f) => {
+      const px = x + f * step, next = places[f + 1], far = next !== undefined && run.leaps(f, token);
+      ctx.fillStyle = ctx.strokeStyle = paletteOf(own ? token : run.leader(f, token));
+      if (next === undefined || far || (f > 0 && run.leaps(f - 1, token))) { ctx.beginPath(); ctx.arc(px, this.y(value), lineWidth + 0.7, 0, 2 * Math.PI); ctx.fill(); }
+      if (next === undefined) return;
+      const edge = this.kind === "angle" && Math.abs(next - value) > Math.PI ? Math.sign(value) * 2 * Math.PI : 0; // the short way, over the edge
+      ctx.setLineDash(far ? DOTTED : []); ctx.globalAlpha = far ? 0.4 * alpha : alpha;
+      for (const shift of new Set([0, edge])) { ctx.beginPath(); ctx.moveTo(px, this.y(value - shift)); ctx.lineTo(px + step, this.y(next + edge - shift)); ctx.stroke(); }
+      ctx.setLineDash([]); ctx.globalAlpha = alpha;
+    });
     ctx.globalAlpha = 1;
   }
 }

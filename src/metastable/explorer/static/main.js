@@ -1,6 +1,6 @@
 // The page: wires state, connection, pictures and charts together, and runs the clock.
 
-import { describeStage, drawLegend, drawMarks, drawTip, showProblem } from "./around.js";
+import { describeStage, drawLegend, drawMarks, drawTip, headingOf, showProblem } from "./around.js";
 import { Attention } from "./attention.js";
 import { Camera } from "./camera.js";
 import { theme as readTheme } from "./colors.js";
@@ -22,7 +22,7 @@ import { Spectrum } from "./spectrum.js";
 import { Stage } from "./stage.js";
 import { followStory, startStory, syncStory } from "./story.js";
 import { active, activeSetting, canRedo, canUndo, change, decode, fromPreset, redo, saveSoon, store, undo, watch, watchHistory } from "./store.js";
-import { declare, describe, editable, momentOf, plain, plural, scientific } from "./text.js";
+import { declare, editable, momentOf, plain, plural, scientific } from "./text.js";
 import { fillPresets, notice, startTools } from "./tools.js";
 import { letGo, show } from "./typing.js";
 import { drawVerdict } from "./verdict.js";
@@ -57,6 +57,7 @@ const panels = new Panels({
     redraw();
   },
   attention: (message) => { if (message.panel === active()) charts.attention.show(message, page.theme, lit(message.panel)); },
+  noAttention: () => charts.attention.blank(page.theme),
 });
 const clock = new Clock({
   panels, redraw,
@@ -104,9 +105,12 @@ function moveEigenvalues(list, final) {
 function eigenvalues() {
   const { value } = activeSetting().model;
   if (value?.eigenvalues) return value.eigenvalues.filter(([, im]) => im >= 0);
-  const found = panels.runs[active()]?.facts?.total ?? [];
+  const found = holding(panels.runs[active()])?.total ?? [];
   return found.filter(([, im]) => im >= -1e-9).map(([re, im]) => [Number(re.toFixed(6)), Number(Math.max(0, im).toFixed(6))]);
 }
+
+// What holds of a run at the moment that is looked at.
+const holding = (run) => run?.at(clock.placeOf(run).time);
 
 // A horizon that is too long for the model (noise) is shortened, said, and restored when the reason is gone.
 function shorten(until) {
@@ -155,6 +159,8 @@ function draw() {
     stage.use(run, panels.ghosts[panel]);
     drawn = stage.draw(place, view, theme) || drawn;
     stage.figure.querySelector(".now").textContent = momentOf(run, place.time);
+    stage.figure.querySelector(".what").textContent = headingOf(run, place.time);
+    if (panel === active() && page.holds !== run.at(place.time)) { page.holds = run.at(place.time); page.stale.add("spectrum"); }
     stage.figure.querySelector(".count").textContent = count === null ? "" : plural(count, "cluster");
     if (panel === active() && charts.attention.visible) panels.askAttention(panel, place.nearest);
     panels.painted(panel);
@@ -200,10 +206,11 @@ function drawCharts(runs, view, theme) {
 }
 
 function drawSpectrum(run, theme) {
-  const table = activeSetting().model, movable = !table.heads && (!table.value || Boolean(table.value.eigenvalues)), heads = run?.setting.model.heads?.length ?? 1;
+  const table = activeSetting().model, holds = holding(run), heads = holds?.heads ?? 1;
+  const movable = !run?.view?.pieces && !table.heads && (!table.value || Boolean(table.value.eigenvalues));
   // Said in the chart itself: beside two pictures its caption has no room.
   const of = [store.state.panels.length > 1 ? (active() ? "right" : "left") : "", !movable && heads > 1 ? `sum of ${heads} heads` : ""].filter(Boolean).join(": ");
-  charts.spectrum.show(eigenvalues(), run?.facts?.prediction?.eigenvalue ?? null, movable, theme, of);
+  charts.spectrum.show(eigenvalues(), holds?.eigenvalue ?? null, movable, theme, of);
   $("#spectrum .key").textContent = movable ? "drag" : "";
 }
 
@@ -315,7 +322,7 @@ function start() {
   // Scrolled away on a phone, the picture stays as a small one.
   new IntersectionObserver((entries) => { document.body.classList.toggle("mini", !entries.at(-1).isIntersecting); }).observe($("#stages"));
   startTools({ redraw: () => { page.theme = readTheme(); stages.forEach((stage) => { stage.colors = null; }); stale(...ALL); } });
-  startPictures({ stages, clock, camera, notice, describe, theme: () => page.theme });
+  startPictures({ stages, clock, camera, notice, theme: () => page.theme });
   startEnlarge(() => {
     const { view, panels: settings } = store.state, runs = settings.map((_, panel) => panels.runs[panel]);
     return { runs, palettes: runs.map((run, panel) => run && stageOf(panel).palette(view, page.theme)), charts, view, clock: runs.find(Boolean)?.clock ?? store.state.clock, theme: page.theme };

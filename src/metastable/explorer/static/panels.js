@@ -162,7 +162,11 @@ export class Panels {
   }
 
   fail({ panel = 0, run, about, message, until }) {
-    if (about === "attention") { Object.assign(this.attention, { asked: null, failed: this.attention.asked }); this.lookAgain(() => { this.attention.failed = ""; }); return; }
+    if (about === "attention") {
+      if (this.runs[panel]?.view?.pieces) this.events.noAttention(); // what its model makes of others cannot be drawn here
+      Object.assign(this.attention, { asked: null, failed: this.attention.asked }); this.lookAgain(() => { this.attention.failed = ""; });
+      return;
+    }
     const flight = this.flights[panel];
     if (run !== undefined && flight?.id !== run) return;
     if (flight) flight.ended = flight.failed = true;
@@ -175,10 +179,10 @@ export class Panels {
   // The attention matrix of a frame of the run on show: one request at a time, and the latest frame is asked for when it has come. Whoever
   // waits is not asked again, since that would only begin the same work anew; a picture that stands still is looked at again all the same.
   askAttention(panel, frame) {
-    const run = this.runs[panel], key = `${run?.id}/${frame}`, { asked, shown, failed, since } = this.attention;
-    if (!run?.end || frame >= run.end.frames || [asked, shown, failed].includes(key)) return;
+    const run = this.runs[panel], model = run?.at(run.times[frame]).model, key = `${run?.id}/${frame}`, { asked, shown, failed, since } = this.attention;
+    if (!run?.end || !model || frame >= run.end.frames || [asked, shown, failed].includes(key)) return;
     if (asked && performance.now() - since < (asked.startsWith(`${run.id}/`) ? LOST : ASK_AGAIN)) return;
-    if (!this.connection?.send({ type: "attention", panel, run: run.id, frame, setting: run.setting, clock: run.clock })) return;
+    if (!this.connection?.send({ type: "attention", panel, run: run.id, frame, setting: { ...run.setting, model }, clock: run.clock })) return;
     Object.assign(this.attention, { asked: key, since: performance.now() });
     this.lookAgain();
   }

@@ -1,5 +1,6 @@
 // Pictures to take away: PNG, SVG, a moving GIF, and the page itself in a frame of another one; and the picture alone on the screen.
 
+import { headingOf } from "./around.js";
 import { $, saveFile } from "./dom.js";
 import { Gif, count, palette } from "./gif.js";
 import { saveNow, store } from "./store.js";
@@ -12,7 +13,7 @@ const SHARP = 3; // pixels of a PNG for each of the page
 const FILM = { width: 560, moments: 60, hundredths: 8, pause: 120 };
 
 // The pictures with their captions on the page's own paper, drawn anew at this size: nothing is enlarged.
-function compose(ctx, [width, height], { stages, describe, theme, clock }, at) {
+function compose(ctx, [width, height], { stages, theme, clock }, at) {
   const { panels, view } = store.state, shown = stages.slice(0, panels.length).filter((stage) => stage.run);
   ctx.fillStyle = theme().paper;
   ctx.fillRect(0, 0, width, height);
@@ -26,7 +27,7 @@ function compose(ctx, [width, height], { stages, describe, theme, clock }, at) {
     ctx.textAlign = "center"; ctx.textBaseline = "alphabetic"; ctx.fillStyle = theme().ink; ctx.font = `18px ${theme().serif}`;
     ctx.fillText(momentOf(stage.run, place.time), x + side / 2, height - 34);
     ctx.fillStyle = theme().muted; ctx.font = `12.5px ${theme().sans}`;
-    ctx.fillText(describe(stage.run.setting), x + side / 2, height - 14);
+    ctx.fillText(headingOf(stage.run, place.time), x + side / 2, height - 14);
   });
 }
 

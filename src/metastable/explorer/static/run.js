@@ -1,5 +1,9 @@
 // The frames of one run, as they arrive. Arrays are made once per run; nothing is allocated while playing.
 
+import { describe } from "./text.js";
+
+const STRIDE = 0.05; // radians, as in `metastable.figures.moments`
+
 export class Run {
   // `asked`: the setting and the clock that it was asked for with.
   constructor(begin, asked) {
@@ -13,6 +17,7 @@ export class Run {
     this.components = begin.components;
     this.delta = begin.delta;
     this.radius = begin.radius;
+    this.held = Boolean(begin.held); // nobody knows what was between two moments: the first of them stays until the second
     this.positions = new Float32Array(this.frames * this.tokens * this.components);
     this.distance = new Float32Array(this.frames * this.tokens);
     this.leaders = new Uint16Array(this.frames * this.tokens);
@@ -42,6 +47,19 @@ export class Run {
     this.version++;
   }
 
+  // What holds at a time: the run itself, or the one of its models (`export_models.pieces`) that does.
+  at(time) { return this.view?.pieces?.findLast(({ from }) => from <= time) ?? this; }
+  get joints() { return (this.view?.pieces ?? []).slice(1).map(({ from }) => from); }
+  get heading() { return describe(this.setting); }
+  get model() { return this.setting.model; }
+  get heads() { return this.setting.model.heads?.length ?? 1; }
+  get total() { return this.facts?.total; }
+  get eigenvalue() { return this.facts?.prediction?.eigenvalue; }
+  get frozen() { return this.view?.frozen; }
+  get leading() { return this.view?.leading; }
+  // All that holds at some time.
+  get parts() { return this.view?.pieces ?? [this]; }
+
   get last() { return Math.max(0, this.have - 1); }
 
   // Positions and clusters of a frame are there (or will never be).
@@ -52,11 +70,27 @@ export class Run {
   // Where the frame position `at` (0..1 of the whole clock) lies: frame, fraction, time.
   place(at, log = this.clock.log) {
     const exact = Math.min(at * (this.frames - 1), this.last);
+    if (this.held) {
+      const frame = Math.floor(exact + 1e-6); // the place of a moment is a rounded number
+      return { frame, fraction: 0, time: this.times[frame], nearest: frame };
+    }
     const frame = Math.min(Math.floor(exact), Math.max(0, this.last - 1));
     const fraction = Math.min(1, exact - frame);
-    const a = this.times[frame], b = this.times[Math.min(frame + 1, this.frames - 1)];
+    const next = Math.min(frame + 1, this.last), a = this.times[frame], b = this.times[Math.min(frame + 1, this.frames - 1)];
     const time = log && a > 0 ? a * (b / a) ** fraction : a + fraction * (b - a);
-    return { frame, fraction, time, nearest: fraction < 0.5 ? frame : Math.min(frame + 1, this.last) };
+    return { frame, fraction, time, nearest: this.nearest(frame, next, fraction < 0.5, this.at(time)) };
+  }
+
+  // The one of two frames that is nearer, among those at which the same model holds.
+  nearest(frame, next, early, holds) {
+    const [before, after] = [frame, next].map((f) => this.at(this.times[f]) === holds);
+    return (before === after ? early : before) ? frame : next;
+  }
+
+  // How far a token goes from a frame to the next is more than a line may hide: for a run that is `held` nobody knows the way.
+  leaps(frame, token) {
+    const { tokens, components: c, positions } = this, a = (frame * tokens + token) * c, b = a + tokens * c;
+    return this.held && Math.hypot(...[0, 1, 2].slice(0, c).map((i) => positions[b + i] - positions[a + i])) > STRIDE;
   }
 
   // Positions between two frames into `out` (tokens * 3, z = 0 on the circle), put back on the sphere where the space is shown as it is.

@@ -92,7 +92,7 @@ export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, f
   const { tokens, components: c, positions } = run;
   const first = Math.max(0, place.frame - memory);
   if (first >= place.frame) return;
-  ctx.lineWidth = Math.max(1, R * 0.0052); ctx.lineJoin = "round"; ctx.lineCap = "butt";
+  ctx.lineWidth = Math.max(1, R * 0.0052); ctx.lineJoin = "round"; ctx.lineCap = run.held ? "round" : "butt"; // dots are lines without a length
   let down = false;
   const go = (x, y, z) => {
     if (m[6] * x + m[7] * y + m[8] * z >= 0 !== front) { down = false; return; }
@@ -112,7 +112,8 @@ export function drawTrails(ctx, geometry, run, place, screen, colorOf, memory, f
       down = false;
       for (let f = from; f <= to; f++) {
         const o = (f * tokens + k) * c, here = [positions[o], positions[o + 1], c > 2 ? positions[o + 2] : 0];
-        if (last && run.dim === 3) arc(last, here, go);
+        if (run.held && (!last || run.leaps(f - 1, k))) { down = false; go(...here); } // nobody knows the way: a dot
+        else if (last && run.dim === 3) arc(last, here, go);
         go(...here);
         last = here;
       }

@@ -96,6 +96,7 @@ export class Stage {
 
   paint(place, view, theme) {
     const { run } = this;
+    this.holds = run.at(place.time);
     run.interpolate(place, this.points);
     const palette = this.palette(view, theme);
     const base = Math.min(place.nearest, Math.max(0, run.labelled - 1)) * run.tokens;
@@ -114,7 +115,7 @@ export class Stage {
     const radius = geometry.R * Math.min(0.026, Math.max(0.0095, 0.19 / Math.sqrt(run.tokens)));
     const memory = Math.round(Math.min(34, Math.max(10, 9000 / run.tokens)));
     drawBall(ctx, geometry);
-    drawLeading(ctx, geometry, run.view?.leading);
+    drawLeading(ctx, geometry, this.holds.leading);
     project(this.points, run.tokens, geometry, screen);
     this.order.sort((a, b) => screen[3 * a + 2] - screen[3 * b + 2]);
     this.drawAnchors(geometry, false);
@@ -132,7 +133,7 @@ export class Stage {
     const memory = Math.round(Math.min(90, Math.max(16, 16000 / run.tokens)));
     drawRing(ctx, geometry);
     if (view.trails) drawPast(ctx, geometry, run, place, this.points, colorOf, memory);
-    drawLeadingMarks(ctx, geometry, run.view?.leading);
+    drawLeadingMarks(ctx, geometry, this.holds.leading);
     this.pile.lay(this.points, run.tokens, geometry, radius, screen);
     drawDots(ctx, run.tokens, screen, colorOf, radius);
     this.radius = radius;
@@ -171,11 +172,11 @@ export class Stage {
   }
 
   drawAnchors({ cx, cy, R, theme, camera }, front) {
-    const { ctx, run } = this;
-    if (!run.view?.frozen) return;
+    const { ctx, holds: { frozen } } = this;
+    if (!frozen) return;
     const m = camera.matrix, r = 0.034 * R + 2;
     ctx.lineWidth = 2.2; ctx.strokeStyle = theme.accent; ctx.fillStyle = theme.panel;
-    for (const [x, y, z = 0] of run.view.frozen) {
+    for (const [x, y, z = 0] of frozen) {
       const depth = this.flat ? 1 : m[6] * x + m[7] * y + m[8] * z;
       if (depth >= 0 !== front) continue;
       const px = this.flat ? cx + R * x : cx + R * (m[0] * x + m[1] * y + m[2] * z);
