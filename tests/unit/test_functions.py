@@ -89,19 +89,42 @@ HELD = [
     ("pd.Series([1.0, 2.0])", "pd.Series([1.0, 3.0])"),
     ("torch.nn.Parameter(torch.ones(2))", "torch.nn.Parameter(torch.zeros(2))"),
     ("np.array(['a', None], dtype=object)", "np.array(['b', None], dtype=object)"),
+    ("pd.Series([1.0, 2.0], index=['a', 'b'])", "pd.Series([1.0, 2.0], index=['b', 'a'])"),
+    ("pd.DataFrame({'a': ['x'], 'b': [1]})", "pd.DataFrame({'a': ['y'], 'b': [1]})"),
+    ("pd.DataFrame({'a': [1]})", "pd.DataFrame({'b': [1]})"),
+    ("xr.DataArray([1, 2], {'a': [0, 1]}, 'a')", "xr.DataArray([1, 2], {'a': [0, 2]}, 'a')"),
+    ("xr.Dataset({'v': ('a', [1, 2])})", "xr.Dataset({'v': ('a', [1, 3])})"),
+    ("np.vectorize(lambda y: y + 1)", "np.vectorize(lambda y: y + 2)"),
+    ("{(0, 1): 2.0}", "{(0, 2): 2.0}"),
+    ("{(0, len): 2.0}", "{(0, max): 2.0}"),
+    ("{frozenset({1})}", "{frozenset({2})}"),
+    ("[[0.5] * 400 for k in range(400)]", "[[0.5] * 400 for k in range(399)] + [[0.5] * 399 + [1.0]]"),
+    ("[[1], [1, 2]] * 600", "[[1], [1, 3]] * 600"),
+    ("dict.fromkeys(range(5000), 0)", "dict.fromkeys(range(5000), 1)"),
+    ("[2.0**53, 2**53]", "[2.0**53, 2**53 + 1]"),
+    ("re.compile('a' * 300 + 'b')", "re.compile('a' * 300 + 'c')"),
+    ("{'a': 1}.get", "{'a': 2}.get"),
+    ("UserDict(a=1)", "UserDict(a=2)"),
+    ("array('d', [1.0])", "array('d', [2.0])"),
+    (
+        "functools.update_wrapper(functools.partial(np.quantile, q=0.1), np.quantile)",
+        "functools.update_wrapper(functools.partial(np.quantile, q=0.2), np.quantile)",
+    ),
     ("np.zeros((2, 0))", "np.zeros((0, 2))"),
     ("np.array('2020-01-01', 'M8[D]')", "np.array('2020-01-02', 'M8[D]')"),
     ("[[0.0] * 3] * 2000", "[[0.0] * 3] * 1999 + [[0.0, 0.0, 1.0]]"),
 ]
 IMPORTS = """
 import datetime, functools, operator, re
-from collections import deque
+from array import array
+from collections import UserDict, deque
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 import pandas as pd
 import torch
+import xarray as xr
 import metastable as ms
 """
 
@@ -393,3 +416,50 @@ def test_large_things_are_read_quickly():
 def test_libraries_are_known_by_name():
     """Their code is another one in every version, and no one's own."""
     assert list(parts_of(np.median).values()) == ["median"]
+
+
+class Tool:
+    def __init__(self, level):
+        self.level = level
+
+    @functools.lru_cache  # noqa: B019
+    def kept(self, x):
+        return x * self.level
+
+    @counting
+    def wrapped(self, x):
+        return x * self.level
+
+
+class Decorator:
+    def __init__(self, function, level):
+        functools.update_wrapper(self, function)
+        self.function, self.level = function, level
+
+    def __call__(self, x):
+        return self.function(x) * self.level
+
+
+def attributed(level):
+    def f(x):
+        return x * f.level
+
+    f.level = level
+    return f
+
+
+ALIKE = {
+    "wrapped method": lambda level: Tool(level).wrapped,
+    "decorator": lambda level: Decorator(endless, level),
+    "attribute": attributed,
+    "named tuple": lambda level: shifted({level: Pair(level, 1)}),
+    "helper behind a large table": lambda level: compiled(
+        "TABLE and g(x)", f"TABLE = {{k: [k, len] for k in range(60000)}}\ndef g(x):\n    return {level}"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_functions_of_one_name_that_hold_something_else(kind):
+    assert parts_of(ALIKE[kind](1)) == parts_of(ALIKE[kind](1))
+    assert parts_of(ALIKE[kind](1)) != parts_of(ALIKE[kind](2))

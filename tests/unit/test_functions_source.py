@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from metastable._functions.source import fingerprint, not_as_written
+from metastable._functions.source import fingerprint
+from metastable._functions.written import not_as_written, note
 
 SOURCE = '''
 """A laboratory."""
@@ -100,9 +101,9 @@ EDITS = [
     (("states[:, 0, 0]", "states[:, 0, 3]"), {"Named", "named"}),
     (("11", "12"), BOTH),
     (("named = Named()", "named = Named(0.75)"), {"named"}),
-    (("tool = Tool()\n", "tool = Tool()\ntool.size = 9\n"), {"of_tool"}),
+    (("tool = Tool()\n", "tool = Tool()\ntool.size = 9\n"), {*NAMES}),
     (("RADIUS = 0.1\n", "RADIUS = 0.1\nRADIUS *= 2\n"), BOTH),
-    (('SETTINGS = {"power": 2}\n', 'SETTINGS = {"power": 2}\nSETTINGS.update(power=3)\n'), BOTH),
+    (('SETTINGS = {"power": 2}\n', 'SETTINGS = {"power": 2}\nSETTINGS.update(power=3)\n'), {*NAMES}),
     (("What it says", "What it really says"), set()),
     (("    kept = [", "    # A comment.\n\n    kept = ["), set()),
     (("def near(x, cut):", "def near(x: object, cut: float = ...) -> bool:"), BOTH),
@@ -186,7 +187,8 @@ def test_modules_of_somebody_are_followed(lab):
     for edit in (("x + LEVEL", "x - LEVEL"), ("LEVEL = 1", "LEVEL = 2")):
         assert [way for way, mark in known(*edit).items() if mark == marks[way]] == []
     for edit in (("x + 20", "x + 21"), ("300", "301")):
-        assert known(*edit) == marks
+        others = known(*edit)
+        assert {way for way in ways if others[way] != marks[way]} == {"by_word"}  # which takes all of the module
 
 
 def test_what_a_process_does_is_no_edit(lab):
@@ -320,3 +322,193 @@ def test_a_text_that_cannot_be_read_is_another_one(lab):
     lab.write(broken_of_tests="def f(x):\n    return (x\n")
     assert fingerprint("broken_of_tests", "f") != mark
     assert fingerprint("nowhere_of_tests", "f") == fingerprint("nowhere_of_tests", "f")
+
+
+TOOLS = "LEVEL = 1\ndef reach(x):\n    return x + LEVEL\n"
+PACKAGES = {
+    "submodule of the package": {
+        "__init__": "from . import tools",
+        "f": "from seen_lab import tools\ndef f(x):\n    return tools.reach(x)",
+    },
+    "by a dot": {"__init__": "from . import tools", "f": "from . import tools\ndef f(x):\n    return tools.reach(x)"},
+    "package": {
+        "__init__": "from . import tools",
+        "f": "import seen_lab\ndef f(x):\n    return seen_lab.tools.reach(x)",
+    },
+    "elsewhere imported": {
+        "__init__": "import seen_lab.tools",
+        "f": "import seen_lab\ndef f(x):\n    return seen_lab.tools.reach(x)",
+    },
+    "all of it": {
+        "__init__": "from .tools import *",
+        "f": "from seen_lab import reach\ndef f(x):\n    return reach(x)",
+    },
+    "all of all": {
+        "__init__": "from .more import *",
+        "more": "from .tools import *",
+        "f": "import seen_lab\ndef f(x):\n    return seen_lab.reach(x)",
+    },
+    "all, perhaps": {
+        "__init__": "try:\n    from .tools import *\nexcept ImportError:\n    pass",
+        "f": "import seen_lab\ndef f(x):\n    return seen_lab.reach(x)",
+    },
+    "settings over defaults": {"__init__": "", "f": "LEVEL = 0\nfrom .tools import *\ndef f(x):\n    return x + LEVEL"},
+    "alias": {"__init__": "", "f": "from . import tools\nT = tools\ndef f(x):\n    return T.reach(x)"},
+    "in a table": {"__init__": "", "f": "from . import tools\nT = {'t': tools}\ndef f(x):\n    return T['t'].reach(x)"},
+    "by name": {
+        "__init__": "",
+        "f": "import importlib\ndef f(x):\n    return importlib.import_module('seen_lab.tools').reach(x)",
+    },
+    "setting another module": {
+        "__init__": "import seen_lab.config as config\nfrom .tools import LEVEL\nconfig.CUT = LEVEL",
+        "config": "CUT = 0",
+        "f": "from seen_lab import config\ndef f(x):\n    return x + config.CUT",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_whatever_way_a_helper_is_imported(lab, kind):
+    for name, text in PACKAGES[kind].items():
+        lab.write(**{f"seen_lab/{name}": text})
+    found = []
+    for level in (1, 1, 2):
+        lab.write(**{"seen_lab/tools": TOOLS.replace("1", str(level))})
+        values = lab.imported("seen_lab.f").f(0), fingerprint("seen_lab.f", "f")
+        found.append(values)
+        assert values == (level, fingerprint("seen_lab.f", "f"))
+    assert found[0] == found[1]
+    assert found[0][1] != found[2][1]
+
+
+DOINGS = [
+    (
+        "R = {}\ndef register(g):\n    R[g.__name__] = g\n    return g\n"
+        "@register\ndef a(x):\n    return EDIT\ndef f(x):\n    return R['a'](x)"
+    ),
+    (
+        "import functools\n@functools.singledispatch\ndef size(x):\n    return 0\n"
+        "@size.register\ndef _(x: int):\n    return EDIT\ndef f(x):\n    return size(x)"
+    ),
+    ("CUT = None\ndef configure(v):\n    global CUT\n    CUT = v\nconfigure(EDIT)\ndef f(x):\n    return CUT"),
+    ("class A:\n    level = 0\nfor c in (A,):\n    c.level = EDIT\ndef f(x):\n    return A.level"),
+    (
+        "R = []\nclass Base:\n    def __init_subclass__(cls):\n        R.append(cls)\n"
+        "class One(Base):\n    level = EDIT\ndef f(x):\n    return R[0].level"
+    ),
+    ("T = {}\nU = T\nU['a'] = EDIT\ndef f(x):\n    return T['a']"),
+    ("match (1, EDIT):\n    case (LOW, HIGH):\n        pass\ndef f(x):\n    return HIGH"),
+    ("if __name__ == '__main__':\n    CUT = 7\nelse:\n    CUT = EDIT\ndef f(x):\n    return CUT"),
+    ("T = []\n[T.append(k) for k in (0, EDIT)]\ndef f(x):\n    return T[1]"),
+]
+
+
+@pytest.mark.parametrize("text", DOINGS)
+def test_what_modules_do_when_they_are_imported_counts(lab, text):
+    marks = []
+    for value in (3, 4):
+        lab.write(doing_lab=text.replace("EDIT", str(value)))
+        assert lab.imported("doing_lab").f(0) == value
+        assert not_as_written("doing_lab", "f") == ""
+        marks.append(fingerprint("doing_lab", "f"))
+    assert marks[0] != marks[1]
+
+
+def test_the_order_of_statements_counts(lab):
+    lines = ["R = 0.1", "CUT = 2 * R", "R = 0.5", "def f(x):\n    return x < CUT"]
+    lab.write(order_lab="\n".join(lines))
+    mark = fingerprint("order_lab", "f")
+    lab.write(order_lab="\n".join([lines[0], lines[2], lines[1], lines[3]]))
+    assert fingerprint("order_lab", "f") != mark
+
+
+def test_a_module_of_ones_own_may_be_called_like_one_of_python(lab):
+    marks = []
+    for value in (1, 2):
+        lab.write(
+            graphlib=f"def reach(x):\n    return {value}\n",
+            like_lab="import graphlib\ndef f(x):\n    return graphlib.reach(x)\n",
+        )
+        marks.append(fingerprint("like_lab", "f"))
+    assert marks[0] != marks[1]
+
+
+def test_a_helper_that_alone_was_imported_again(lab):
+    """The function still had the former one, and its numbers were kept as those of the new one."""
+    lab.write(
+        helping_lab="def reach(x):\n    return 1.0\n",
+        helped_lab="from helping_lab import reach\ndef f(x):\n    return reach(x)\n",
+    )
+    made = lab.imported("helped_lab")
+    note("helped_lab", "f")
+    lab.write(helping_lab="def reach(x):\n    return 2000.0\n")
+    assert not_as_written("helped_lab", "f")
+    importlib.reload(sys.modules["helping_lab"])
+    assert not_as_written("helped_lab", "f") == "helped_lab:reach"
+    importlib.reload(made)
+    assert not_as_written("helped_lab", "f") == ""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("cut=1.0", "cut=20.0"), ("'r': 1.0", "'r': 20.0"), ("1 / 3", "2 / 3"), ("partial(pow, 1)", "partial(pow, 20)")],
+)
+def test_edits_between_the_import_and_the_first_question_by_the_bytecode(lab, monkeypatch, edit):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    text = "import functools\nS = {'r': 1.0}\nP = functools.partial(pow, 1)\nT = 1 / 3\n"
+    text += "def f(x, cut=1.0):\n    return x * S['r'] * T * P(2)\n"
+    lab.write(compiled_lab=text)
+    lab.imported("compiled_lab")
+    lab.write(compiled_lab=text.replace(*edit))
+    assert not_as_written("compiled_lab", "f")
+
+
+def test_functions_that_are_set_from_outside(lab):
+    lab.write(replaced_lab="def g(x):\n    return 1.0\ndef f(x):\n    return g(x)\n")
+    made = lab.imported("replaced_lab")
+    assert not_as_written("replaced_lab", "f") == ""
+    made.g = lambda x: 7.0
+    assert not_as_written("replaced_lab", "f") == "replaced_lab:g"
+
+
+def test_two_functions_of_one_module_are_noted(lab):
+    lab.write(
+        first_lab="A = [1]\n",
+        second_lab="B = [1]\n",
+        both_lab="import first_lab, second_lab\ndef f(x):\n    return first_lab.A\ndef g(x):\n    return second_lab.B\n",
+    )
+    lab.imported("both_lab")
+    note("both_lab", "f")
+    note("both_lab", "g")
+    lab.write(second_lab="B = [2]\n")
+    assert not_as_written("both_lab", "f") == ""
+    assert not_as_written("both_lab", "g") == "second_lab:B"
+
+
+def test_counters_in_another_module_are_no_edit(lab):
+    lab.write(
+        count_lab="calls = 0\nMODE = None\n",
+        counted_lab="import count_lab\ndef f(x):\n    count_lab.calls += 1\n    count_lab.MODE = 'fast'\n    return x\n",
+    )
+    made = lab.imported("counted_lab")
+    assert not_as_written("counted_lab", "f") == ""
+    made.f(1)
+    assert not_as_written("counted_lab", "f") == ""
+
+
+def test_long_formulas_and_numbers(lab):
+    marks = []
+    for value in (0, 1):
+        terms = "+".join(f"{k}*x" for k in range(1500))
+        lab.write(long_lab=f"N = 0x1{'0' * 5000}{value}\ndef f(x):\n    return {terms}+{value}\n")
+        lab.imported("long_lab")
+        assert not_as_written("long_lab", "f") == ""
+        marks += [fingerprint("long_lab", "f"), fingerprint("long_lab", "N")]
+    assert len({*marks}) == 4
+
+
+def test_a_file_that_is_half_saved_is_not_as_written(lab):
+    lab.write(half_lab="def f(x):\n    return x\n")
+    lab.imported("half_lab")
+    lab.write(half_lab="def f(x):\n    return (x\n")
+    assert not_as_written("half_lab", "f")

@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import get_importer
 from typing import Any
 
-LIBRARIES = frozenset({"metastable", "numpy", "scipy", *sys.stdlib_module_names})
+LIBRARIES = frozenset({"metastable", "numpy", "scipy"})
 """Packages that nobody writes on the side."""
 FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Where installed packages stand, be it of Python, of a user, or of a cluster."""
@@ -26,7 +26,8 @@ def package(module: str) -> str:
 def is_somebodys(module: str, home: str) -> bool:
     """True for modules of the package `home`, whose functions are read, and for those that nobody installed."""
     name = package(module)
-    return (name == home and name not in LIBRARIES) or not _is_installed(name)
+    known = name in LIBRARIES or name in sys.stdlib_module_names
+    return (name == home and not known) or not _is_installed(name)
 
 
 def spec_of(name: str) -> ModuleSpec | None:

@@ -18,8 +18,10 @@ import hashlib
 import inspect
 import operator
 import sys
-from collections import deque
-from collections.abc import Iterable, Mapping
+from argparse import Namespace
+from array import array
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
@@ -46,15 +48,18 @@ DEEPEST = 40
 MOST = 100_000
 """Places of one function."""
 LONGEST = 1000
-"""Longer lists are read as an array where they are one."""
+"""Entries of a table with a place each, where they are plain; letters of a text that is no digest."""
+REMEMBERING = type(functools.lru_cache(len))
 METHODS = (classmethod, staticmethod)
 NAMED = (type, FunctionType, BuiltinFunctionType, np.ufunc)
 """What is told by its name where it is that of a library."""
 GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
-VALUES = (Fraction, Decimal, datetime.date, datetime.time, datetime.timedelta, PurePath, Pattern, Enum, *GETTERS)
+VALUES = (Fraction, Decimal, datetime.date, datetime.time, datetime.timedelta, PurePath, Enum, array, *GETTERS)
 """What is as good as a number or a word."""
+HOLDERS = (UserDict, UserList, ChainMap, Namespace)
+"""What holds other things, and nothing else."""
 COLLECTIONS = (dict, MappingProxyType, list, tuple, deque, set, frozenset, SimpleNamespace)
-ARRAYS = frozenset({"numpy", "pandas", "torch"})
+ARRAYS = frozenset({"numpy", "torch"})
 """Packages whose `__array__` is at hand, and says all."""
 PYTHONS_OWN = frozenset(
     {
@@ -181,25 +186,28 @@ class _Reader:
             self._class(place, item, depth)
         elif isinstance(item, ModuleType):
             self.put(place, item.__name__)
-        elif isinstance(item, NAMED):
+        elif isinstance(item, np.vectorize):
+            self.walk(f"{place}.function", item.pyfunc, depth - 1)
+        elif isinstance(item, NAMED) or (callable(item) and _name_of(item) and not self._theirs(type(item).__module__)):
             self.put(place, str(_name_of(item)))
+            held = _word(_attribute(item, "__self__", None))
+            if held is not None and held != "None":  # [1.0, 2.0].index
+                self.put(f"{place}.self", held)
         else:
             self._object(place, item, depth)
 
     def _collection(self, place: str, item: Any, depth: int) -> None:
-        array = _array_told(item) if isinstance(item, (list, tuple)) and len(item) > LONGEST else None
-        if isinstance(item, (set, frozenset)):
-            words = sorted(_word(entry) for entry in [*item])
-            self.put(place, f"{type(item).__name__} {_digest(chr(10).join(words))}")
-        elif array is not None:
-            self.put(place, f"{type(item).__name__} {array}")
+        """One text of a list of plain values, or of a long table of them; otherwise a place for each entry."""
+        table = isinstance(item, (dict, MappingProxyType, SimpleNamespace))
+        word = _word(item) if not table or (isinstance(item, dict) and len(item) > LONGEST) else None
+        if word is not None:
+            self.put(place, word)
+        elif isinstance(item, (set, frozenset)):
+            self.put(place, f"{type(item).__name__} {_digest(chr(10).join(sorted(map(_key, [*item]))))}")
         else:
             items = vars(item) if isinstance(item, SimpleNamespace) else item
-            named = items.items() if isinstance(items, Mapping) else enumerate(items)
-            entries = [
-                (f"[{_told(key) or f'{_name_of(type(key))} {number}'}]", value)
-                for number, (key, value) in enumerate([*named])
-            ]
+            named = [*items.items()] if table else [*enumerate(items)]
+            entries = [(f"[{_key(key)}]", value) for key, value in named]
             self.put(place, type(item).__name__)
             self.reading.collections.update((f"{place}{name}", place) for name, _ in entries)
             self._each(place, entries, depth)
@@ -207,19 +215,22 @@ class _Reader:
     # ---------------------------------------------------------------------------------------- code of somebody
 
     def _function(self, place: str, function: FunctionType, depth: int) -> None:
-        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
-        self._each(place, ((f".{name}", _content(cell)) for name, cell in cells), depth)
-        self._collection(f"{place}.defaults", function.__defaults__ or (), depth)
-        self._collection(f"{place}.keywords", function.__kwdefaults__ or {}, depth)
         every = [*codes(function.__code__)]
         self.put(f"{place}.code", _digest("\n".join(instructions(code) for code in every)))
         known = function.__globals__
         words = {word for code in every for word in words_of(code)}  # getattr(lab, "cut")
         read = sorted({name for name in words.union(*map(globals_of, every)) if name in known})
+        # Functions before values, of which there may be too many.
+        read.sort(key=lambda name: not callable(known[name]))
         self._each(place, ((f".{name}", known[name]) for name in read), depth)
         names = sorted(words.union(*(code.co_names for code in every)))
         for name in read:
             self._module(f"{place}.{name}", known[name], names, depth)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+        self._each(place, ((f".{name}", _content(cell)) for name, cell in cells), depth)
+        self._collection(f"{place}.defaults", function.__defaults__ or (), depth)
+        self._collection(f"{place}.keywords", function.__kwdefaults__ or {}, depth)
+        self._each(place, ((f".{name}", value) for name, value in vars(function).items()), depth)
 
     def _module(self, place: str, module: Any, names: list[str], depth: int) -> None:
         """Of a module of somebody what has one of the `names`."""
@@ -256,7 +267,9 @@ class _Reader:
             self.walk(f"{place}.class", type(item), depth - 1)
         else:
             self.put(place, str(_name_of(type(item))))
-        if theirs or is_dataclass(item):
+        if modules.package(type(item).__module__) == "xarray":
+            self._each(place, _variables(item), depth)
+        if theirs or is_dataclass(item) or isinstance(item, HOLDERS):
             self._each(place, _attributes(item), depth)
 
     def _theirs(self, module: Any) -> bool:
@@ -286,16 +299,48 @@ def _told(item: Any) -> str | None:
         isinstance(item, VALUES) and type(item).__repr__ is not object.__repr__
     ):
         return repr(item)
-    if modules.package(type(item).__module__) in ARRAYS and hasattr(type(item), "__array__"):
-        return _array_told(item)
-    return None
+    if isinstance(item, Pattern):
+        return f"{item.pattern!r} {item.flags}"
+    package = modules.package(type(item).__module__)
+    if package == "pandas" and hasattr(type(item), "to_numpy"):
+        return _frame_told(item)
+    return _array_told(item) if package in ARRAYS and hasattr(type(item), "__array__") else None
 
 
-def _word(entry: Any) -> str:
-    """An entry of a set as text."""
-    if isinstance(entry, tuple):
-        return f"({', '.join(map(_word, entry))})"
-    return _told(entry) or str(_name_of(type(entry)))
+def _word(item: Any, known: dict[int, str | None] | None = None) -> str | None:
+    """A number or a word, or a collection of such, as text (a digest where that is long); None for all else.
+
+    `known`: what has been told already, by its number; None for what is being told.
+    """
+    known = {} if known is None else known
+    if id(item) in known:
+        return known[id(item)]
+    if type(item) not in (list, tuple, set, frozenset, deque, dict):
+        return _told(item)
+    known[id(item)] = None
+    words = [_word(entry, known) for entry in (item.items() if isinstance(item, dict) else item)]
+    if None not in words:
+        texts = [str(word) for word in words]
+        text = f"{type(item).__name__}({', '.join(sorted(texts) if isinstance(item, (set, frozenset)) else texts)})"
+        known[id(item)] = text if len(text) < LONGEST else f"{type(item).__name__} of {len(item)}: {_digest(text)}"
+    return known[id(item)]
+
+
+def _key(item: Any) -> str:
+    """A key of a table, or an entry of a set, as text."""
+    if isinstance(item, tuple):
+        return f"({', '.join(map(_key, item))})"
+    if isinstance(item, frozenset):
+        return f"frozenset({', '.join(sorted(map(_key, item)))})"
+    if is_dataclass(item) and not isinstance(item, type):
+        return f"{_name_of(type(item))}({', '.join(name + _key(value) for name, value in _attributes(item))})"
+    return _word(item) or str(_name_of(item if isinstance(item, NAMED) else type(item)))
+
+
+def _frame_told(item: Any) -> str:
+    """A table of pandas, or a column or index of one, as text."""
+    hashes = sys.modules["pandas"].util.hash_pandas_object(item)
+    return f"{_name_of(type(item))} {item.shape} {_digest(hashes.to_numpy())} {[*getattr(item, 'columns', ())]}"
 
 
 def _array_told(item: Any) -> str | None:
@@ -306,6 +351,16 @@ def _array_told(item: Any) -> str | None:
         return None
     masked = _digest(np.ma.getmaskarray(item).tobytes()) if isinstance(item, np.ma.MaskedArray) else ""
     return f"{array.dtype} {array.shape} {_digest(array.reshape(-1).view(np.uint8))}{masked}"
+
+
+def _variables(item: Any) -> list[tuple[str, Any]]:
+    """What an object of xarray holds, where it is in memory."""
+    every = item.coords if hasattr(item, "coords") else {}
+    held = [*every.items(), *(item.data_vars.items() if hasattr(item, "data_vars") else [("", item)])]
+    return [
+        (f"[{name!r}]", (variable.dims, variable.to_numpy() if variable.variable._in_memory else None))
+        for name, variable in held
+    ]
 
 
 def _attributes(item: Any) -> list[tuple[str, Any]]:
@@ -329,8 +384,10 @@ def _digest(data: Any) -> str:
 
 def function_behind(function: Any) -> Any:
     """The Python function behind one that Numba compiles, or whose answers `functools` keeps."""
-    function = _attribute(function, "py_func", function)
-    return function if isinstance(function, FunctionType) else _attribute(function, "__wrapped__", function)
+    compiled = _attribute(function, "py_func", None)
+    if isinstance(compiled, FunctionType):
+        return compiled
+    return function.__wrapped__ if isinstance(function, REMEMBERING) else function
 
 
 def _attribute(item: Any, name: str, otherwise: Any) -> Any:

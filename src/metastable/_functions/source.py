@@ -1,217 +1,162 @@
 """The text of functions of users: how a function that can be imported is told from its own edited version, in every process.
 
-`fingerprint("mylab.measures", "height")` is a digest of the statements that define the function, and of those that define whatever they
-name, in the modules of somebody: helpers, classes, constants, also across files. Comments, documentation, annotations of arguments and
-blank lines do not count, nor does anything that a process puts into a module while it runs; libraries, and files that functions open,
-are not looked into. Nothing is imported, and every version of Python reads the same.
-
-That is what is written. `not_as_written` says where a process has something else, since a file was edited after its import.
+`fingerprint("mylab.measures", "height")` is a digest of the statements that define the function, of those that define whatever they
+name, in the modules of somebody (helpers, classes, constants, also across files), and of those that do something when these modules are
+imported. Comments, documentation, annotations of functions and blank lines do not count, nor does anything that a process puts into a
+module while it runs; libraries, and files that functions open, are not looked into. Nothing is imported, and every version of Python
+reads the same. (`written` says whether a process has what is written.)
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, SourceFileLoader
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
 from importlib.util import resolve_name
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from metastable._functions import modules
-from metastable._functions.instructions import codes, instructions
-from metastable._functions.reading import function_behind
 
 Name = tuple[str, str]
 """A module, and a name at its top level."""
+DOINGS = ""
+"""The name of the statements of a module that do something when it is imported."""
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.arg)
 SCOPES = (*DEFINITIONS, ast.Lambda)
-PLAIN = (type(None), bool, int, float, complex, str, bytes)
+IMPORTS = (ast.Import, ast.ImportFrom)
 LEFT_OUT = frozenset({"ctx", "type_comment", "type_ignores", "kind", "returns"})
 """What says nothing of what is computed."""
-
-
-@dataclass(frozen=True)
-class _Text:
-    """The statements of a module, by the names that they bind (or change) at its top level."""
-
-    tree: ast.Module
-    binds: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    everything: list[str] = field(default_factory=list)
-    """Modules of which all names are imported, `from lab import *`, by how they are named."""
-
-    def statements(self, name: str) -> list[ast.stmt]:
-        """Those that define a name; all where none does (a module may make its names)."""
-        return self.binds.get(name, self.tree.body)
+BY_NAME = frozenset({"import_module", "__import__"})
+"""What imports modules that are named by words."""
+SUBCLASSES = ("__init_subclass__", "__subclasses__")
+IDENTIFIER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def fingerprint(module: str, name: str) -> str:
     """A digest of all that defines what is called so."""
-    found = _Files(modules.package(module)).definitions(module, name)
-    return _digest({f"{where}:{what}": said for (where, what), said in found.items()})
+    files = Files(modules.package(module))
+    names: dict[str, set[str]] = {}
+    for where, what in files.definitions(module, name):
+        names.setdefault(where, set()).add(what)
+    said: dict[str, Any] = {}
+    for where, what in names.items():
+        text = files.text(where)
+        said[where] = _of_its_file(where) if text is None else text.said(what)
+    return digest(said)
 
 
-def note(module: str, name: str) -> None:
-    """Keep what the files of a function say, which was imported a moment ago: `not_as_written` knows of later edits by that."""
-    if module in _NOTED and _NOTED[module][0] is getattr(sys.modules.get(module), "__spec__", None):
-        return
-    for where, _ in _Files(modules.package(module)).definitions(module, name):
-        _noted(where)
+def digest(said: Any) -> str:
+    """A short digest of plain values."""
+    data = json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def not_as_written(module: str, name: str) -> str:
-    """What of a function in this process is not what its files say ("" where all is): edited after the import, or set from outside."""
-    for where, what in _Files(modules.package(module)).definitions(module, name):
-        noted, now = _noted(where), _now(where)
-        if now is None or noted is None:
-            continue
-        edited = noted != now and _definition(_parsed(noted), what) != _definition(_parsed(now), what)
-        if edited or not _is_as_written(where, what, now):
-            return f"{where}:{what}"
-    return ""
+# ------------------------------------------------------------------------------------------------- one module
 
 
-_NOTED: dict[str, tuple[ModuleSpec, str]] = {}
-"""The text that each module had when it was first asked for, after it was imported (again)."""
+class Use(NamedTuple):
+    """What statements use."""
+
+    names: frozenset[str]
+    whole: frozenset[str]
+    """Names that are not only asked for their attributes."""
+    attributes: frozenset[str]
+    imports: tuple[ast.Import | ast.ImportFrom, ...]
+    modules: frozenset[str]
+    """Words that may be modules to import."""
 
 
-def _now(module: str) -> str | None:
-    """The text of a module that this process has imported. What other loaders make of one (pytest, of its tests) is not known."""
-    spec = getattr(sys.modules.get(module), "__spec__", None)
-    return modules.text_of(spec) if spec is not None and type(spec.loader) is SourceFileLoader else None
+class Text:
+    """The statements of a module at its top level."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError):  # in the middle of an edit
+            body = [ast.Expr(ast.Constant(text))]
+        self.statements = [single for item in body if not _is_for_scripts(item) for single in _singly(item)]
+        self.binds: dict[str, list[int]] = {}
+        """The statements that bind a name, by their numbers."""
+        self.stars = [
+            "." * node.level + (node.module or "")
+            for item in self.statements
+            for node in _within(item)
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        ]
+        """Modules of which all names are imported, by how they are named."""
+        for number, statement in enumerate(self.statements):
+            for name in sorted(_bound(statement)):
+                self.binds.setdefault(name, []).append(number)
+        self._said: dict[int, str] = {}
+        self._uses: dict[str, Use] = {}
+
+    @cached_property
+    def doings(self) -> list[int]:
+        """The statements that do something when the module is imported, beside binding names: calls, and changes of objects."""
+        own = {
+            name
+            for name, numbers in self.binds.items()
+            if not all(isinstance(self.statements[number], IMPORTS) for number in numbers)
+        }
+        all_subclasses = any(word in line for line in self.lines for word in SUBCLASSES)
+        return [
+            number
+            for number, item in enumerate(self.statements)
+            if any(_does_something(node) for node in _within(item))
+            or any(_names(node) & own for node in getattr(item, "decorator_list", ()))
+            or (all_subclasses and isinstance(item, ast.ClassDef) and item.bases)
+        ]
+
+    def of(self, name: str) -> list[int]:
+        """The statements that define a name, those that do something, or all where no statement defines it (a module may make its
+        names)."""
+        if name == DOINGS:
+            return self.doings
+        return self.binds.get(name) or ([] if self.stars else [*range(len(self.statements))])
+
+    def said(self, names: Iterable[str]) -> list[str]:
+        """Digests of the statements that define these names, in their order."""
+        return [self._digest(number) for number in sorted({number for name in names for number in self.of(name)})]
+
+    def _digest(self, number: int) -> str:
+        if number not in self._said:
+            statement = self.statements[number]
+            try:
+                self._said[number] = digest(_plain(statement))
+            except RecursionError:  # a formula of a thousand terms
+                self._said[number] = digest(self.lines[statement.lineno - 1 : statement.end_lineno])
+        return self._said[number]
+
+    def use(self, name: str) -> Use:
+        """What the statements that define a name use."""
+        if name not in self._uses:
+            nodes = [node for number in self.of(name) for node in ast.walk(self.statements[number])]
+            asked = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+            words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+            words = {word for word in words if len(word) < 100 and IDENTIFIER.fullmatch(word)}
+            named = [node for node in nodes if isinstance(node, ast.Name)]
+            names = {node.id for node in named}
+            attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+            self._uses[name] = Use(
+                frozenset(names | words),
+                frozenset(node.id for node in named if id(node) not in asked),
+                frozenset(attributes),
+                tuple(node for node in nodes if isinstance(node, IMPORTS)),
+                frozenset(words if BY_NAME & (names | attributes) else ()),
+            )
+        return self._uses[name]
 
 
-def _noted(module: str) -> str | None:
-    text = _now(module)
-    if text is None:
-        return None
-    spec = sys.modules[module].__spec__
-    if spec is not None and (module not in _NOTED or _NOTED[module][0] is not spec):
-        _NOTED[module] = spec, text
-    return _NOTED[module][1]
-
-
-# --------------------------------------------------------------------------------------------- what is written
-
-
-class _Files:
-    """The modules of somebody, as their files are now."""
-
-    def __init__(self, home: str) -> None:
-        self.home = home
-        self.texts: dict[str, _Text | None] = {}
-
-    def definitions(self, module: str, name: str) -> dict[Name, str]:
-        """Of a name, and of each name of somebody that its definition uses, and so on, a digest of the statements that define it."""
-        waiting, found = [(module, name)], dict[Name, str]()
-        while waiting:
-            where, what = waiting.pop()
-            if (where, what) in found or not modules.is_somebodys(where, self.home):
-                continue
-            text = self.text(where)
-            found[where, what] = _of_its_file(where) if text is None else _definition(text, what)
-            waiting += () if text is None else self._used(text, where, what)
-        return found
-
-    def text(self, module: str) -> _Text | None:
-        """The statements of a module; None where there is no text to read, or it is no one's own."""
-        if module not in self.texts:
-            spec = modules.spec_of(module) if modules.is_somebodys(module, self.home) else None
-            text = None if spec is None else modules.text_of(spec)
-            self.texts[module] = None if text is None else _parsed(text)
-        return self.texts[module]
-
-    def _used(self, text: _Text, module: str, name: str) -> Iterator[Name]:
-        """What the definition of a name uses, of its own module or of those that it imports."""
-        nodes = [node for statement in text.statements(name) for node in ast.walk(statement)]
-        words = {
-            node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }  # getattr(lab, "cut")
-        names = words | {node.id for node in nodes if isinstance(node, ast.Name)}
-        attributes = words | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        for used in sorted(names):
-            if used in text.binds:
-                yield module, used
-                nodes += [node for statement in text.binds[used] for node in ast.walk(statement)]
-            for source in text.everything if used not in text.binds else ():
-                other = self.text(_full(source, module))
-                if other is not None and used in other.binds:
-                    yield _full(source, module), used
-        for node in nodes:
-            yield from self._imported(node, module, attributes)
-
-    def _imported(self, node: ast.AST, module: str, attributes: set[str]) -> Iterator[Name]:
-        """The names of other modules that an import brings in: of whole modules those among the `attributes`."""
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                parts = alias.name.split(".")
-                for depth in range(1, len(parts) + 1):
-                    yield from self._of_module(".".join(parts[:depth]), attributes)
-        elif isinstance(node, ast.ImportFrom):
-            source = _full("." * node.level + (node.module or ""), module)
-            text = self.text(source)
-            for alias in node.names:
-                if (text is None and _has_file(source)) or (text is not None and alias.name in text.binds):
-                    yield source, alias.name
-                else:
-                    yield from self._of_module(f"{source}.{alias.name}", attributes)
-
-    def _of_module(self, module: str, attributes: set[str]) -> Iterator[Name]:
-        text = self.text(module)
-        if text is None and modules.is_somebodys(module, self.home) and _has_file(module):
-            yield module, ""
-        for name in sorted(attributes.intersection(() if text is None else text.binds)):
-            yield module, name
-
-
-def _definition(text: _Text, name: str) -> str:
-    """A digest of the statements that define a name."""
-    return _digest([_plain(statement) for statement in text.statements(name)])
-
-
-def _full(named: str, module: str) -> str:
-    """The full name of a module that another one imports as `named`."""
-    spec = modules.spec_of(module)
-    try:
-        return resolve_name(named, None if spec is None else spec.parent)
-    except (ImportError, ValueError):
-        return named
-
-
-def _has_file(module: str) -> bool:
-    spec = modules.spec_of(module)
-    return spec is not None and spec.has_location and spec.submodule_search_locations is None
-
-
-def _of_its_file(module: str) -> str:
-    """A digest of a module that has no text: of its file, where it has one."""
-    spec = modules.spec_of(module)
-    try:
-        return hashlib.blake2b(Path(str(spec.origin if spec else "")).read_bytes(), digest_size=8).hexdigest()
-    except OSError:
-        return "not found"
-
-
-@functools.lru_cache(64)
-def _parsed(text: str) -> _Text:
-    try:
-        found = _Text(ast.parse(text))
-    except (SyntaxError, ValueError):  # in the middle of an edit
-        return _Text(ast.Module([ast.Expr(ast.Constant(text))], []))
-    for statement in found.tree.body:
-        if _is_for_scripts(statement):
-            continue
-        for single in _singly(statement):
-            for name in sorted(_bound(single)):
-                found.binds.setdefault(name, []).append(single)
-        if isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names):
-            found.everything.append("." * statement.level + (statement.module or ""))
-    return found
+@lru_cache(64)
+def parsed(text: str) -> Text:
+    """The statements of a text."""
+    return Text(text)
 
 
 def _singly(statement: ast.stmt) -> list[ast.stmt]:
@@ -225,40 +170,54 @@ def _singly(statement: ast.stmt) -> list[ast.stmt]:
 
 def _is_for_scripts(statement: ast.stmt) -> bool:
     """True for `if __name__ == "__main__":`."""
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    return (
+        isinstance(statement, ast.If)
+        and not statement.orelse
+        and isinstance(statement.test, ast.Compare)
+        and isinstance(statement.test.left, ast.Name)
+        and statement.test.left.id == "__name__"
+        and isinstance(statement.test.ops[0], ast.Eq)
     )
 
 
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all that is run with it: not what is in functions and classes."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, SCOPES):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _does_something(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr):
+        value = node.value
+        printed = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
+        return not isinstance(value, ast.Constant) and not printed
+    stored = isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
+    return stored or isinstance(node, ast.Delete)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top level binds, or whose objects it changes."""
-    if isinstance(statement, DEFINITIONS):
-        return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        names = (alias.asname or alias.name.split(".")[0] for alias in statement.names)
-        return {name for name in names if name != "*"}
+    """The names that a statement at the top level binds."""
     found: set[str] = set()
-    for node in ast.iter_child_nodes(statement):
-        if isinstance(node, ast.stmt):
-            found |= _bound(node)
-        elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
-            found |= {name for inner in node.body for name in _bound(inner)}
-        elif not isinstance(node, SCOPES):
-            found |= set(_stored(node))
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        found |= {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}  # TABLE.update(more)
+    for node in _within(statement):
+        if isinstance(node, DEFINITIONS):
+            found.add(node.name)
+        elif isinstance(node, IMPORTS):
+            found |= {alias.asname or alias.name.split(".")[0] for alias in node.names} - {"*"}
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            found.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            found.add(node.rest)
     return found
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """Names that are assigned to in an expression, or whose entries and attributes are."""
-    for inner in ast.walk(node):
-        if isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)) and not isinstance(inner.ctx, ast.Load):
-            root: ast.AST = inner
-            while isinstance(root, (ast.Attribute, ast.Subscript)):
-                root = root.value
-            if isinstance(root, ast.Name):
-                yield root.id
 
 
 def _plain(node: Any) -> Any:
@@ -266,83 +225,146 @@ def _plain(node: Any) -> Any:
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if isinstance(node, ast.Constant):
-        return f"{type(node.value).__name__} {sorted(map(repr, node.value)) if isinstance(node.value, frozenset) else repr(node.value)}"
+        return f"{type(node.value).__name__} {in_words(node.value)}"
     if not isinstance(node, ast.AST):
         return node
     said = []
+    # What decorators are told of types may decide who is called.
+    typed = isinstance(node, FUNCTIONS) and not getattr(node, "decorator_list", ())
     for name, value in ast.iter_fields(node):
-        if name in LEFT_OUT or value is None or value == [] or (name == "annotation" and isinstance(node, ast.arg)):
+        if name in LEFT_OUT or value is None or value == [] or (typed and name == "annotation"):
             continue
-        if name == "body" and isinstance(node, (*DEFINITIONS, ast.Module)):
-            value = [item for item in value if not _is_words(item)]
+        if name == "body" and isinstance(node, DEFINITIONS):
+            value = [item for item in value if not _is_documentation(item)]
         said.append([name, _plain(value)])
     return [type(node).__name__, *said]
 
 
-def _is_words(node: ast.AST) -> bool:
-    """True for documentation."""
+def in_words(value: Any) -> str:
+    """A constant as text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return hex(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _is_documentation(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _digest(said: Any) -> str:
-    data = json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+# -------------------------------------------------------------------------------------------------- all modules
 
 
-# ------------------------------------------------------------------------------------------- what a process has
+class Files:
+    """The modules of somebody, as their files are now."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.texts: dict[str, Text | None] = {}
+
+    def definitions(self, module: str, name: str) -> list[Name]:
+        """A name, each name of somebody that its definition uses, and so on; and what their modules do."""
+        waiting, found = [(module, name)], dict[Name, None]()
+        waiting += self._defined(module, name, None, set())
+        while waiting:
+            here = where, what = waiting.pop()
+            text = self.text(where)
+            if here in found or not modules.is_somebodys(where, self.home):
+                continue
+            found[here] = None
+            if text is not None:
+                waiting += [(where, DOINGS), *self._used(text, where, what)]
+        return [*found]
+
+    def text(self, module: str) -> Text | None:
+        """The statements of a module; None where there is no text to read, or it is no one's own."""
+        if module not in self.texts:
+            spec = modules.spec_of(module) if modules.is_somebodys(module, self.home) else None
+            text = None if spec is None else modules.text_of(spec)
+            self.texts[module] = None if text is None else parsed(text)
+        return self.texts[module]
+
+    def _used(self, text: Text, module: str, name: str) -> Iterator[Name]:
+        """What the definition of a name uses, of its own module or of those that it imports."""
+        use, seen = text.use(name), set[tuple[str, str, bool]]()
+        for used in sorted(use.names):
+            yield from self._defined(module, used, None if used in use.whole else use.attributes, seen)
+        for node in use.imports:
+            yield from self._imported(node, module, use.attributes, seen)
+        for word in use.modules:
+            yield from self._of_module(word, None, seen)
+
+    def _defined(
+        self, module: str, name: str, attributes: frozenset[str] | None, seen: set[tuple[str, str, bool]]
+    ) -> Iterator[Name]:
+        """Where a name of a module is defined: there, in modules of which it imports all names, or as a module itself, of which only
+        these `attributes` are used."""
+        text, here = self.text(module), (module, name, attributes is None)
+        if text is None or here in seen:
+            return
+        seen.add(here)
+        if name in text.binds:
+            yield module, name
+            for number in text.binds[name]:
+                for node in _within(text.statements[number]):
+                    if isinstance(node, IMPORTS):
+                        yield from self._imported(node, module, attributes, seen)
+        for star in text.stars:
+            yield from self._defined(full_name(star, module), name, attributes, seen)
+        yield from self._of_module(f"{module}.{name}", attributes, seen)
+
+    def _imported(
+        self, node: ast.AST, module: str, attributes: frozenset[str] | None, seen: set[tuple[str, str, bool]]
+    ) -> Iterator[Name]:
+        """The names of other modules that an import brings in."""
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                for depth in range(1, len(parts) + 1):
+                    yield from self._of_module(".".join(parts[:depth]), attributes, seen)
+        elif isinstance(node, ast.ImportFrom):
+            source = full_name("." * node.level + (node.module or ""), module)
+            for alias in node.names:
+                if alias.name == "*":
+                    yield source, DOINGS
+                elif self.text(source) is None and self._has_file(source):
+                    yield source, alias.name
+                elif self.text(source) is None:  # a package without a file of its own
+                    yield from self._of_module(f"{source}.{alias.name}", attributes, seen)
+                else:
+                    yield source, DOINGS
+                    yield from self._defined(source, alias.name, attributes, seen)
+
+    def _of_module(
+        self, module: str, attributes: frozenset[str] | None, seen: set[tuple[str, str, bool]]
+    ) -> Iterator[Name]:
+        text = self.text(module)
+        if text is None:
+            if self._has_file(module):
+                yield module, DOINGS
+            return
+        yield module, DOINGS
+        for name in sorted(text.binds if attributes is None else attributes):
+            yield from self._defined(module, name, attributes, seen)
+
+    def _has_file(self, module: str) -> bool:
+        """True for modules of somebody that have a file, but perhaps no text."""
+        spec = modules.spec_of(module) if modules.is_somebodys(module, self.home) else None
+        return spec is not None and spec.has_location and spec.submodule_search_locations is None
 
 
-def _is_as_written(module: str, name: str, text: str) -> bool:
-    """True where a global of a module is what its text makes, as far as it can be told: functions have its code, and constants their
-    values."""
-    there = vars(sys.modules[module])
-    if name not in there:
-        return True
-    if name in _constants(text):
-        return repr(there[name]) == _constants(text)[name]
-    place, written = sys.modules[module].__file__, _codes(text)
-    return all(
-        (code.co_qualname, instructions(code)) in written
-        for code in _codes_of(there[name])
-        if code.co_filename == place
-    )
-
-
-@functools.lru_cache(64)
-def _constants(text: str) -> dict[str, str]:
-    """Names that are bound once, to a number or a word (or a tuple of them), and that no function binds, and what they are."""
-    parsed, found = _parsed(text), dict[str, str]()
-    for statement in parsed.tree.body:
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                found |= _values(target, statement.value)
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            found |= _values(statement.target, statement.value)
-    changed = {name for node in ast.walk(parsed.tree) if isinstance(node, ast.Global) for name in node.names}
-    return {name: value for name, value in found.items() if len(parsed.binds[name]) == 1 and name not in changed}
-
-
-def _values(target: ast.expr, value: ast.expr) -> dict[str, str]:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return {name: said for pair in zip(target.elts, value.elts) for name, said in _values(*pair).items()}
+def full_name(named: str, module: str) -> str:
+    """The full name of a module that another one imports as `named`."""
+    spec = modules.spec_of(module)
     try:
-        said = ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError):
-        return {}
-    plain = all(isinstance(item, PLAIN) for item in (said if isinstance(said, tuple) else (said,)))
-    return {target.id: repr(said)} if plain and isinstance(target, ast.Name) else {}
+        return resolve_name(named, None if spec is None else spec.parent)
+    except (ImportError, ValueError):
+        return named
 
 
-def _codes_of(item: Any) -> Iterator[CodeType]:
-    """The code of a function, or of the methods of a class."""
-    for found in [*vars(item).values()] if isinstance(item, type) else [item]:
-        function = function_behind(found)
-        if isinstance(function, FunctionType):
-            yield function.__code__
-
-
-@functools.lru_cache(64)
-def _codes(text: str) -> frozenset[tuple[str, str]]:
-    """What functions of a text are called, and their instructions."""
-    every = codes(compile(text, "<text>", "exec", dont_inherit=True))
-    return frozenset((code.co_qualname, instructions(code)) for code in every)
+def _of_its_file(module: str) -> str:
+    """A digest of a module that has no text: of its file, where it has one."""
+    spec = modules.spec_of(module)
+    try:
+        return hashlib.blake2b(Path(str(spec.origin if spec else "")).read_bytes(), digest_size=8).hexdigest()
+    except OSError:
+        return "not found"

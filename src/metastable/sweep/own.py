@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metastable import starts
-from metastable._functions import source
+from metastable._functions import source, written
 from metastable.errors import InvalidInputError, SweepError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def load(path: str, what: str) -> Any:
         ) from reason
     except Exception as reason:  # importing runs somebody's code
         raise SweepError(f"{what} {path!r} cannot be loaded: {type(reason).__name__}: {reason}") from reason
-    source.note(module, name)
+    written.note(module, name)
     return found
 
 
@@ -102,7 +102,7 @@ def not_as_written(path: str) -> str:
     """What this process has of a function that is not what its files say now; "" where all is."""
     module, _, name = path.partition(":")
     load(path, "the function")
-    return source.not_as_written(module, name)
+    return written.not_as_written(module, name)
 
 
 def check_as_written(sweep: Sweep) -> None:
