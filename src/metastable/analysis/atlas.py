@@ -148,6 +148,8 @@ class Classification:
         places is empty, and then it says so: "one point, xi or -xi".
     features, groups : what decided it.
     prediction : what was expected.
+    since : when the model took over that is judged, 0 in runs of one model; behind that x_1(0) is token 1 at that time, and the short
+        form says so: "one point, x_1(5)".
     """
 
     row: int | None
@@ -155,6 +157,7 @@ class Classification:
     features: Features
     groups: Groups
     prediction: Prediction
+    since: float = 0.0
 
     @property
     def speed(self) -> float:
@@ -184,9 +187,9 @@ class Classification:
 
     def _facts(self) -> dict[str, str]:
         """What a short form shows, by name."""
-        expected = self.prediction.configuration
+        expected = first_token_at(self.since, self.prediction.configuration)
         agrees = "as predicted" if self.as_predicted else f"predicted: {expected}"
-        agrees = f"nothing is predicted: {self.prediction.reason}" if expected == OTHER else agrees
+        agrees = f"nothing is predicted: {self.prediction.reason}" if self.prediction.configuration == OTHER else agrees
         return {
             "row": f"{'none' if self.row is None else self.row} ({agrees})",
             "tokens": f"{len(self.features.to_space)}, in {sizes_text(self.groups.sizes)}",
@@ -195,11 +198,19 @@ class Classification:
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in self._facts().items())
-        return f"<Classification: {self.configuration}; {facts}>"
+        return f"<Classification: {first_token_at(self.since, self.configuration)}; {facts}>"
 
     def _repr_html_(self) -> str:
         numbers = {name: f"{value:.3g}" for name, value in self.distances.items()}
-        return _html.table(f"Classification: {self.configuration}", {**self._facts(), **numbers})
+        numbers = {first_token_at(self.since, name): value for name, value in numbers.items()}
+        return _html.table(
+            f"Classification: {first_token_at(self.since, self.configuration)}", {**self._facts(), **numbers}
+        )
+
+
+def first_token_at(since: float, text: str) -> str:
+    """Words about x_1(0) as they are for a model that took over at a time: "one point, x_1(5)"."""
+    return text.replace("x_1(0)", f"x_1({since:g})")
 
 
 def features(x: ArrayLike, first: ArrayLike, subspace: ArrayLike, speeds: ArrayLike, elapsed: float) -> Features:
@@ -339,10 +350,11 @@ def classify(
     prediction = predict(model, tolerance=tolerance)
     unit = _value_norm(model)
     speeds = _final_speeds(trajectory, final, time) / unit
-    found = features(final, _first_token(trajectory, time), prediction.subspace, speeds, time * unit)
+    since = took_over(trajectory, time)
+    found = features(final, _first_token(trajectory, since), prediction.subspace, speeds, time * unit)
     groups = group(final, radius)
     row, text = match(found, groups, prediction, **limits)
-    return Classification(row, text, found, groups, prediction)
+    return Classification(row, text, found, groups, prediction, since)
 
 
 def model_at(run: Trajectory, time: float) -> Attention:
@@ -351,14 +363,19 @@ def model_at(run: Trajectory, time: float) -> Attention:
     return run.model if at is None else at(time)
 
 
-def _first_token(run: Trajectory, time: float) -> FloatArray:
-    """Token 1 where the model that holds at `time` took over: its start, but behind the joints of a run of several models."""
-    schedule, joint = getattr(run, "schedule", None), 0.0
-    if schedule is not None:
-        number = schedule.index(time)
-        while number > 0 and schedule.models[number - 1] == schedule.models[number]:
-            number -= 1
-        joint = schedule.joints[number]
+def took_over(run: Trajectory, time: float) -> float:
+    """When the model that holds at `time` took over: 0, but behind the joints of a run of several models."""
+    schedule = getattr(run, "schedule", None)
+    if schedule is None:
+        return 0.0
+    number = schedule.index(time)
+    while number > 0 and schedule.models[number - 1] == schedule.models[number]:
+        number -= 1
+    return float(schedule.joints[number])
+
+
+def _first_token(run: Trajectory, joint: float) -> FloatArray:
+    """Token 1 where the model took over that holds from `joint` on: its start, but in a run of several models."""
     if joint == 0.0:
         return _checks.tokens(run.start, "run.start")[0]
     try:

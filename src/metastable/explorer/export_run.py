@@ -155,7 +155,7 @@ class Player:
         shown, times, states = self.shown, self.times, self.states
         tag = {"panel": 0, "run": 0}
         renyi, strong = measure.centers(shown)
-        facts = outcome.facts(shown, times, renyi, strong)
+        facts = outcome.facts(shown, times, renyi, strong, self.models[-1].begin)
         yield {"type": "facts", **facts, "law": facts["law"] if len(self.models) == 1 else None}
         yield {"type": "view", "name": self.view.name, "pieces": self.pieces}
         yield from job.positions(states, self.view, tag, 0)
@@ -214,6 +214,8 @@ def _page(player: Player, recording: str, clock: dict[str, Any], title: str, tex
             f"<style>\n{files['style.css']}{files['story.css']}{files['player.css']}</style>",
         ),
         (r'<script type="module" src="/static/main\.js"></script>\n', ""),
+        (r" a chosen token can be dragged\.", ""),
+        (r", Alt with arrow keys moves its start, Delete removes it", ""),
         (r"<body>", f'<body class="{classes}">'),
         (r"</body>", f"<script>\n{_inline(recorded + source)}</script>\n</body>"),
     ):

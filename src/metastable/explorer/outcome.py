@@ -12,6 +12,7 @@ from metastable._checks import FloatArray
 from metastable.analysis import classify, merge_tree, predict
 from metastable.analysis.atlas import OTHER, UNSETTLED, Prediction
 from metastable.analysis.scales import attraction_width
+from metastable.errors import UnsupportedError
 from metastable.explorer import measure
 from metastable.explorer.setting import Setting
 from metastable.model import Attention
@@ -24,9 +25,14 @@ CLOUDS = (4, 5)
 BASES = {"theorem": "theorem", "conjecture": "conjecture"}
 
 
-def pretty(text: str) -> str:
-    """The package's plain words with the paper's letters."""
-    return text.replace("x_1(0)", "x₁(0)").replace("-xi", "−ξ").replace("xi", "ξ").replace("lambda_max", "λ max")
+def pretty(text: str, since: float = 0.0) -> str:
+    """The package's plain words with the paper's letters; of a model that took over later, x₁ is where token 1 was then."""
+    return (
+        text.replace("x_1(0)", f"x₁({number(since)})")
+        .replace("-xi", "−ξ")
+        .replace("xi", "ξ")
+        .replace("lambda_max", "λ max")
+    )
 
 
 def number(value: float) -> str:
@@ -38,13 +44,16 @@ def number(value: float) -> str:
     return power if mantissa == "1.0" else f"{mantissa.removesuffix('.0')}·{power}"
 
 
-def facts(setting: Setting, times: FloatArray, renyi: np.ndarray, strong: np.ndarray) -> dict[str, Any]:
-    """What is known before the run: prediction, spectrum, centers of the start, expected counts, the law N(t)."""
+def facts(
+    setting: Setting, times: FloatArray, renyi: np.ndarray, strong: np.ndarray, since: float = 0.0
+) -> dict[str, Any]:
+    """What is known before the run: prediction, spectrum, centers of the start, expected counts, the law N(t). `since`: when the model
+    takes over, in a run of several."""
     prediction = predict(setting.model)
     eigenvalue = complex(prediction.eigenvalue)
     return {
         "prediction": {
-            "text": prediction_text(prediction),
+            "text": prediction_text(prediction, since),
             "row": prediction.row,
             "eigenvalue": [eigenvalue.real, eigenvalue.imag],
         },
@@ -57,12 +66,12 @@ def facts(setting: Setting, times: FloatArray, renyi: np.ndarray, strong: np.nda
     }
 
 
-def prediction_text(prediction: Prediction) -> str:
+def prediction_text(prediction: Prediction, since: float = 0.0) -> str:
     """One line: the configuration and on what ground."""
     if prediction.basis in BASES:
-        return pretty(f"{prediction.configuration} ({BASES[prediction.basis]})")
+        return pretty(f"{prediction.configuration} ({BASES[prediction.basis]})", since)
     if prediction.configuration != OTHER:
-        return pretty(prediction.configuration)
+        return pretty(prediction.configuration, since)
     return pretty(prediction.reason)
 
 
@@ -147,18 +156,24 @@ def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, l
         return {"text": f"{clusters} at t = {end}, under noise that never lets them rest", "agrees": None}
     if run.status == "unresolved":
         return {"text": f"{clusters} at t = {end}, where rounding hides whether they still move", "agrees": None}
-    result = classify(run)  # pyright: ignore[reportArgumentType]  (a cached property reads like a property)
-    moment = measure.settling_time(states, times)
+    try:
+        result = classify(run)  # pyright: ignore[reportArgumentType]  (a cached property reads like a property)
+    except UnsupportedError:  # nobody knows where token 1 was when the last model took over
+        return {"text": f"{clusters} at t = {end}", "agrees": None}
+    moment = measure.settling_time(states[times >= result.since], times[times >= result.since])
     # Inside a cloud tokens rearrange for ever: it has no moment of arrival.
     when = "" if moment is None or result.row in CLOUDS else f" at t = {number(moment)}"
     if result.configuration not in (OTHER, UNSETTLED) and result.prediction.configuration != OTHER:
-        return {"text": pretty(result.configuration) + when, "agrees": result.as_predicted}
+        return {"text": pretty(result.configuration, result.since) + when, "agrees": result.as_predicted}
     if result.configuration == UNSETTLED:
         waiting = "not yet: " if result.prediction.row is not None else ""
         return {"text": f"{waiting}{clusters} at t = {end}, still moving", "agrees": None}
+    agrees = None if result.prediction.row is None else False
     if count == 1:
-        return {"text": f"one point{when}", "agrees": None if result.prediction.row is None else False}
-    return {"text": f"{clusters} at rest{when}", "agrees": None if result.prediction.row is None else False}
+        return {"text": f"one point{when}", "agrees": agrees}
+    # They may merge much later: clusters are never at rest.
+    standing = "" if moment is None else f", nearly where they were at t = {number(moment)}"
+    return {"text": f"{clusters} at t = {end}{standing}", "agrees": agrees}
 
 
 def _near_frozen(setting: Setting, final: FloatArray, clusters: str) -> dict[str, Any]:

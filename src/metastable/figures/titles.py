@@ -50,7 +50,7 @@ def describe_run(run: RunLike, inches: float = 1e9) -> str:
     words = words_of(getattr(run, "models", (run.model,)), len(run.start))
     status = getattr(run, "status", "success")
     if status != "success":
-        words.append(f"stopped early at $t = {float(run.times[-1]) if len(run.times) else 0.0:.3g}$ ({status})")
+        words.append(f"stopped early at {style.time_label(float(run.times[-1]) if len(run.times) else 0.0)} ({status})")
     return broken(words, int(PER_INCH * inches))
 
 

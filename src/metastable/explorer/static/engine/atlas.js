@@ -146,7 +146,10 @@ export function reached(setting, record, count, prediction) {
   const agrees = result.row !== null ? result.row === prediction.row : result.configuration === prediction.configuration;
   if (result.configuration !== OTHER && result.configuration !== UNSETTLED && prediction.configuration !== OTHER) return { text: pretty(result.configuration) + when, agrees };
   if (result.configuration === UNSETTLED) return { text: `${prediction.row !== null ? "not yet: " : ""}${clusters} at t = ${end}, still moving`, agrees: null };
-  return { text: `${count === 1 ? "one point" : `${clusters} at rest`}${when}`, agrees: prediction.row === null ? null : false };
+  const unpredicted = prediction.row === null ? null : false;
+  if (count === 1) return { text: `one point${when}`, agrees: unpredicted };
+  // They may merge much later: clusters are never at rest.
+  return { text: `${clusters} at t = ${end}${moment === null ? "" : `, nearly where they were at t = ${shortNumber(moment)}`}`, agrees: unpredicted };
 }
 
 // Theorem 5.2: every free token converges to the vicinity of some frozen one.
