@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import pytest
 
-from metastable._functions.reading import read, unchanged
+from metastable._functions.reading import _CHANGING, read, unchanged
 
 
 def parts_of(function, home=""):
@@ -385,9 +385,21 @@ def test_what_computations_change_is_remembered():
     assert unchanged(function, before, before) == first
 
 
-def test_functions_that_are_gone_are_forgotten():
-    from metastable._functions.reading import _CHANGING
+def test_a_large_table_of_results_is_one_place():
+    """Each of its entries was compared with each of the others."""
+    kept = {}
 
+    def remembering(x):
+        return kept.setdefault(x, [np.zeros(2), len])
+
+    before = read(remembering)
+    for value in range(20_000):
+        remembering(value)
+    assert [place for place in unchanged(remembering, before, read(remembering)) if "kept" in place] == []
+    assert _CHANGING[remembering] == {".kept"}
+
+
+def test_functions_that_are_gone_are_forgotten():
     known = len(_CHANGING)
     function = counting(lambda x: x + 1)
     before = read(function)

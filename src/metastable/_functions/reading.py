@@ -121,9 +121,18 @@ def unchanged(function: Any, before: Reading, after: Reading) -> Parts:
                 places.add(reading.collections[place])
     with suppress(TypeError):  # what has no hash, or no weak references, is remembered by nobody
         places |= _CHANGING.get(function, set())
-        _CHANGING[function] = places
-    tops = tuple(f"{place}{mark}" for place in places for mark in ".[(")
+        _CHANGING[function] = _highest(places)
+    tops = tuple(f"{place}{mark}" for place in _highest(places) for mark in ".[(")
     return {place: text for place, text in before.parts.items() if place not in places and not place.startswith(tops)}
+
+
+def _highest(places: set[str]) -> set[str]:
+    """Those of some places that are not within another one: entries of a table that counts as a whole are many."""
+    found: list[str] = []
+    for place in sorted(places):
+        if not found or not place.startswith((f"{found[-1]}.", f"{found[-1]}[", f"{found[-1]}(")):
+            found.append(place)
+    return set(found)
 
 
 class _Reader:
