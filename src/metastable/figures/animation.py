@@ -249,9 +249,7 @@ def _sphere_scene(
 
 def _title(run: RunLike, inches: float) -> str:
     """The model, and how many saved states there are where they are all."""
-    return ", ".join(
-        part for part in (describe_run(run, inches), note(saved_states(run), False).replace("drawn from ", "")) if part
-    )
+    return describe_run(run, inches, note(saved_states(run), False).replace("drawn from ", ""))
 
 
 def _veiled(colors: Any, opacity: float) -> np.ndarray:

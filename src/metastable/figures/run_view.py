@@ -234,8 +234,7 @@ def _gram_page(run: RunLike, times: np.ndarray, states: np.ndarray, log: bool) -
     style.grid(axes[3])
     draw_joints(axes[3], marks.joints)
     draw_landmark_key(page, landmark_handles(marks, frozen=FROZEN_ROWS, ax=axes[3]))
-    words = ", ".join(part for part in (describe_run(run, 9.6), note(only, False)) if part)
-    page.suptitle(words, x=0.01, ha="left", fontsize="medium")
+    page.suptitle(describe_run(run, 9.6, note(only, False)), x=0.01, ha="left", fontsize="medium")
     return page
 
 

@@ -41,8 +41,8 @@ def describe(model: Any, tokens: int) -> str:
     return ", ".join(words_of([model], tokens))
 
 
-def describe_run(run: RunLike, inches: float = 1e9) -> str:
-    """The same for a run, all of whose models are in it; broken into lines that fit a page so wide.
+def describe_run(run: RunLike, inches: float = 1e9, more: str = "") -> str:
+    """The same for a run, all of whose models are in it, and what `more` there is to say; broken into lines that fit a page so wide.
 
     Of several models (a `Schedule`, layers) it says how many there are, and where they differ the first and the last, or the range of
     beta. A run that stopped early says so.
@@ -51,7 +51,7 @@ def describe_run(run: RunLike, inches: float = 1e9) -> str:
     status = getattr(run, "status", "success")
     if status != "success":
         words.append(f"stopped early at {style.time_label(float(run.times[-1]) if len(run.times) else 0.0)} ({status})")
-    return broken(words, int(PER_INCH * inches))
+    return broken([*words, more] if more else words, int(PER_INCH * inches))
 
 
 def last_model(run: RunLike) -> Any:

@@ -144,3 +144,13 @@ def test_what_settings_have_in_common_is_what_all_of_them_say():
     assert titles.in_common(settings[:1]) == r"$n = 9$, $d = 2$, $\beta = 2$, full"
     assert titles.in_common(settings[:1], but=("tokens", "mask")) == r"$d = 2$, $\beta = 2$"
     assert titles.in_common([]) == ""
+
+
+def test_what_is_added_to_a_title_fits_the_page_too():
+    """How many saved states there are stood behind the end of the last line of films, and was cut off."""
+    words = titles.describe_run(ms.simulate(ms.Attention(dim=3, beta=4.0), ms.sphere.uniform(5, dim=3, seed=0), 1.0))
+    inches = (len(words) + 2) / titles.PER_INCH
+    lines = titles.describe_run(
+        ms.simulate(ms.Attention(dim=3, beta=4.0), ms.sphere.uniform(5, dim=3, seed=0), 1.0), inches, "8 saved states"
+    ).split("\n")
+    assert lines[-1] == "8 saved states"
