@@ -49,14 +49,14 @@ def test_it_opens_and_moves(visit):
 @pytest.mark.parametrize(
     ("preset", "predicted", "end"),
     [
-        ("figure-1a", "one point, x₁(0) (theorem)", r"one point, x₁\(0\) at t = "),
-        ("figure-1b", "one point in L (conjecture)", r"one point in L at t = "),
-        ("figure-1c", "two points, ξ and −ξ (conjecture)", r"two points, ξ and −ξ at t = "),
+        ("figure-1a", "one point, x₁(0) (theorem)", r"one point, x₁\(0\) by t = "),
+        ("figure-1b", "one point in L (conjecture)", r"one point in L by t = "),
+        ("figure-1c", "two points, ξ and −ξ (conjecture)", r"two points, ξ and −ξ by t = "),
         ("figure-1d", "a cloud of points around L (conjecture)", r"a cloud of points around L$"),
         ("figure-1e", "two clouds, around ξ and −ξ (conjecture)", r"two clouds, around ξ and −ξ$"),
         ("figure-1f", "one point rotating in L", r"one point rotating in L"),
         ("figure-2", "one point, x₁(0) (theorem)", r"not yet: 7 clusters at t = 200"),
-        ("cascade", "one point, x₁(0) (theorem)", r"one point, x₁\(0\) at t = .*10[⁰¹²³⁴⁵⁶⁷⁸⁹]+"),
+        ("cascade", "one point, x₁(0) (theorem)", r"one point, x₁\(0\) by t = .*10[⁰¹²³⁴⁵⁶⁷⁸⁹]+"),
         ("frozen", "the atlas covers no frozen tokens", r"150 of 150 tokens within"),
     ],
 )

@@ -333,7 +333,7 @@ def classify(
         cloud_angle: largest median distance to L of a cloud.
         cloud_speed: largest median speed inside a cloud, in units of |V|.
         drift: a state that matches nothing has settled when its tokens, at their present speed, would move by less than
-            this in another run of the same length.
+            this in another run of the same length. (Not where a theorem says where it must end: then it is still on its way.)
         tolerance: of the spectrum, see `predict`.
 
     Returns:

@@ -16,7 +16,7 @@ from metastable.explorer.setting import Setting
 from metastable.kernels.reference import attention_weights
 from metastable.model import Attention, Support, why_not
 
-SETTLED = 0.02
+SETTLED = 0.01
 """Within this distance of its last position a token has arrived."""
 ENERGY_TOKENS = 600
 """Tokens up to which the energy of every moment is summed."""

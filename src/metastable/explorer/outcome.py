@@ -162,7 +162,7 @@ def reached(setting: Setting, run: Run, states: FloatArray, times: FloatArray, l
         return {"text": f"{clusters} at t = {end}", "agrees": None}
     moment = measure.settling_time(states[times >= result.since], times[times >= result.since])
     # Inside a cloud tokens rearrange for ever: it has no moment of arrival.
-    when = "" if moment is None or result.row in CLOUDS else f" at t = {number(moment)}"
+    when = "" if moment is None or result.row in CLOUDS else f" by t = {number(moment)}"
     if result.configuration not in (OTHER, UNSETTLED) and result.prediction.configuration != OTHER:
         return {"text": pretty(result.configuration, result.since) + when, "agrees": result.as_predicted}
     if result.configuration == UNSETTLED:

@@ -50,6 +50,11 @@ class Reduced:
         """`40 members`: how many a place has, with or without a value."""
         return counted(self.total, self.of)
 
+    @property
+    def averaged(self) -> str:
+        """The same where all of them are in every mean, else `members`."""
+        return _every(self.count, self.total, self.total, self.of)
+
 
 def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Reduced:
     """Mean and quantiles over members, also of several draws of random matrices; where an observable has one value for each token, of
@@ -73,7 +78,7 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
                 count = left.sum(over)
                 mean = (mean.where(left > 0, 0.0) * left).sum(over, skipna=False) / count.where(count > 0)
                 low, high, left = low.mean(over), high.mean(over), count
-            return Reduced(mean, low, high, left, total, _band(counted(members, "member"), over))
+            return Reduced(mean, low, high, left, total, _band(_every(left, total, members, "member"), over))
         inner = [dim for dim in over if dim == "token"]
         spread = [dim for dim in over if dim not in inner]
         array = array.mean(inner, keep_attrs=True) if inner else array
@@ -83,8 +88,13 @@ def reduce_members(array: xr.DataArray, keep: Collection[str | None] = ()) -> Re
         # Not `array.quantile`: it makes a dim `quantile`, which an observable may have.
         low, high = (array.reduce(np.nanquantile, spread, q=level, keep_attrs=True) for level in (0.1, 0.9))
         total = int(np.prod([array.sizes[dim] for dim in spread]))
-        every = counted(total, "member" if "member" in spread else "draw")
+        every = _every(count, total, total, "member" if "member" in spread else "draw")
         return Reduced(array.mean(spread), low, high, count, total, _band(every, inner))
+
+
+def _every(count: xr.DataArray, total: int, members: int, noun: str) -> str:
+    """Of how many members a mean is, in words: without their number where not all of the `total` are in every mean."""
+    return counted(members, noun) if bool(((count == 0) | (count == total)).all()) else f"{noun}s"
 
 
 def _band(every: str, averaged: list[str]) -> str:

@@ -368,7 +368,7 @@ def _not_logarithmic(reduced: Reduced, plan: Arrangement) -> str:
 
 def _averaged(name: str, reduced: Reduced) -> str:
     """What the colours of a map are, and the mean of how many members."""
-    return f"{name}\nmean of {reduced.every}" if reduced.total > 1 else name
+    return f"{name}\nmean of {reduced.averaged}" if reduced.total > 1 else name
 
 
 def _thin(reduced: Reduced) -> list[str]:

@@ -76,7 +76,7 @@ def test_what_was_predicted_and_reached_is_said():
     words, _ = perform(SPHERE, {"until": 200.0, "log": True})
     assert words["facts"]["prediction"]["text"] == "two points, ξ and −ξ (conjecture)"
     assert words["end"]["reached"]["agrees"] is True
-    assert words["end"]["reached"]["text"].startswith("two points, ξ and −ξ at t = ")
+    assert words["end"]["reached"]["text"].startswith("two points, ξ and −ξ by t = ")
 
 
 def test_a_long_run_is_previewed():

@@ -28,7 +28,7 @@ def test_the_first_token_is_meant_where_the_last_model_took_over(late, tmp_path)
     assert np.arccos(np.clip(late.final @ late.start[0], -1, 1)).max() > 0.5
     predicted, reached = said(late, tmp_path)
     assert predicted.startswith("one point, x₁(5)")
-    assert reached["text"].startswith("one point, x₁(5) at t = ")
+    assert reached["text"].startswith("one point, x₁(5) by t = ")
     assert reached["agrees"] is True
     assert ms.classify(late).since == 5.0
     assert "x_1(5)" in repr(ms.classify(late))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,7 +262,9 @@ def test_who_knows_better_than_the_trials_is_told_how_to_go_on(tmp_path):
     text, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2, text
     said = " ".join(text.split())
-    assert "all 8 trials failed; the first: a trial at mask = causal, beta = 1 failed" in said
+    assert re.search(
+        r"all \d trials failed; the first: a trial at mask = causal, beta = 1 failed", said
+    )  # as many as time allows
     assert "without trials: --calibrate 0" in said
 
 

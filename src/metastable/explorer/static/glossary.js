@@ -35,7 +35,7 @@ export const TERMS = {
   weights: ["Weights", "How much each token that is seen counts. Softmax: shares that add up to one. Unnormalised: not divided by their sum. Hardmax: only the most similar token counts."],
   mask: ["Mask", "Who sees whom. Causal: itself and all before. Full: everybody. Window: the last w. Sink: the first s and the last w. Prefix: the first p see each other."],
   predicted: ["Predicted", "What theory says about the end before anything is computed, from the eigenvalues of V; and whether that is a theorem or a conjecture."],
-  reached: ["Reached", "Where the tokens are when the run ends, and whether that is what was predicted. Clusters that have not merged yet do not contradict it: they may need more time."],
+  reached: ["Reached", "Where the tokens are when the run ends, and whether that is what was predicted; “by” is the first frame from which no token is more than 0.01 rad from where it ends. Clusters that have not merged yet do not contradict it: they may need more time."],
   counts: ["Clusters, law N(t)", "How many clusters there are: tokens linked closer than r. Orange: the law N(t), how many theory expects at time t. Dotted: the expected numbers of centers."],
   start: ["Start", "How the first places are drawn: evenly over the sphere, around one direction or several, or each near the one before it."],
   seed: ["Seed", "The number that random draws begin with. The same seed draws the same tokens again."],

@@ -7,7 +7,7 @@ import { leadingEigenvalue, spectralNorm } from "./linear.js";
 const ROWS = { 1: "one point, x_1(0)", 2: "one point in L", 3: "two points, xi and -xi", 4: "a cloud of points around L", 5: "two clouds, around xi and -xi" };
 const ROTATION = "one point rotating in L", APART = "token 1 rotating in L, the others apart from it", FIRST_ROTATES = "token 1 rotating in L";
 const OTHER = "none of the atlas", UNSETTLED = "unsettled";
-const RADIUS = 1e-2, CLOUD_ANGLE = Math.PI / 6, CLOUD_SPEED = 1e-3, DRIFT = 1e-3, SETTLED = 0.02;
+const RADIUS = 1e-2, CLOUD_ANGLE = Math.PI / 6, CLOUD_SPEED = 1e-3, DRIFT = 1e-3, SETTLED = 0.01;
 
 export const pretty = (text) => text.replaceAll("x_1(0)", "x₁(0)").replaceAll("-xi", "−ξ").replaceAll("xi", "ξ").replaceAll("lambda_max", "λ max");
 
@@ -142,7 +142,7 @@ export function reached(setting, record, count, prediction) {
   if (model.frozen) return nearFrozen(setting, record.state(record.frames - 1), clusters);
   if (model.noise > 0) return { text: `${clusters} at t = ${end}, under noise that never lets them rest`, agrees: null };
   const result = classify(setting, record, prediction), moment = settlingTime(record, tokens, dim);
-  const when = moment === null || result.row === 4 || result.row === 5 ? "" : ` at t = ${shortNumber(moment)}`;
+  const when = moment === null || result.row === 4 || result.row === 5 ? "" : ` by t = ${shortNumber(moment)}`;
   const agrees = result.row !== null ? result.row === prediction.row : result.configuration === prediction.configuration;
   if (result.configuration !== OTHER && result.configuration !== UNSETTLED && prediction.configuration !== OTHER) return { text: pretty(result.configuration) + when, agrees };
   if (result.configuration === UNSETTLED) return { text: `${prediction.row !== null ? "not yet: " : ""}${clusters} at t = ${end}, still moving`, agrees: null };
