@@ -316,23 +316,26 @@ def _told(item: Any) -> str | None:
     return _array_told(item) if package in ARRAYS and hasattr(type(item), "__array__") else None
 
 
-def _word(item: Any, known: dict[int, str | None] | None = None) -> str | None:
+def _word(item: Any, known: dict[int, tuple[Any, str | None]] | None = None) -> str | None:
     """A number or a word, or a collection of such, as text (a digest where that is long); None for all else.
 
-    `known`: what has been told already, by its number; None for what is being told.
+    `known`: what has been told already, and itself, so that nothing else gets its number; None for what is being told.
     """
     known = {} if known is None else known
     if id(item) in known:
-        return known[id(item)]
+        return known[id(item)][1]
     if type(item) not in (list, tuple, set, frozenset, deque, dict):
         return _told(item)
-    known[id(item)] = None
+    known[id(item)] = item, None
     words = [_word(entry, known) for entry in (item.items() if isinstance(item, dict) else item)]
     if None not in words:
         texts = [str(word) for word in words]
         text = f"{type(item).__name__}({', '.join(sorted(texts) if isinstance(item, (set, frozenset)) else texts)})"
-        known[id(item)] = text if len(text) < LONGEST else f"{type(item).__name__} of {len(item)}: {_digest(text)}"
-    return known[id(item)]
+        known[id(item)] = (
+            item,
+            text if len(text) < LONGEST else f"{type(item).__name__} of {len(item)}: {_digest(text)}",
+        )
+    return known[id(item)][1]
 
 
 def _key(item: Any) -> str:
