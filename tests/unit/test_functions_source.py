@@ -339,6 +339,11 @@ PACKAGES = {
         "__init__": "",
         "f": "import importlib\ndef f(x):\n    return importlib.import_module('seen_lab.tools').reach(x)",
     },
+    "by the package, unasked": {
+        "__init__": "from . import config\nfrom .tools import LEVEL\nconfig.CUT = LEVEL",
+        "config": "CUT = 0",
+        "f": "from .config import CUT\ndef f(x):\n    return x + CUT",
+    },
     "setting another module": {
         "__init__": "import seen_lab.config as config\nfrom .tools import LEVEL\nconfig.CUT = LEVEL",
         "config": "CUT = 0",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import inspect
 import operator
 import sys
@@ -35,7 +34,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from metastable._functions import modules
+from metastable._functions import digest, modules
 from metastable._functions.instructions import codes, globals_of, instructions, words_of
 
 Parts = dict[str, str]
@@ -212,7 +211,7 @@ class _Reader:
         if word is not None:
             self.put(place, word)
         elif isinstance(item, (set, frozenset)):
-            self.put(place, f"{type(item).__name__} {_digest(chr(10).join(sorted(map(_key, [*item]))))}")
+            self.put(place, f"{type(item).__name__} {digest.of_data(chr(10).join(sorted(map(_key, [*item]))))}")
         else:
             items = vars(item) if isinstance(item, SimpleNamespace) else item
             named = [*items.items()] if table else [*enumerate(items)]
@@ -225,7 +224,7 @@ class _Reader:
 
     def _function(self, place: str, function: FunctionType, depth: int) -> None:
         every = [*codes(function.__code__)]
-        self.put(f"{place}.code", _digest("\n".join(instructions(code) for code in every)))
+        self.put(f"{place}.code", digest.of_data("\n".join(instructions(code) for code in every)))
         known = function.__globals__
         words = {word for code in every for word in words_of(code)}  # getattr(lab, "cut")
         read = sorted({name for name in words.union(*map(globals_of, every)) if name in known})
@@ -333,7 +332,7 @@ def _word(item: Any, known: dict[int, tuple[Any, str | None]] | None = None) -> 
         text = f"{type(item).__name__}({', '.join(sorted(texts) if isinstance(item, (set, frozenset)) else texts)})"
         known[id(item)] = (
             item,
-            text if len(text) < LONGEST else f"{type(item).__name__} of {len(item)}: {_digest(text)}",
+            text if len(text) < LONGEST else f"{type(item).__name__} of {len(item)}: {digest.of_data(text)}",
         )
     return known[id(item)][1]
 
@@ -352,7 +351,7 @@ def _key(item: Any) -> str:
 def _frame_told(item: Any) -> str:
     """A table of pandas, or a column or index of one, as text."""
     hashes = sys.modules["pandas"].util.hash_pandas_object(item)
-    return f"{_name_of(type(item))} {item.shape} {_digest(hashes.to_numpy())} {[*getattr(item, 'columns', ())]}"
+    return f"{_name_of(type(item))} {item.shape} {digest.of_data(hashes.to_numpy())} {[*getattr(item, 'columns', ())]}"
 
 
 def _array_told(item: Any) -> str | None:
@@ -361,8 +360,8 @@ def _array_told(item: Any) -> str | None:
     array = np.ascontiguousarray(item)
     if array.dtype.hasobject:
         return None
-    masked = _digest(np.ma.getmaskarray(item).tobytes()) if isinstance(item, np.ma.MaskedArray) else ""
-    return f"{array.dtype} {array.shape} {_digest(array.reshape(-1).view(np.uint8))}{masked}"
+    masked = digest.of_data(np.ma.getmaskarray(item).tobytes()) if isinstance(item, np.ma.MaskedArray) else ""
+    return f"{array.dtype} {array.shape} {digest.of_data(array.reshape(-1).view(np.uint8))}{masked}"
 
 
 def _variables(item: Any) -> list[tuple[str, Any]]:
@@ -387,11 +386,6 @@ def _attributes(item: Any) -> list[tuple[str, Any]]:
 
 def _names_of(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _digest(data: Any) -> str:
-    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def function_behind(function: Any) -> Any:

@@ -10,8 +10,6 @@ reads the same. (`written` says whether a process has what is written.)
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
@@ -19,7 +17,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metastable._functions import modules
+from metastable._functions import digest, modules
 
 Name = tuple[str, str]
 """A module, and a name at its top level."""
@@ -47,13 +45,7 @@ def fingerprint(module: str, name: str) -> str:
     for where, what in names.items():
         text = files.text(where)
         said[where] = _of_its_file(where) if text is None else text.said(what)
-    return digest(said)
-
-
-def digest(said: Any) -> str:
-    """A short digest of plain values."""
-    data = json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return digest.of_values(said)
 
 
 # ------------------------------------------------------------------------------------------------- one module
@@ -128,9 +120,9 @@ class Text:
         if number not in self._said:
             statement = self.statements[number]
             try:
-                self._said[number] = digest(_plain(statement))
+                self._said[number] = digest.of_values(_plain(statement))
             except RecursionError:  # a formula of a thousand terms
-                self._said[number] = digest(self.lines[statement.lineno - 1 : statement.end_lineno])
+                self._said[number] = digest.of_values(self.lines[statement.lineno - 1 : statement.end_lineno])
         return self._said[number]
 
     def use(self, name: str) -> Use:
@@ -271,6 +263,8 @@ class Files:
             if here in found or not modules.is_somebodys(where, self.home):
                 continue
             found[here] = None
+            if "." in where:  # packages are imported before what is in them
+                waiting.append((where.rpartition(".")[0], DOINGS))
             if text is not None:
                 waiting += [(where, DOINGS), *self._used(text, where, what)]
         return [*found]
@@ -365,6 +359,6 @@ def _of_its_file(module: str) -> str:
     """A digest of a module that has no text: of its file, where it has one."""
     spec = modules.spec_of(module)
     try:
-        return hashlib.blake2b(Path(str(spec.origin if spec else "")).read_bytes(), digest_size=8).hexdigest()
+        return digest.of_data(Path(str(spec.origin if spec else "")).read_bytes())
     except OSError:
         return "not found"
